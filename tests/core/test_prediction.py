@@ -120,6 +120,21 @@ def test_what_is_refused():
         history.predict(np.zeros((2, 60)), best=True)
 
 
+def test_bytes_are_refused_where_training_had_real_numbers():
+    """Pixels from 0 to 255 beside those from 0 to 1: a scaling was forgotten."""
+    task = fedax.tasks.digits(clients=3)
+    history, x = fedax.run(fedax.FedAvg(), task, rounds=1), task.test.arrays["x"][:4]
+    pixels = (np.asarray(x) * 255).astype(np.uint8)
+    with pytest.raises(DataError, match=r"predict\(x\)\['x'\]: got bytes \(uint8\); allowed: real"):
+        history.predict(pixels)
+    assert history.predict(pixels.astype(int)).shape == (4, 10)
+    clients = [{"x": np.ones((3, 2)), "y": np.zeros(3)}]
+    with pytest.raises(DataError, match=r"test\['x'\]: got bytes"):
+        fedax.tasks.from_loss(
+            squares, np.zeros(2), clients, test=[{"x": np.ones((1, 2), np.uint8), "y": np.ones(1)}]
+        )
+
+
 @pytest.mark.slow
 def test_frames_are_read_by_name_and_category():
     pd = pytest.importorskip("pandas")

@@ -162,14 +162,14 @@ def test_columns_with_numbers_as_names():
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({"y": [0, 1, 1, 10_000]}, {}, r"client_files\(classes=...\): got 'a label 10000"),
+        ({"y": [0, 1, 1, 10_000]}, {}, r"client_files\(classes=...\): got labels 0 to 10000"),
         ({}, {"classes": 0}, r"client_files\(classes=...\): got 0"),
         ({}, {"labels": 2}, r"client_files\(labels=...\): got 2"),
         ({}, {"drop": "who"}, r"client_files\(drop=...\): got 'who'"),
         ({}, {"label": "who"}, r"client_files\(label=...\): got 'who'"),
         ({}, {"categories": {"who": ["a", "b"]}}, r"client_files\(categories=...\): got 'who'"),
         ({}, {"categories": {"sex": ["f"]}}, r"categories=...\): none of the files .* 'sex'"),
-        ({0: 1.0, "0": 2.0}, {}, "the column '0' twice"),
+        ({0: 1.0, "0": 2.0}, {}, "the heading '0' twice"),
     ],
 )
 def test_arguments_that_do_not_fit_a_frame_are_named(columns, options, message):

@@ -87,12 +87,21 @@ def test_femnist_of_leaf(tmp_path):
     image = np.linspace(0, 1, 784).tolist()
     leaf_file(tmp_path / "train" / "all_data_0.json", f0=([image, image], [0, 61]))
     leaf_file(tmp_path / "train" / "all_data_1.json.gz", f1=([image], [3.0]), empty=([], []))
-    leaf_file(tmp_path / "test" / "all_data_0.json", f1=([image], ["5"]), stranger=([image], [1]))
+    leaf_file(tmp_path / "test" / "all_data_0.json", f1=([image], ["5"]), empty=([image], [1]))
     loaded = data.femnist(tmp_path)
     assert (loaded.clients, loaded.classes) == (2, 62)
     assert [client["y"].tolist() for client in loaded.train] == [[0, 61], [3]]
     assert [client["y"].tolist() for client in loaded.test] == [[], [5]]
     np.testing.assert_allclose(loaded.test[1]["x"], [image], rtol=1e-6)
+
+
+@pytest.mark.parametrize("others", [{}, {"f0": ([[1.0]], [1])}])
+def test_users_of_leaf_who_only_test_are_refused(tmp_path, others):
+    """As after its option `-t user`: their examples were dropped without a word."""
+    leaf_file(tmp_path / "train" / "a.json", f0=([[0.5]], [0]), f1=([[1.5]], [1]))
+    leaf_file(tmp_path / "test" / "a.json", **others, stranger=([[2.5]], [1]))
+    with pytest.raises(DataError, match=r"user 'stranger'.*users of the training part.*-t"):
+        data.leaf(tmp_path / "train", tmp_path / "test", classes=2)
 
 
 def test_shakespeare_of_leaf(tmp_path):
@@ -363,7 +372,7 @@ def test_an_array_y_beside_other_labels(tmp_path):
         data.client_files(tmp_path, label="target")
     found = data.client_files(tmp_path, label="target", drop="y")
     assert found.train[0]["y"].tolist() == [0, 1]
-    assert data.client_files(tmp_path, drop="target").train[0]["y"].tolist() == [1, 1]
+    assert data.client_files(tmp_path, 2, drop="target").train[0]["y"].tolist() == [1, 1]
 
 
 def test_a_feature_y_beside_other_labels(tmp_path):
@@ -436,6 +445,13 @@ def test_the_hub_is_asked_for_a_revision(hub, tmp_path):
     assert [split for _, split, _ in hub] == ["train", "test"]
     assert (loaded.classes, loaded.sizes.tolist(), len(loaded.holdout["y"])) == (3, [3, 3], 2)
     assert sorted(loaded.train[0]["x"][:, 0].tolist()) == pytest.approx([0, 1 / 255, 2 / 255])
+
+
+def test_labels_of_the_hub_that_begin_at_1_are_refused(hub, monkeypatch):
+    rows = Table({"image": [np.zeros(2)] * 3, "label": [1, 2, 1], "person": list("aab")})
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", lambda *_, **__: rows)
+    with pytest.raises(DataError, match=r"labels 1 to 2; allowed: .* y - 1 for labels"):
+        data.hub("house/set", "user", user="person")
 
 
 def test_the_hub_by_user(hub):

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -469,11 +468,11 @@ def test_the_index_of_a_saved_frame_is_no_feature(tmp_path_factory, columns, row
         frame.to_csv(folder / f"{client}.csv", index_label=heading)
     with pytest.raises(DataError, match=r"the column .*index=False.*drop=\["):
         client_files(folder)
-    data = client_files(folder, drop=[heading])
+    data = client_files(folder, 2, drop=[heading])
     assert data.train[0]["x"].shape == (rows, len(columns))
     frame.to_csv(folder / "a.csv", index=False)
     frame.to_csv(folder / "b.csv", index=False)
-    np.testing.assert_allclose(client_files(folder).train[1]["x"], frame[columns], rtol=1e-12)
+    np.testing.assert_allclose(client_files(folder, 2).train[1]["x"], frame[columns], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -508,59 +507,6 @@ def test_columns_that_are_left_out_may_hold_anything(tmp_path):
             client_files(tmp_path, drop=drop)
     with pytest.raises(InvalidInput, match="none of the files has a column 'ide'"):
         client_files(tmp_path, drop=["id", "ide"])
-
-
-MAKE = {
-    "fortran order": lambda x: np.asfortranarray(x),
-    "reversed": lambda x: x[::-1][::-1],
-    "other byte order": lambda x: x.astype(x.dtype.newbyteorder()),
-    "double": lambda x: x.astype(">f8"),
-    "half": lambda x: x.astype(np.float16),
-    "bfloat16": lambda x: jnp.asarray(x, jnp.bfloat16),
-    "lists": lambda x: x.tolist(),
-    "jax": jnp.asarray,
-    "nothing masked": lambda x: np.ma.masked_array(x, False),
-}
-
-
-@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
-def test_types_that_are_taken(make, tmp_path):
-    x, y = np.arange(-6, 6, dtype=np.float32).reshape(4, 3), np.array([0, 1, 1, 0])
-    given_ = [
-        {"x": make(x), "y": make(y.astype(np.int64)) if make is MAKE["other byte order"] else y}
-    ]
-    for held in (
-        FederatedData(given_, 2).train[0],
-        stored_clients(write_clients(tmp_path / "stored", given_, 2)).train[0],
-        from_loss(lambda w, e: (w - e["x"].sum(1)) ** 2, 0.0, given_).train.client(0),
-    ):
-        np.testing.assert_array_equal(np.asarray(held["x"], np.float32), x)
-        np.testing.assert_array_equal(held["y"], y)
-
-
-REFUSED = {
-    "masked": (lambda x: np.ma.masked_array(x, x > 0), "masked array with masked entries"),
-    "sparse": (scipy.sparse.csr_array, r"sparse array .*toarray\(\)"),
-    "sparse matrix": (scipy.sparse.coo_matrix, r"sparse array .*toarray\(\)"),
-    "complex": (lambda x: x * 1j, "complex numbers"),
-    "dates": (lambda x: x.astype("M8[D]"), "dates"),
-    "text": (lambda x: x.astype(str), "text such as"),
-    "objects": (lambda x: np.array([[None] * x.shape[1]] * len(x)), "objects such as None"),
-    "ragged": (lambda x: [[1.0], [1.0, 2.0]], "rows of unequal shapes"),
-}
-
-
-@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
-def test_types_that_are_refused(make, message, tmp_path):
-    x = np.arange(6.0).reshape(2, 3)
-    given_ = [{"x": make(x), "y": np.array([0, 1])}]
-    for use in (
-        lambda: FederatedData(given_, 2),
-        lambda: from_loss(lambda w, e: (w - e["x"].sum(1)) ** 2, 0.0, given_),
-        lambda: write_clients(tmp_path / "stored", given_, 2),
-    ):
-        with pytest.raises(DataError, match=message):
-            use()
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "npz"])

@@ -1,12 +1,15 @@
 """Arrays of other libraries and less common types: taken as they are meant, or refused in a
 sentence."""
 
+import tempfile
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 
 import fedax
 from fedax.core import InvalidInput
@@ -46,6 +49,13 @@ def of_data(values):
     return fedax.data.FederatedData([{"x": values, "y": [0, 1]}], classes=2).train[0]["x"]
 
 
+def of_stored(values):
+    with tempfile.TemporaryDirectory() as folder:
+        clients = [{"x": values, "y": [0, 1]}]
+        stored = fedax.data.write_clients(f"{folder}/stored", clients, 2)
+        return np.array(fedax.data.stored_clients(stored).train[0]["x"])
+
+
 def of_params(values):
     def loss(w, x):
         return (jnp.sum(w["w"].astype(float)) - x) ** 2
@@ -61,7 +71,7 @@ def of_start(values):
     return fedax.run(fedax.FedAvg(), task, rounds=0, params={"w": values}).params["w"]
 
 
-PLACES = [of_clients, of_named, of_data, of_params, of_start]
+PLACES = [of_clients, of_named, of_data, of_stored, of_params, of_start]
 TAKEN = {
     "tensor": Tensor([1.0, 2.0]),
     "series": pd.Series([1.0, 2.0], index=["u", "v"]),
@@ -86,6 +96,7 @@ REFUSED = {
     "dates": (np.array(["2020-01-01", "2021-01-01"], "M8[D]"), "dates"),
     "complex": (np.array([1j, 2j]), "complex"),
     "fields": (np.zeros(2, [("a", "f4")]), "'a'"),
+    "sparse": (scipy.sparse.csr_array(np.eye(2)), r"sparse array .*toarray\(\)"),
 }
 
 

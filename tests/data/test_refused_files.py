@@ -22,6 +22,25 @@ def clients(tmp_path, **files):
     return data.client_files(tmp_path)
 
 
+def test_labels_from_1_need_the_number_of_classes(tmp_path):
+    """Class 0 would be an output of the model that no example has."""
+    files = {"a": "height,y\n1,1\n", "b": "height,y\n2,2\n3,1\n"}
+    message = r"client_files\(classes=...\): got labels 1 to 2; .* y - 1 for labels from 1"
+    with pytest.raises(DataError, match=message):
+        clients(tmp_path, **files)
+    frame = pytest.importorskip("pandas").DataFrame(
+        {"height": [1.0, 2.0, 3.0], "y": [1, 2, 1], "who": ["a", "b", "b"]}
+    )
+    with pytest.raises(DataError, match=message):
+        data.client_files(frame, client="who")
+    given = data.client_files(tmp_path, classes=3)
+    assert given.label_counts.tolist() == [[0, 1, 0], [0, 1, 1]]
+    texts = data.client_files(
+        frame.assign(y=["ill", "ill", "ill"]), client="who", labels=["well", "ill"]
+    )
+    assert (texts.classes, texts.train[0]["y"].tolist()) == (2, [1])
+
+
 def test_columns_of_tables_are_matched_by_name(tmp_path):
     made = clients(tmp_path, a="height,weight,y\n1,60,0\n", b="y,weight,height\n1,80,2\n")
     assert made.train[1]["x"].tolist() == [[2.0, 80.0]]
@@ -33,7 +52,7 @@ def test_columns_of_tables_are_matched_by_name(tmp_path):
         ("height,y\n1,0,2,1\n", "4 fields in the row '1, 0, 2, 1' under 2 headings"),
         ("height,height,y\n1,2,0\n", "heading 'height' twice"),
         ("height,width,y\n1,2,0\n", "columns .'height', 'width'."),
-        ("height,y\n1,10000\n", "a label 10000 without the number of classes"),
+        ("height,y\n1,10000\n", "labels 0 to 10000; allowed: that number"),
         ("height,y\n1,1e300\n", "labels that are whole numbers"),
         ("height,y\n1,nan\n", "'nan' in row 1 of the column 'y'"),
         ("height,y\n" + "1" * 200_000 + ",0\n", "field larger than field limit"),

@@ -8,6 +8,7 @@ import numpy as np
 from fedax.errors import DataError, shown
 from fedax.examples.arrays import as_array
 from fedax.examples.client_names import by_client_name, number_of
+from fedax.examples.integer_ranges import LABELS_HINT
 
 FILL = "Fill the cell, or leave the row out."
 """What to do about a missing value in a table."""
@@ -135,6 +136,25 @@ def check_finite(
             "finite numbers",
             FILL,
         )
+
+
+def count_classes(labels: Sequence[np.ndarray], texts: Sequence[str], where: str) -> int:
+    """Returns the number of classes: of their texts, or else one more than the largest label.
+
+    Args:
+        labels: of all parts of the data.
+        texts: of the classes, if they have some.
+        where: names the number of classes in the message.
+
+    Raises:
+        DataError: labels without texts that do not begin at 0, or that look like ids.
+    """
+    values = [array for array in labels if array.dtype.kind in "iu" and array.size]
+    low, high = min(map(np.min, values), default=0), max(map(np.max, values), default=0)
+    if not texts and (low > 0 or high > 9_999):
+        got, allowed = f"labels {low} to {high}", "that number, or labels from 0 to at most 9999"
+        raise DataError.found(where, got, allowed, LABELS_HINT)
+    return max(int(high) + 1, len(texts), 1)
 
 
 def check_labels(labels: np.ndarray, where: str) -> None:

@@ -256,8 +256,8 @@ def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
         where: names the part in messages.
 
     Raises:
-        DataError: other names than those of the training examples, rows of another shape, or real
-            numbers for whole ones.
+        DataError: other names than those of the training examples, rows of another shape, real
+            numbers for whole ones, or bytes for real ones.
     """
     if set(arrays) != set(like):
         raise DataError.of(
@@ -280,6 +280,9 @@ def _conform_array(values: Any, like: Any, where: str) -> Any:
         return values
     # "f" real, "i" and "u" whole, "b" true or false
     kinds = values.dtype.kind, like.dtype.kind
+    if values.dtype == np.uint8 and kinds[1] == "f":
+        hint = "Bring pixels to the range of the training examples, or write .astype(float)."
+        raise DataError.found(where, "bytes (uint8)", f"real numbers ({like.dtype})", hint)
     # real numbers that are whole pass for whole ones, and 0 and 1 for truth values
     if kinds[1] != "f" and (kinds[0] == "f" or kinds[1] == "b"):
         numbers = np.asarray(values)

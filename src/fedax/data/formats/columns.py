@@ -3,6 +3,7 @@
 import re
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedax.core import DataError, InvalidInput
+from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data.client_forms import FILL, REGRESSION
 from fedax.data.federated import Labelled
 
@@ -77,9 +78,22 @@ class Columns:
                         f"client_files({option}=...)", reason, f"They have {sorted(self.seen)}."
                     )
 
-    def headings(self, names: Iterable[Any]) -> list[str]:
-        """Returns the names of a table's columns as text; those of files are normalized."""
-        return [normalize(str(name)) if self.is_file else str(name) for name in names]
+    def headings(self, path: Path, names: Iterable[Any]) -> list[str]:
+        """Returns the names of a table's columns as text; those of files are normalized.
+
+        Raises:
+            DataError: a name twice.
+            UnknownName: no column of the clients.
+        """
+        headings = [normalize(str(name)) if self.is_file else str(name) for name in names]
+        for name, count in Counter(headings).items():
+            if count > 1:
+                got = f"the heading {name!r} twice"
+                raise DataError.found(path.name, got, "columns of different names")
+        if self.client is not None and self.client not in headings:
+            field = f"client_files(client=...), column of {path.name}"
+            raise UnknownName.among(field, self.client, headings)
+        return headings
 
     def select(self, columns: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Returns the columns that are not dropped, and remembers the names of all."""

@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from fedax.core import DataError, InvalidInput, UnknownName
+from fedax.core import DataError, InvalidInput
+from fedax.data.client_forms import count_classes, make_empty
 from fedax.data.federated import MOST_CLASSES, FederatedData, Labelled
 from fedax.data.folder import MissingFile, import_extra, read_npz, read_whole, reading
 from fedax.data.formats.columns import Columns, check_label, normalize
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
 from fedax.data.overlap import draw_rows
 from fedax.examples.client_names import ClientNames, grouped_by_name, natural
+
+CLASSES = "client_files(classes=...)"
 
 
 @checked(test_fraction=TEST_FRACTION, seed=SEED, split=SPLIT)
@@ -49,8 +52,8 @@ def client_files(
 
     Args:
         folder: see above; with `client`, the path of the table, or a frame of pandas.
-        classes: labels are 0 to classes - 1; one more than the largest label by default, which is
-            then at most 9,999.
+        classes: labels are 0 to classes - 1; one more than the largest label by default. The
+            smallest is then 0, and the largest at most 9,999.
         label: the array or column of the labels.
         name: for tables and messages; that of the folder by default.
         drop: names of columns, or of arrays, that are no data, such as ids; a list, or one name.
@@ -88,7 +91,7 @@ def client_files(
     words = _check_categories(labels, categories, label)
     if classes is not None and not 1 <= classes <= MOST_CLASSES:
         allowed = f"whole numbers from 1 to {MOST_CLASSES}, or None"
-        raise InvalidInput.of("client_files(classes=...)", classes, allowed)
+        raise InvalidInput.of(CLASSES, classes, allowed)
     if client is not None:
         uses = {"label": client == label, "drop": client in dropped, "categories": client in words}
         for option in (option for option, is_used in uses.items() if is_used):
@@ -135,9 +138,8 @@ def client_files(
                 "clients with a file in train too",
             )
     _warn_of_unread(folder, train_folder)
-    first = next(iter(train.values()))
     # for clients without such a part
-    empty = {key: values[:0] for key, values in first.items()}
+    empty = make_empty(next(iter(train.values())))
     test, validation = (
         [clients.get(client, empty) for client in train] if clients else None
         for clients in parts.values()
@@ -155,7 +157,7 @@ def client_files(
         )
     data = FederatedData(
         list(train.values()),
-        _count_classes(label_arrays, schema) if classes is None else classes,
+        classes or count_classes(label_arrays, words.get(label, ()), CLASSES),
         test,
         name=name or folder.name,
         validation=validation,
@@ -199,27 +201,16 @@ def _from_table(
     schema.check_names()
     rows = [np.flatnonzero(owner == k) for k in range(len(names))]
     train = [{key: values[client_rows] for key, values in examples.items()} for client_rows in rows]
-    class_count = _count_classes([examples["y"]], schema) if classes is None else classes
-    details = {
-        "names": ClientNames(names),
-        "columns": schema.names,
-        "categories": schema.categories,
-    }
-    data = FederatedData(train, class_count, name=name or path.stem, **details)
+    texts = schema.words.get(schema.label, ())
+    data = FederatedData(
+        train,
+        classes or count_classes([examples["y"]], texts, CLASSES),
+        name=name or path.stem,
+        names=ClientNames(names),
+        columns=schema.names,
+        categories=schema.categories,
+    )
     return _hold_out_tests(data, train, *split_arguments)
-
-
-def _count_classes(labels: Sequence[np.ndarray], schema: "Columns") -> int:
-    """Returns the number of classes, of the largest label and the texts of labels.
-
-    Raises:
-        DataError: a label that looks like an id.
-    """
-    largest = max(int(array.max(initial=0)) if array.dtype.kind in "iu" else 0 for array in labels)
-    if largest > 9_999:
-        got = f"a label {largest} without the number of classes"
-        raise DataError.of("client_files(classes=...)", got, "that number")
-    return max(largest + 1, len(schema.words.get(schema.label, ())))
 
 
 def split_ending(path: Path) -> tuple[str, str]:
@@ -282,17 +273,12 @@ def _check_categories(labels: Any, categories: Any, label: str) -> dict[str, lis
 
 
 def _check_drop_names(drop: Any, label: str) -> tuple[str, ...]:
-    names = (
-        [drop]
-        if isinstance(drop, str)
-        else list(drop)
-        if isinstance(drop, list | tuple)
-        else [None]
-    )
-    if not all(isinstance(name, str) for name in names) or label in names:
+    names = [drop] if isinstance(drop, str) else drop
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if not is_list or label in names:
         allowed = "a list of names of columns, without the label's"
         raise DataError.of("client_files(drop=...)", drop, allowed)
-    return tuple(map(str, names))
+    return tuple(names)
 
 
 def _read_folder(folder: Path, schema: Columns) -> dict[str, Labelled]:
@@ -380,22 +366,11 @@ def _read_csv(path: Path, schema: Columns) -> dict[str, Any]:
                     f"{len(row)} fields in the row {', '.join(row)[:60]!r} under "
                     f"{len(header)} headings"
                 )
-        header = schema.headings(header)
-        if len(set(header)) < len(header):
-            raise ValueError(
-                f"the heading {next(name for name in header if header.count(name) > 1)!r} twice"
-            )
-    _check_client(path, schema.client, header)
+        header = schema.headings(path, header)
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
     selected = dict(schema.select(zip(header, columns)))
     schema.owners = selected.get(str(schema.client))
     return {name: schema.convert(path, name, cells) for name, cells in selected.items()}
-
-
-def _check_client(path: Path, client: str | None, names: Sequence[str]) -> None:
-    """Refuses a table without the column of clients."""
-    if client is not None and client not in names:
-        raise UnknownName.among(f"client_files(client=...), column of {path.name}", client, names)
 
 
 def _read_parquet(path: Path, schema: Columns) -> dict[str, Any]:
@@ -420,13 +395,7 @@ def _read_frame(path: Path, schema: Columns, table: Any, keys: Sequence[Any]) ->
         keys: of all columns: their names as text, or other values, such as numbers in frames.
     """
     allowed = "a table of numbers"
-    names = schema.headings(keys)
-    if len(set(names)) < len(names):
-        repeated = next(name for i, name in enumerate(names) if name in names[:i])
-        raise DataError.found(
-            path.name, f"the column {repeated!r} twice", "columns of different names"
-        )
-    _check_client(path, schema.client, names)
+    names = schema.headings(path, keys)
     columns = {
         name: table[key].to_numpy() for name, key in schema.select(zip(names, keys, strict=True))
     }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError, InvalidInput
+from fedax.data.client_forms import count_classes
 from fedax.data.federated import FederatedData
 from fedax.data.folder import import_extra
 from fedax.data.limits import DEALT, checked
@@ -79,11 +80,10 @@ def hub(
     client_rows, names = _partition_rows(table, y, partition, clients, seed, user, options)
     labels = None if test_table is None else _read_labels(test_table, label)
     _check_classes(table, test_table, label)
-    largest = int(max(y.max(initial=0), 0 if labels is None else labels.max(initial=0)))
-    # a class may have no example
-    classes = max(1 + largest, len(_class_names(table, label) or ()))
+    label_arrays = [y] if labels is None else [y, labels]
     arguments = {
-        "classes": classes,
+        # a class may have no example
+        "classes": count_classes(label_arrays, _class_names(table, label), "hub(label=...)"),
         "test_fraction": test_fraction,
         "split": split,
         "seed": seed,
@@ -235,9 +235,9 @@ def _read_labels(table: Any, name: str) -> np.ndarray:
     return values.astype(np.int64) if values.dtype.kind == "b" else values
 
 
-def _class_names(table: Any, label: str) -> Sequence[str] | None:
-    """Returns the names of the classes of a column of labels, None if it has none."""
-    return getattr(getattr(table, "features", {}).get(label), "names", None)
+def _class_names(table: Any, label: str) -> Sequence[str]:
+    """Returns the names of the classes of a column of labels, if it has some."""
+    return getattr(getattr(table, "features", {}).get(label), "names", ())
 
 
 def _check_classes(table: Any, test_table: Any, label: str) -> None:
@@ -245,7 +245,7 @@ def _check_classes(table: Any, test_table: Any, label: str) -> None:
     if test_table is None:
         return
     train_names, test_names = (_class_names(table, label), _class_names(test_table, label))
-    if train_names is not None and test_names is not None and list(train_names) != list(test_names):
+    if train_names and test_names and list(train_names) != list(test_names):
         raise DataError.of(
             f"hub(label={label!r})",
             list(test_names),

@@ -3,13 +3,14 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fedax.core import DataError
+from fedax.data.client_forms import make_empty
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.limits import checked
@@ -60,7 +61,7 @@ def _read_document(file: Path) -> Users:
         }
         expected_counts = dict(zip(document["users"], document["num_samples"], strict=True))
     if len(examples) < len(document["users"]):
-        repeated = next(user for user, count in Counter(document["users"]).items() if count > 1)
+        repeated = _first_repeated(document["users"])
         raise DataError.of(file.name, f"user {repeated!r} twice", "each user once")
     for user, (x, y) in examples.items():
         if not isinstance(x, list) or not isinstance(y, list):
@@ -80,9 +81,12 @@ def _read_document(file: Path) -> Users:
 def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
-        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {repeated!r} twice")
+        raise ValueError(f"the key {_first_repeated(key for key, _ in pairs)!r} twice")
     return unique
+
+
+def _first_repeated(names: Iterable[str]) -> str:
+    return next(name for name, count in Counter(names).items() if count > 1)
 
 
 @checked()
@@ -98,8 +102,8 @@ def leaf(
 
     Args:
         train: a file or a folder of files, see `read_users`.
-        test: the same for the test part; a user may be missing there. Users without training
-            examples are left out.
+        test: the same for the test part, where a user may be missing, but none may be there alone,
+            as after LEAF's `-t user`. Users whose list of training examples is empty are left out.
         classes: how many.
         convert: from a user's inputs and labels in the file to `{"x": ..., "y": ...}`; by default
             numbers as they are, which fits FEMNIST (784 pixels in [0, 1], 62 classes) and the
@@ -107,8 +111,8 @@ def leaf(
         name: for tables and messages.
 
     Raises:
-        DataError: as `read_users`; inputs of unequal lengths, or a label outside the classes,
-            naming the client.
+        DataError: as `read_users`; inputs of unequal lengths, a label outside the classes, or a
+            user with test examples who is not in the training part, naming the client.
 
     >>> import tempfile
     >>> file = (
@@ -137,16 +141,20 @@ def from_users(
     """Makes federated data with a client for each user who has training examples; see `leaf`."""
     training = {user: examples for user, examples in train.items() if examples[1]}
     clients = [convert(x, y, f"user {user!r}") for user, (x, y) in training.items()]
-    names = list(training)
+    data = FederatedData(clients, classes, name=name, names=list(training))
     if test is None:
-        return FederatedData(clients, classes, name=name, names=names)
+        return data
+    for user, (_, labels) in test.items():
+        if labels and user not in train:
+            hint = "LEAF's `-t sample` divides every user's examples, `-t user` the users."
+            raise DataError.of("test", f"user {user!r}", "users of the training part", hint)
     # for users without test examples
-    empty = {key: values[:0] for key, values in clients[0].items()} if clients else {}
+    empty = make_empty(clients[0])
     test_clients = [
         convert(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else empty
         for user in training
     ]
-    return FederatedData(clients, classes, test_clients, name=name, names=names)
+    return dataclasses.replace(data, test=test_clients)
 
 
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:

@@ -249,14 +249,8 @@ def _read_users(
     seed: int,
 ) -> tuple[Users, Users | None]:
     """Reads the users of the training and of the test part."""
-    table = next(
-        (
-            path
-            for name in (TABLE, f"{TABLE}.gz")
-            if (path := _tweets_folder(folder) / name).is_file()
-        ),
-        None,
-    )
+    tables = (_tweets_folder(folder) / name for name in (TABLE, f"{TABLE}.gz"))
+    table = next(filter(Path.is_file, tables), None)
     if table is None or (_tweets_folder(folder) / "train").is_dir():
         try:
             train, test = leaf_folders(folder, "Sent140")
@@ -285,9 +279,8 @@ def _read_users(
         selected = np.sort(
             np.random.default_rng([seed, 4]).permutation(len(tweets_by_user))[:clients]
         )
-        tweets_by_user = {
-            user: tweets_by_user[user] for user in (list(tweets_by_user)[k] for k in selected)
-        }
+        users = list(tweets_by_user)
+        tweets_by_user = {users[k]: tweets_by_user[users[k]] for k in selected}
     splits: tuple[Users, Users] = {}, {}
     texts = [tweet[-1] for x, _ in tweets_by_user.values() for tweet in x]
     # tweets of the same text are copies
