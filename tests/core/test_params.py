@@ -19,6 +19,7 @@ MODELS = {
     "lone array": np.arange(4.0),
     "dots in keys": {"a.b": np.ones(1), "a": {"b": np.zeros(2)}},
     "half precision": {"w": jnp.arange(3, dtype=jnp.bfloat16), "n": np.array([1, 2], np.int32)},
+    "eight bits": {"w": jnp.arange(3, dtype=jnp.float8_e4m3fn), "v": jnp.ones(2, jnp.float8_e5m2)},
 }
 
 

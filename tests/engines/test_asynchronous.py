@@ -3,6 +3,8 @@ against NumPy transcriptions."""
 
 import dataclasses
 import re
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -457,6 +459,33 @@ def test_other_refusals():
 def test_arguments_out_of_range_are_named(options, field):
     with pytest.raises(InvalidInput, match=re.escape(f"Asynchronous({field}=...)")):
         fedax.Asynchronous(**({"devices": Speeds(), "concurrency": 2} | options))
+
+
+@dataclasses.dataclass(frozen=True)
+class Returning:
+    """Devices of the user's own that return the same for whatever clients."""
+
+    make: Callable[[], Any]
+
+    def seconds(self, clients, round, down_bits, up_bits, examples):
+        return self.make()
+
+
+def test_own_devices_return_a_number_or_one_for_each_client():
+    alike = run(how=schedule(devices=fedax.Devices(latency=2.0)))
+    own = run(how=schedule(devices=Returning(lambda: 2.0)))
+    assert own.clock.seconds.tolist() == alike.clock.seconds.tolist()
+    for value in (np.ones((4, 1)), np.ones(6), "2 s", None):
+        refusal = _refusal(how=schedule(devices=Returning(lambda value=value: value)))
+        assert refusal.startswith("devices.seconds: got ")
+        assert "allowed: a number, or an array of 4, one for each client" in refusal
+
+
+@pytest.mark.parametrize("value", [np.ones((5, 1)), np.ones(6), "2 s"], ids=["2d", "six", "text"])
+def test_functions_of_devices_return_a_number_or_one_for_each_client(value):
+    devices = fedax.Devices(latency=lambda *_: value)
+    with pytest.raises(InvalidInput, match=r"Devices\(latency=...\): got "):
+        fedax.run(fedax.FedAvg(), regression(), rounds=1, devices=devices)
 
 
 DEVICES = fedax.Devices(

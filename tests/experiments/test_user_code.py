@@ -345,13 +345,17 @@ def test_commands_take_it(here):
         ("broken.py:Half", r"broken.py, line 2: ZeroDivisionError: division by zero"),
         ("syntax.py:Half", r"syntax.py, line 1: SyntaxError"),
         ("leaves.py:Half", r"leaves.py, line 1: SystemExit: 0"),
+        ("leaving:Half", r"module leaving cannot be imported: SystemExit: 0"),
+        ("builtins:eval", r"got 'builtins:eval', an object of builtin_function_or_method"),
         ("fedavgg", r"algorithm: got 'fedavgg'.*Did you mean 'fedavg'"),
     ],
 )
-def test_messages_say_what_is_wrong(here, name, message):
+def test_messages_say_what_is_wrong(here, name, message, monkeypatch):
     Path("broken.py").write_text("\n1 / 0\n")
     Path("syntax.py").write_text("def (:\n")
     Path("leaves.py").write_text("raise SystemExit(0)\n")
+    Path("leaving.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(Path())
     with pytest.raises(InvalidInput, match=f"(?s){message}"):
         make_algorithm(name)
 

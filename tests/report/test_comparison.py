@@ -224,6 +224,25 @@ def test_heads_of_files_name_units():
     assert head.endswith("test_accuracy (fraction)")
 
 
+def test_scores_named_after_accuracy_are_no_percentages():
+    def square(w, x):
+        return (w - x) ** 2
+
+    task = fedax.tasks.from_loss(
+        square,
+        0.0,
+        [np.arange(3.0), np.arange(4.0)],
+        scores={"accuracy_loss": square, "accuracy": lambda w, x: (x > w).astype(float)},
+        modes={"accuracy_loss": "min"},
+        test=[np.arange(3.0), np.ones(2)],
+    )
+    observe = [fedax.observe.HoldoutScore(score) for score in task.scores]
+    history = fedax.run(fedax.FedAvg(), task, rounds=2, observe=observe)
+    head, row = str(fedax.table({"FedAvg": [history]})).splitlines()[1:3]
+    assert head.split("  ")[-2:] == ["Test accuracy (%)", "Test accuracy loss"]
+    assert float(row.split()[-1]) == pytest.approx(history.last("test_accuracy_loss"), rel=0.01)
+
+
 def test_the_smallest_client_is_the_one_with_fewest_examples():
     runs = [record(client_accuracy_smallest=np.ones(3), client_accuracy_largest=np.ones(3))]
     names = ["client_accuracy_smallest", "client_accuracy_largest"]

@@ -40,6 +40,8 @@ _TYPES = {
     **{f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
     "BF16": np.dtype(jnp.bfloat16),
+    "F8_E4M3": np.dtype(jnp.float8_e4m3fn),
+    "F8_E5M2": np.dtype(jnp.float8_e5m2),
     "BOOL": np.dtype(bool),
 }
 """NumPy's types by their names in safetensors."""
@@ -448,12 +450,7 @@ def format_of(path: Path) -> str:
     """Returns the format of a file by its ending."""
     format = path.suffix.removeprefix(".")
     if format not in FORMATS:
-        torch = path.suffix in (".pt", ".pth", ".bin", ".ckpt")
-        hint = (
-            "PyTorch writes it with safetensors.torch.save_file(model.state_dict(), path)."
-            if torch
-            else ""
-        )
+        hint = "PyTorch writes one with safetensors.torch.save_file(model.state_dict(), path)."
         raise InvalidInput.of(
             "file of a model", str(path), "names that end in .safetensors or .npz", hint
         )
@@ -479,7 +476,7 @@ def _to_native(leaf: Any, name: str) -> np.ndarray:
     if isinstance(leaf, np.ma.MaskedArray):
         return as_array(leaf, f"save_params(params=...), leaf {name!r}")
     array = np.asarray(leaf)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _check_leaves(argument: str, names: Collection[str], model_names: Sequence[str]) -> None:
@@ -583,7 +580,7 @@ def _to_npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
             # types that NumPy does not know, such as bfloat16
-            is_native = array.dtype.kind != "V"
+            is_native = array.dtype.isbuiltin < 2
             body = io.BytesIO()
             np.lib.format.write_array(
                 body, array if is_native else array.astype(np.float32), allow_pickle=False

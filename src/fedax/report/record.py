@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -267,11 +268,18 @@ class Record:
             raise ValueError(str(error) or type(error).__name__) from error
 
 
+_PERCENT = "accuracy(_(mean|pooled|worst_tenth|smallest|largest|gap|min|max|adapted))?$"
+"""Accuracies, and the numbers that observers make of the accuracies of several clients."""
+
+
 def is_percent(metric: str) -> bool:
     """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared
     fractions.
+
+    >>> is_percent("test_accuracy"), is_percent("client_accuracy_mean"), is_percent("accuracy_loss")
+    (True, True, False)
     """
-    return "accuracy" in metric and not metric.endswith("_variance")
+    return re.search(_PERCENT, metric) is not None
 
 
 def column_name(metric: str) -> str:
@@ -284,14 +292,11 @@ def column_name(metric: str) -> str:
     ... )
     ('test_accuracy (fraction)', 'client_accuracy_variance (squared fraction)', 'train_loss')
     """
-    unit = (
-        "fraction"
-        if is_percent(metric)
-        else "squared fraction"
-        if metric.endswith("accuracy_variance")
-        else ""
-    )
-    return f"{metric} ({unit})" if unit else metric
+    if is_percent(metric):
+        return f"{metric} (fraction)"
+    if metric.endswith("accuracy_variance"):
+        return f"{metric} (squared fraction)"
+    return metric
 
 
 def to_csv(records: Sequence[Record]) -> str:

@@ -231,12 +231,10 @@ def _load_file(location: str, subject: str) -> tuple[ModuleType, Path, str]:
 def _load_module(location: str, subject: str) -> tuple[ModuleType, Path | None, str]:
     try:
         module = importlib.import_module(location)
-    except Exception as error:
-        if (
-            isinstance(error, ModuleNotFoundError)
-            and error.name
-            and (location + ".").startswith(error.name + ".")
-        ):
+    except (Exception, SystemExit) as error:
+        is_missing = isinstance(error, ModuleNotFoundError)
+        # the module itself, or a package that it is in
+        if is_missing and f"{location}.".startswith(f"{error.name}."):
             hint = (
                 f"Install it, or name a file. Your own code is {FORM}, options of a built-in "
                 "name are name:key=value."
@@ -247,12 +245,11 @@ def _load_module(location: str, subject: str) -> tuple[ModuleType, Path | None, 
         raise InvalidInput.because(
             subject, f"module {location} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    file = Path(module.__file__) if module.__file__ else None
-    return (
-        module,
-        file,
-        hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else "",
-    )
+    # built-in modules have no file
+    file = Path(getattr(module, "__file__", None) or "")
+    if not file.is_file():
+        return module, None, ""
+    return module, file, hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _describe(error: BaseException, path: Path) -> str:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from fedax.core.history import JOULES
 from fedax.core.hyper import MOST_COUNT, check_declared, hyper
-from fedax.core.scheduling.devices import Devices
+from fedax.core.scheduling.devices import Devices, for_clients
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 
@@ -46,7 +46,8 @@ class Asynchronous:
     Args:
         devices: how long clients take: a `fedax.Devices`, or an object with a method
             `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients
-            the seconds from dispatch to arrival as an array. A frozen dataclass, so that
+            the seconds from dispatch to arrival, an array or one number for all. A frozen
+            dataclass, so that
             checkpoints know it. None for those of `run(devices=...)`, or of `[devices]` in a file.
         concurrency: clients at work at the same time, from 1 to the number of clients; None for
             all.
@@ -386,7 +387,7 @@ class Timetable:
         self._outstanding[self._version] += count
         self._sent += count
         ids = np.asarray(clients)
-        durations = np.asarray(self._seconds(ids, self._version), np.float64)
+        durations = for_clients("devices.seconds", self._seconds(ids, self._version), ids)
         energies = np.zeros(count) if self._joules is None else self._joules(ids, self._version)
         # the end on the clock has to be finite as well
         is_valid = (durations >= 0) & (durations <= np.finfo(np.float64).max - self._now)
