@@ -3,9 +3,6 @@
 `test_unchecked.py` runs this file without the type checker of the tests.
 """
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,21 +10,7 @@ import fedax
 from fedax.core import InvalidInput
 from fedax.models import CNN, MLP, Bigram, CharLSTM, Softmax
 from fedax.observe import AUC, F1, CalibrationError, OnPredictions, SetMetric
-from fedax.tasks import classification, from_equinox, from_loss
-
-CLIENTS = {
-    name: {"x": np.ones((n, 2)), "y": np.arange(n) % 2} for name, n in (("anna", 3), ("bert", 5))
-}
-MODULE = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-
-
-def squared(w, e):
-    return (e["x"].astype(w.dtype) @ w) ** 2
-
-
-def cross_entropy(z, e):
-    labels = jnp.arange(2, dtype=e["y"].dtype)[None, :] == e["y"][:, None]
-    return jax.nn.logsumexp(z, axis=1) - jnp.where(labels, z, 0.0).sum(1)
+from fedax.tasks import classification
 
 
 class OwnMetric(OnPredictions):
@@ -37,34 +20,13 @@ class OwnMetric(OnPredictions):
         return 0.0
 
 
-def own(**options):
-    return from_loss(squared, np.zeros(2), CLIENTS, **options)
-
-
-def module(**options):
-    return from_equinox(MODULE, cross_entropy, CLIENTS, **options)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (
-            lambda: own(scores=["accuracy"]),
-            r"from_loss\(scores=...\): got \['accuracy'\]; allowed: a dict of functions by name, "
-            r'such as scores={"mae": lambda params, examples: ...}',
+            lambda: fedax.lora(fedax.tasks.synthetic(clients=2), targets="*", average="factor"),
+            r"lora\(average=...\): got 'factor'; allowed: 'exact' or 'factors'",
         ),
-        (lambda: own(scores=squared), r"from_loss\(scores=...\): got <function squared"),
-        (lambda: own(scores={"a": "accuracy"}), r"from_loss\(scores=...\), a: got 'accuracy'"),
-        (lambda: own(modes=["min"]), r"from_loss\(modes=...\): got \['min'\]; allowed: a dict"),
-        (lambda: own(predict="softmax"), r"from_loss\(predict=...\): got 'softmax'; allowed: a"),
-        (
-            lambda: module(scores=["accuracy"]),
-            r"from_equinox\(scores=...\): got \['accuracy'\]; allowed: a dict of functions by "
-            r'name, such as scores={"mae": lambda outputs, examples: ...}',
-        ),
-        (lambda: module(scores=cross_entropy), r"from_equinox\(scores=...\): got <function"),
-        (lambda: module(scores={"a": None}), r"from_equinox\(scores=...\), a: got None"),
-        (lambda: module(scores={3: squared}), r"from_equinox\(scores=...\): got 3; allowed: names"),
         (lambda: MLP(5, 3), r"got 5; .*\. Write widths=\[features, hidden, classes\]\."),
         (lambda: MLP((5, "a")), r"MLP\(widths=...\): got \(5, 'a'\)"),
         (lambda: MLP((5, 3), "a"), r"MLP\(dropout=...\): got 'a'"),

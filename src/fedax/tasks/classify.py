@@ -15,7 +15,7 @@ from fedax.data import FederatedData
 from fedax.examples.integer_ranges import check_labels
 from fedax.models import MLP, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.clients import check_federated, parts_of_task
+from fedax.tasks.clients import parts_of_task
 from fedax.tasks.own_models.by_name import (
     check_logits,
     check_model,
@@ -246,7 +246,6 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
-    check_federated("classification(data=...)", data)
     # numbers of an example, which makers of models are told
     features = int(np.prod(np.shape(data.train[0]["x"])[1:]))
     model = make_model("classification", model, MODELS, features, data.classes)

@@ -330,17 +330,6 @@ def named_arrays(
     return arrays_by_client
 
 
-def check_federated(field: str, data: Any) -> None:
-    """Refuses data without a number of classes.
-
-    Raises:
-        DataError: anything but `FederatedData`; `field` names it.
-    """
-    if not isinstance(data, FederatedData):
-        hint = "Write FederatedData(clients, classes=...)."
-        raise DataError.found(field, f"a {type(data).__name__}", "FederatedData", hint)
-
-
 def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[str, Any]:
     """Returns training and other examples as arguments of `Task`, all in one form.
 

@@ -16,7 +16,7 @@ from fedax.data import FederatedData
 from fedax.data.limits import real
 from fedax.examples.integer_ranges import check_labels
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.clients import check_federated, parts_of_task
+from fedax.tasks.clients import parts_of_task
 from fedax.tasks.sources import like_source
 from fedax.utils.numbers import python_number, with_python_numbers
 
@@ -129,7 +129,6 @@ def logistic(
     Source: Khaled, Mishchenko and Richtarik, First Analysis of Local GD on Heterogeneous Data
     (arXiv:1909.04715), Sec. 4.
     """
-    check_federated("logistic(federated=...)", federated)
     if federated.classes != 2:
         raise InvalidInput.of(
             "logistic(federated=...)", f"{federated.classes} classes", "data with 2 classes"

@@ -15,7 +15,6 @@ from fedax.core.task import Given
 from fedax.data.limits import real
 from fedax.models.storage import initial_model
 from fedax.tasks.own_models.signature import choose_leaves
-from fedax.tasks.splits import check_task
 from fedax.utils.leaf_names import OnBase, Which, names_of
 from fedax.utils.numbers import are_counts, with_python_numbers
 from fedax.utils.random import stream
@@ -158,7 +157,6 @@ def lora(
     averages: Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, Sec.
     4.
     """
-    check_task("lora", task)
     if not are_counts(rank):
         raise InvalidInput.of("lora(rank=...)", rank, "whole numbers >= 1")
     if alpha is not None and not real(low=0, open_low=True).allows(alpha):

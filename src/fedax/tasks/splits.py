@@ -22,19 +22,6 @@ COMMON = ("validation", "held_back", "params")
 """Options that every task by name has."""
 
 
-def check_task(function: str, task: Any) -> None:
-    """Refuses anything but a task as the argument `task` of a function.
-
-    Raises:
-        InvalidInput: something else.
-    """
-    if not isinstance(task, Task):
-        allowed = "a fedax.Task"
-        raise InvalidInput.found(
-            f"{function}(task=...)", f"an object of {type(task).__name__}", allowed
-        )
-
-
 @with_python_numbers
 def with_validation(
     task: Task, share: float, seed: int = 0, split: str = "shuffled", together: str | None = None
@@ -68,7 +55,6 @@ def with_validation(
     >>> parts.train.sizes.tolist(), parts.validation.sizes.tolist()
     ([3, 1], [1, 1])
     """
-    check_task("with_validation", task)
     check(
         "with_validation",
         {"share": TEST_FRACTION, "seed": SEED, "split": SPLIT},
@@ -117,7 +103,6 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     >>> task.train.clients, task.held_back.train.clients
     (8, 2)
     """
-    check_task("with_held_back", task)
     check("with_held_back", {"share": TEST_FRACTION, "seed": SEED}, {"share": share, "seed": seed})
     if not share:
         return task

@@ -17,7 +17,7 @@ from fedax.core.directions import Mode
 from fedax.core.task import Given
 from fedax.examples.arrays import as_array, check_range
 from fedax.tasks.clients import parts_of_task, read_clients
-from fedax.tasks.own_models.signature import check_functions, choose_leaves, read_signature
+from fedax.tasks.own_models.signature import choose_leaves, read_signature
 from fedax.utils.layout import accumulator
 from fedax.utils.leaf_names import Which, is_in_module, names_of
 from fedax.utils.numbers import python_number
@@ -102,17 +102,6 @@ def from_loss(
         InvalidInput: a loss, a model or data that do not fit each other; nothing has been compiled
             then.
     """
-    if not callable(loss):
-        raise InvalidInput.of(
-            "from_loss(loss=...)", loss, "a function (params, examples) -> (batch,)"
-        )
-    check_functions("from_loss(scores=...)", scores, 'scores={"mae": lambda params, examples: ...}')
-    if predict is not None and not callable(predict):
-        allowed = "a function (params, examples) -> one row for each example, or None"
-        raise InvalidInput.of("from_loss(predict=...)", predict, allowed)
-    if modes is not None and not isinstance(modes, Mapping):
-        allowed = 'a dict of "max" or "min" by score, such as modes={"mae": "min"}'
-        raise InvalidInput.of("from_loss(modes=...)", modes, allowed)
     if "loss" in (scores or {}):
         raise InvalidInput.of(
             "from_loss(scores=...)", "loss", "other names of scores: the loss has this one"

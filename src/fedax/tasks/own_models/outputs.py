@@ -18,7 +18,6 @@ from fedax.examples.integer_ranges import LABELS_HINT, find_wrong_label
 from fedax.tasks.clients import Clients, read_clients
 from fedax.tasks.own_models.from_loss import from_loss
 from fedax.tasks.own_models.padding import leaves_padding_out
-from fedax.tasks.own_models.signature import check_functions
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any] | None
 """The arguments of a model: an array's name, several, or a function of the examples; by default x,
@@ -185,11 +184,6 @@ def from_network(
         predict: the predictions, a function of outputs and examples; by default the softmax of
             outputs with a column for each class, else the outputs.
     """
-    if not callable(loss):
-        raise InvalidInput.of(
-            f"{maker}(loss=...)", loss, "a function (outputs, examples) -> (batch,)"
-        )
-    check_functions(f"{maker}(scores=...)", scores, 'scores={"mae": lambda outputs, examples: ...}')
     data = read_clients(clients, test, client, validation)
     if not data.train:
         raise InvalidInput.of("clients", "an empty list", "at least one client")

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jaxtyping import PyTree
@@ -64,30 +64,6 @@ def _takes_by_name(maker: Callable[..., Any], name: str) -> bool:
     return kind is inspect.Parameter.KEYWORD_ONLY or (
         kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and required in ([], [name])
     )
-
-
-def check_functions(field: str, functions: Any, example: str) -> None:
-    """Refuses anything but functions by name, or None.
-
-    Args:
-        field: for messages.
-        functions: the argument.
-        example: how it is written, for messages.
-
-    Raises:
-        InvalidInput: a list, a function alone, a name that is no text, or a value that cannot be
-            called.
-    """
-    if functions is None:
-        return
-    allowed = f"a dict of functions by name, such as {example}"
-    if not isinstance(functions, Mapping):
-        raise InvalidInput.of(field, functions, allowed)
-    for name, function in functions.items():
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidInput.of(field, name, "names of scores, as text")
-        if not callable(function):
-            raise InvalidInput.of(f"{field}, {name}", function, allowed)
 
 
 def read_signature(function: Callable[..., Any], field: str) -> tuple[str | bool, set[str]]:
