@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fedax
+from fedax.core import programs
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 
@@ -23,10 +24,13 @@ def maps() -> int:
     return len(MAPS.read_bytes().splitlines())
 
 
-def run_on_a_new_task(k: int) -> float:
-    task = fedax.tasks.from_loss(
+def task_of(k: int) -> fedax.Task:
+    return fedax.tasks.from_loss(
         lambda w, x: (w - x) ** 2 / 2 + 0 * k, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
     )
+
+
+def run_on(task: fedax.Task) -> float:
     schedule, solver = fedax.Schedule(steps=2), fedax.SGD(0.5)
     return float(
         fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params
@@ -37,10 +41,22 @@ def test_a_dropped_task_frees_its_programs() -> None:
     """Of three tasks, as many maps remain as of one: each run needs some hundreds."""
     counts = []
     for k in range(3):
-        run_on_a_new_task(k)
+        run_on(task_of(k))
         gc.collect()
         counts.append(maps())
     assert counts[2] < counts[0] + 50
+
+
+def test_a_process_keeps_no_more_programs_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tasks that are all still there."""
+    monkeypatch.setattr(programs, "MOST_PROGRAMS", 4)
+    tasks = [task_of(k) for k in range(4)]
+    counts = []
+    for task in tasks:
+        run_on(task)
+        counts.append(maps())
+    assert counts[3] < counts[1] + 50
+    assert run_on(tasks[0]) == run_on(tasks[1])
 
 
 class Settings:

@@ -1,6 +1,7 @@
 """Compiled programs, which belong to a task and go with it."""
 
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import equinox as eqx
 import jax
 
 MOST_PROGRAMS = 128
-"""Programs that an owner keeps; beyond, the one that was called longest ago is dropped."""
+"""Programs that a process keeps: each takes some hundred of the memory maps that systems allow."""
 
 
 _ARRAY = object()
@@ -31,6 +32,7 @@ class ProgramOwner:
 
     def __init__(self) -> None:
         self._programs: dict[Any, Callable[[Any, Any], Any]] = {}
+        _OWNERS.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ProgramOwner, ()
@@ -58,15 +60,29 @@ class ProgramOwner:
         key = (function, static, tuple(options.items()))
         program = self._programs.pop(key, None)
         if program is None:
+            self._make_room()
             program = _compile(function, static, options)
+        # the last one called comes last
         self._programs[key] = program
-        if len(self._programs) > MOST_PROGRAMS:
-            self._programs.pop(next(iter(self._programs)))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             outputs, others = program(inputs, last_inputs)
         return eqx.combine(outputs, others.value)
 
+    def _make_room(self) -> None:
+        """Drops the programs of others, and the own one that was called longest ago, if there are
+        too many.
+        """
+        if sum(len(owner._programs) for owner in _OWNERS) < MOST_PROGRAMS:
+            return
+        for owner in _OWNERS:
+            if owner is not self:
+                owner._programs.clear()
+        if len(self._programs) >= MOST_PROGRAMS:
+            self._programs.pop(next(iter(self._programs)))
+
+
+_OWNERS = weakref.WeakSet[ProgramOwner]()
 
 SHARED = ProgramOwner()
 """Owner of the programs of tasks of equal functions that read nothing but their arguments."""
