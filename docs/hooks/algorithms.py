@@ -80,7 +80,7 @@ def _overview() -> str:
             facts = describe_algorithm(kind)
             sent = "; ".join(_traffic(phase) for phase in facts["phases"])
             idea = sections(kind)["text"].split("\n\n")[0].replace("\n", " ").replace("|", r"\|")
-            keeps = _amount(facts["memory"])
+            keeps = verbs.amount(facts["memory"])
             lines.append(
                 f"| [{kind.__name__}]({kind.__name__.lower()}.md) | {idea} | {sent} | {keeps} | "
                 f"{', '.join(facts['read'])} |"
@@ -211,24 +211,15 @@ def _costs(facts: dict[str, Any]) -> list[str]:
     for setting, phases in forms:
         for phase in phases:
             where = " to every neighbour" * phase["to_every_neighbour"] + ", coded" * phase["coded"]
-            down, up = _amount(phase["down"]), _amount(phase["up"]) + where
+            down, up = verbs.amount(phase["down"]), verbs.amount(phase["up"]) + where
             lines.append(f"| {setting} | `{phase['work']}` | {down} | {up} | {_gradients(phase)} |")
-    return [*lines, "", f"Each client keeps from round to round: {_amount(facts['memory'])}."]
+    return [*lines, "", f"Each client keeps from round to round: {verbs.amount(facts['memory'])}."]
 
 
 def _traffic(phase: dict[str, Any]) -> str:
     if phase["to_every_neighbour"]:
-        return f"{_amount(phase['up'])} to every neighbour"
-    return f"{_amount(phase['down'])} down, {_amount(phase['up'])} up"
-
-
-def _amount(amount: dict[str, int]) -> str:
-    parts = [
-        f"{count} {noun}{'s' * (count != 1)}"
-        for count, noun in zip(amount.values(), ("model", "number"), strict=True)
-        if count
-    ]
-    return " + ".join(parts) or "nothing"
+        return f"{verbs.amount(phase['up'])} to every neighbour"
+    return f"{verbs.amount(phase['down'])} down, {verbs.amount(phase['up'])} up"
 
 
 def _gradients(phase: dict[str, Any]) -> str:

@@ -99,8 +99,13 @@ def pages() -> dict[str, str]:
     return made | {"reference/command-line.md": _command_line(), "reference/files.md": _files()}
 
 
+def _summary(value: Any) -> str:
+    """Returns the first paragraph of a docstring, in one line."""
+    return (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
+
+
 def _module(module: Any, seen: dict[int, str]) -> str:
-    first = (inspect.getdoc(module) or "").partition("\n\n")[0].replace("\n", " ")
+    first = _summary(module)
     lines, elsewhere, own = [f"# {module.__name__}", "", first, ""], [], []
     missing = [
         f"{module.__name__}.{name}"
@@ -140,7 +145,7 @@ def _modules(module: Any) -> list[str]:
         return []
     lines = ["Modules:", ""]
     for name, value in found.items():
-        about = (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
+        about = _summary(value)
         if value.__name__ in MODULES:
             title = f"[`{value.__name__}`]({value.__name__}.md)"
         elif name == "algorithms":
@@ -159,7 +164,7 @@ def _command_line() -> str:
     root = typer.main.get_command(cli.app)
     lines = ["# Command line", "", "`fedax COMMAND --help` shows the same in a terminal.", ""]
     for path, command in _commands(root, "fedax"):
-        lines += [f"## {path}", "", *_help(command), ""]
+        lines += [f"## {path}", "", inspect.cleandoc(command.help or ""), ""]
         rows = [
             _option(parameter)
             for parameter in command.params
@@ -181,18 +186,14 @@ def _commands(group: Any, path: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _help(command: Any) -> list[str]:
-    return [inspect.cleandoc(command.help or "")]
-
-
 def _option(parameter: Any) -> str:
     name = (
         ", ".join(f"`{option}`" for option in parameter.opts)
         if parameter.param_type_name == "option"
         else f"`{parameter.metavar or parameter.name}`"
     )
-    default = parameter.default if not callable(parameter.default) else None
-    shown = "" if default in (None, "", (), [], False) else f"`{default}`"
+    default = parameter.default
+    shown = f"`{default}`" if default and not callable(default) else ""
     about = (getattr(parameter, "help", "") or "").replace("|", "/")
     return f"| {name} | {about} | {shown} |"
 
@@ -271,10 +272,8 @@ def _files() -> str:
         "| --- | --- | --- |",
     ]
     for name, kind in OBSERVERS.items():
-        about = inspect.getdoc(kind if inspect.isclass(kind) else type(kind())) or ""
-        first = (
-            about.partition("\n\n")[0].replace("\n", " ").replace("|", r"\vert{}")
-        )  # bars would divide cells
+        about = _summary(kind if inspect.isclass(kind) else type(kind()))
+        first = about.replace("|", r"\vert{}")  # bars would divide cells
         lines.append(f"| `{name}` | {first} | {'no' if name in ON_DEMAND else 'yes'} |")
     lines += ["", "## Other tables", ""]
     for name, kind in _sections().items():

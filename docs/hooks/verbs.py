@@ -87,6 +87,16 @@ def used(kind: type[Algorithm[Any]]) -> list[str]:
     return [f"graph ({weights})" if verb == "graph" else verb for verb in found]
 
 
+def amount(counts: dict[str, int]) -> str:
+    """Returns models and numbers in words."""
+    parts = [
+        f"{count} {noun}{'s' * (count != 1)}"
+        for count, noun in zip(counts.values(), ("model", "number"), strict=True)
+        if count
+    ]
+    return " + ".join(parts) or "nothing"
+
+
 def table(families: dict[str, list[type[Algorithm[Any]]]]) -> str:
     """Returns the page: a row for each algorithm."""
     lines = [
@@ -102,13 +112,7 @@ def table(families: dict[str, list[type[Algorithm[Any]]]]) -> str:
     ]
     for kinds in families.values():
         for kind in kinds:
-            memory = describe_algorithm(kind)["memory"]
-            counts = zip(memory.values(), ("model", "number"), strict=True)
-            keeps = ", ".join(
-                f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts if count
-            )
+            keeps = amount(describe_algorithm(kind)["memory"])
             link = f"[{kind.__name__}]({kind.__name__.lower()}.md)"
-            lines.append(
-                f"| {link} | {logic_lines(kind)} | {', '.join(used(kind))} | {keeps or 'nothing'} |"
-            )
+            lines.append(f"| {link} | {logic_lines(kind)} | {', '.join(used(kind))} | {keeps} |")
     return "\n".join([*lines, ""])
