@@ -47,8 +47,8 @@ class Asynchronous:
         devices: how long clients take: a `fedax.Devices`, or an object with a method
             `seconds(clients, round, down_bits, up_bits, examples)`, which returns for some clients
             the seconds from dispatch to arrival, an array or one number for all. A frozen
-            dataclass, so that
-            checkpoints know it. None for those of `run(devices=...)`, or of `[devices]` in a file.
+            dataclass with fields that have a hash, such as tuples, so that checkpoints know it.
+            None for those of `run(devices=...)`, or of `[devices]` in a file.
         concurrency: clients at work at the same time, from 1 to the number of clients; None for
             all.
         dispatch: `"arrival"`: a client that arrives is replaced at once; `"server_step"`: clients
