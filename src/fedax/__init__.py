@@ -77,7 +77,7 @@ To write an algorithm:
 - `hyper`: declares a hyperparameter. `Scalar`, `PerClient`: its types. `entry`: a client's entry of
   a `PerClient`.
 - `Federation`: the verbs of a round. `Cohort`: the clients of a phase. `Gathered`: their uploads,
-  one by one. `Traffic`: their bits. `Constants`: constants of the local losses.
+  one by one. `Traffic`: their bits.
 - `Client`: a client as a work function sees it. `Minibatch`: one of its minibatches.
 - `LocalProblem`: the local problem. `Solver`: base of local solvers. `sharp_gradient`: the gradient
   of a sharpness-aware step.

@@ -142,7 +142,6 @@ from .core.algorithm import Reduction as Reduction
 from .core.algorithm import Solved as Solved
 from .core.client import Minibatch as Minibatch
 from .core.client import Solver as Solver
-from .core.constants import Constants as Constants
 from .core.federation import Cohort as Cohort
 from .core.federation import Gathered as Gathered
 from .core.federation import Memory as Memory

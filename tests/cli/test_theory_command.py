@@ -11,7 +11,7 @@ from convex import newton, smoothness
 from fedax.cli import app
 from fedax.cli.theory_papers import PAPERS, suggestions
 from fedax.core import InvalidInput
-from fedax.engine.round.engine import initial_params
+from fedax.core.task import initial_params
 from fedax.experiments.config.experiment import Experiment
 from fedax.theory import estimate, feddane, local_gd
 from marks import quick

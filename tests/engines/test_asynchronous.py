@@ -15,8 +15,8 @@ import pytest
 import fedax
 from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.asynchronous import NO_SLOT, Asynchronous, Timetable, _Ranking
+from fedax.core.task import initial_params
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import initial_params
 from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.errors import InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment

@@ -172,7 +172,6 @@ def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
         record("A", "T", 3, 1, (1.0, 0.5)),
         metrics={"train_loss": values, "client_accuracy": np.ones((2, 5))},
         gradients=np.array([0.0, 2.0]),
-        fitted={"learning_rate": 0.1},
         settings={"seed": 3},
         versions={"jax": "0.1"},
     )
@@ -183,12 +182,7 @@ def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
     assert again.metrics["train_loss"].dtype == kind
     np.testing.assert_array_equal(again.metrics["train_loss"], values)
     assert again.gradients.tolist() == [0.0, 2.0]
-    assert (again.fitted, again.settings, again.versions, list(runs)) == (
-        run.fitted,
-        run.settings,
-        run.versions,
-        [7],
-    )
+    assert (again.settings, again.versions, list(runs)) == (run.settings, run.versions, [7])
 
 
 def test_damaged_curves_are_named(directory, tmp_path):

@@ -12,7 +12,7 @@ FILE = """
 name = "A"
 rounds = 2
 observe = ["optimum", "curvature", "local_spread"]
-solver = {learning_rate = "theory"}
+solver = {learning_rate = {theory = true}}
 schedule = {steps = 3, batch_size = "full", weights = "equal"}
 algorithm = [{name = "localgd", returned = "mean"}]
 task = {name = "libsvm", file = "own", folder = "FOLDER", clients = 2, features = 3}

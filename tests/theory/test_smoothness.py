@@ -1,5 +1,5 @@
-"""The smoothness behind "theory": closed forms, quadratics and estimates, against dense Hessians
-and NumPy."""
+"""The smoothness behind `fedax.theory.step_size`: closed forms, quadratics and estimates, against
+dense Hessians and NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ from fedax.data import FederatedData
 from fedax.models import MLP, Softmax
 from fedax.tasks.classify import classification
 from fedax.tasks.logistic import logistic
-from fedax.theory import constants
+from fedax.theory import constants, fedbc, local_gd
+from marks import slow
 from problems import quadratic, random_quadratic, regression
 
 FULL = fedax.Schedule(steps=5, batch_size="full", weights="equal")
@@ -38,19 +39,9 @@ def with_ones(x):
     return np.concatenate([x, np.ones((len(x), 1))], axis=1)
 
 
-def used(task, seed=0, **options):
-    """1 / (4 H gamma): the smoothness from which a run of step size "theory" was made, and its
-    history."""
-    history = fedax.run(
-        fedax.FedAvg(),
-        task,
-        rounds=0,
-        seed=seed,
-        solver=fedax.SGD("theory"),
-        schedule=FULL,
-        **options,
-    )
-    return 1 / (4 * 5 * float(history.fitted["solver.learning_rate"])), history
+def used(task, *seeds):
+    """1 / (4 H gamma): the smoothness from which a step size is made."""
+    return 1 / (4 * 5 * fedax.theory.step_size(task, FULL, seeds=seeds or (0,)))
 
 
 def softmax_curvature(x, weights, bias):
@@ -83,13 +74,11 @@ def test_softmax_regression_has_a_closed_form(classes):
     for model, l2 in ((Softmax(4, classes), 0.0), (MLP((4, classes)), 0.3)):
         task = classification(data, model, l2=l2)
         right = np.array([top(with_ones(examples(task, k))) / 2 + l2 for k in range(4)])
-        found = constants.Measured(task, FULL)
+        found = constants.Measured(task)
         np.testing.assert_allclose(found.smoothness, right, rtol=1e-4)
         assert np.all(found.smoothness >= right)
-        assert not found.estimated
-    smooth, history = used(task, seed=3)
-    assert smooth == pytest.approx(right.max(), rel=1e-4)
-    assert "smoothness_estimate" not in history.fitted
+        assert found.source == constants.CLOSED_FORM
+    assert used(task, 3) == pytest.approx(right.max(), rel=1e-4)
 
 
 def test_softmax_with_opposed_clients_reaches_its_closed_form():
@@ -101,7 +90,7 @@ def test_softmax_with_opposed_clients_reaches_its_closed_form():
     )
     tie = softmax_curvature(x, np.zeros((2, 10)), np.array([50.0, 50.0, *[0.0] * 8]))
     assert tie == pytest.approx(5 * softmax_curvature(x, np.zeros((2, 10)), np.zeros(10)))
-    np.testing.assert_allclose(constants.Measured(task, FULL).smoothness, tie, rtol=1e-4)
+    np.testing.assert_allclose(constants.Measured(task).smoothness, tie, rtol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -117,7 +106,7 @@ def test_closed_forms_are_above_the_curvature_anywhere(seed):
         Softmax(features, classes),
     )
     binary = logistic(FederatedData(clients_of(rng, sizes, features, 2), classes=2), l2=0.1)
-    bounds = [constants.Measured(task, FULL).smoothness for task in (softmax, binary)]
+    bounds = [constants.Measured(task).smoothness for task in (softmax, binary)]
     for client in range(3):
         x, z = examples(softmax, client), examples(binary, client)
         for scale in (0.0, 0.1, 1.0, 10.0, 100.0):
@@ -137,11 +126,21 @@ def steepest(w):
 def test_quadratics_are_exact():
     a, b = random_quadratic(clients=4, dim=3, high=3.0)
     own = np.linalg.eigvalsh(a)[:, -1]
-    found = constants.Measured(quadratic(a, b, sizes=[1, 2, 5, 3]), FULL)
+    task = quadratic(a, b, sizes=[1, 2, 5, 3])
+    found = constants.Measured(task)
     np.testing.assert_allclose(found.smoothness, own, rtol=1e-4)
     assert np.all(found.smoothness >= own)
-    assert not found.estimated
-    assert not constants.Measured(regression(), FULL).estimated
+    assert found.source == constants.EXACT
+    assert constants.Measured(regression()).source == constants.EXACT
+    for schedule, most in (
+        (fedax.Schedule(steps=4), 4),
+        (fedax.Schedule(cohort=2, times=(1, 4, 6), batch_size="full"), 3),
+        (fedax.Schedule(epochs=(1, 3), batch_size=2), 9),
+        (fedax.Schedule(epochs=2, batch_size=(3, "all")), 4),
+    ):
+        step_size = fedax.theory.step_size(task, schedule)
+        right = local_gd.step_size(smoothness=float(own.max()), interval=most)
+        assert step_size == pytest.approx(right, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +183,8 @@ def test_a_start_far_out_hides_no_curvature(start):
     clients = [{"x": x, "y": x @ truth} for x in inputs]
     task = fedax.tasks.from_loss(log_cosh(9.0), np.full(2, start), clients)
     right = max(9 * top(x) for x in inputs)
-    smooth, history = used(task)
-    assert right <= smooth <= 20 * right
-    np.testing.assert_array_equal(history.fitted["smoothness_estimate"].shape, (3,))
+    assert constants.Measured(task).source == constants.ESTIMATE
+    assert right <= used(task) <= 20 * right
 
 
 @pytest.mark.slow
@@ -197,7 +195,7 @@ def test_float32_far_out():
             task = fedax.tasks.from_loss(
                 loss, np.float32(start), clients=[np.zeros(2, np.float32), np.zeros(1, np.float32)]
             )
-            assert 9 <= used(task)[0] <= 9 * 10
+            assert 9 <= used(task) <= 9 * 10
 
 
 def random_start(key):
@@ -215,63 +213,44 @@ def bent_task():
 
 
 @pytest.mark.slow
-def test_estimates_are_of_the_runs_own_start(bent_task):
-    """Every seed has its own: the curvature at its very parameters does not exceed it, and a grid
-    of seeds gives the same."""
+def test_estimates_are_of_the_runs_own_starts(bent_task):
+    """The curvature at the very parameters of a seed does not exceed its estimate; several seeds
+    have the largest."""
     alone = [used(bent_task, seed) for seed in (0, 5)]
-    assert alone[0][0] != alone[1][0]
-    for smooth, history in alone:
-        assert steepest(np.asarray(history.params)) * constants.SAFETY <= smooth * (1 + 0.05)
-    methods = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
-    grid = fedax.run_grid(
-        methods, bent_task, seed=[0, 5], rounds=0, solver=fedax.SGD("theory"), schedule=FULL
+    assert alone[0] != alone[1]
+    for seed, smooth in zip((0, 5), alone, strict=True):
+        start = fedax.run(fedax.FedAvg(), bent_task, rounds=0, seed=seed).params
+        assert steepest(np.asarray(start)) * constants.SAFETY <= smooth * (1 + 0.05)
+    assert used(bent_task) == alone[0]
+    assert used(bent_task, 0, 5) == max(alone)
+
+
+def test_tasks_without_curvature_are_refused():
+    linear = fedax.tasks.from_loss(
+        lambda w, x: w * x["x"], np.float64(0.0), [{"x": [1.0]}, {"x": [2.0]}]
     )
-    rates = [float(history.fitted["solver.learning_rate"]) for history in grid]
-    assert [1 / (20 * rate) for rate in rates] == pytest.approx([alone[0][0], alone[1][0]] * 2)
-    for i, history in enumerate(grid):
-        np.testing.assert_array_equal(
-            np.asarray(history.params), np.asarray(alone[i % 2][1].params)
-        )
+    with pytest.raises(fedax.InvalidInput, match="client 0 without curvature at the start"):
+        fedax.theory.step_size(linear, FULL)
 
 
-@pytest.mark.slow
-def test_a_grid_of_seeds_goes_on_from_checkpoints(bent_task, tmp_path):
-    options = {"solver": fedax.SGD("theory"), "schedule": FULL, "checkpoint_every": 1}
-    first = fedax.run_grid(
-        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=1, checkpoint=tmp_path, **options
-    )
-    again = fedax.run_grid(
-        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, checkpoint=tmp_path, **options
-    )
-    whole = fedax.run_grid(
-        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, **(options | {"checkpoint_every": 10})
-    )
-    resumed = fedax.run_grid(
-        [fedax.FedAvg()], bent_task, seed=[0, 5], rounds=2, resume=first, **options
-    )
-    for a, b, c in zip(again, whole, resumed, strict=True):
-        np.testing.assert_array_equal(np.asarray(a.params), np.asarray(b.params))
-        np.testing.assert_array_equal(np.asarray(c.params), np.asarray(b.params))
-    assert not np.array_equal(np.asarray(whole[0].params), np.asarray(whole[1].params))
-
-
-@pytest.mark.slow
-def test_a_model_that_is_given_is_the_start(bent_task):
-    at_zero, far = (used(bent_task, params=jnp.full(4, value))[0] for value in (0.1, 8.0))
-    assert far > at_zero
-    assert far >= constants.SAFETY * steepest(np.full(4, 8.0)) * 0.95
-
-
-def test_bounds_of_multipliers_are_above_one_plus_each_smoothness():
+@pytest.mark.parametrize("engine", [None, slow(fedax.Eager())], ids=["simulation", "eager"])
+def test_multipliers_stay_within_the_bounds_of_the_analysis(engine):
+    """Dual steps large enough to reach both ends; multipliers begin at the lower one."""
     rng = np.random.default_rng(2)
     data = FederatedData(clients_of(rng, [4, 9, 20], 3, 4), classes=4)
     task = classification(data, Softmax(3, 4), l2=0.01)
-    right = np.array(
-        [top(with_ones(np.asarray(task.train.client(k)["x"], float))) / 2 + 0.01 for k in range(3)]
-    )
-    history = fedax.run(fedax.FedBC(lam_min="theory", lam_max="theory"), task, rounds=0, seed=1)
-    np.testing.assert_allclose(history.fitted["lam_min"], 1 + right, rtol=1e-4)
-    np.testing.assert_allclose(history.fitted["lam_max"], (1 + right) ** 2 / right, rtol=1e-4)
+    right = np.array([top(with_ones(examples(task, k))) / 2 + 0.01 for k in range(3)])
+    bounds = fedbc.multiplier_bounds(constants.Measured(task).smoothness)
+    np.testing.assert_allclose(bounds.low, 1 + right, rtol=1e-4)
+    np.testing.assert_allclose(bounds.high, (1 + right) ** 2 / right, rtol=1e-4)
+    ends = {"lam": bounds.low, "lam_min": bounds.low, "lam_max": bounds.high}
+    method = fedax.FedBC(dual_lr=1e6, learn_gamma=False, **ends)
+    schedule = fedax.Schedule(cohort=2, steps=2)
+    history = fedax.run(method, task, rounds=1, schedule=schedule, engine=engine)
+    last = np.asarray(history.state.memory.all().dual.lam)
+    low, high = (np.asarray(values, last.dtype) for values in (bounds.low, bounds.high))
+    assert sorted((last == high).tolist()) == [False, True, True]
+    assert np.all((last == high) | (last == low))
 
 
 def test_a_loss_may_state_its_smoothness():
@@ -284,4 +263,4 @@ def test_a_loss_may_state_its_smoothness():
 
     train = Ragged.of([{"x": np.zeros(2)}, {"x": np.zeros(5)}])
     task = Task(lambda key: jnp.zeros(()), Stated(), train, l2=0.5)
-    np.testing.assert_allclose(constants.Measured(task, FULL).smoothness, [2.5, 5.5], rtol=1e-4)
+    np.testing.assert_allclose(constants.Measured(task).smoothness, [2.5, 5.5], rtol=1e-4)

@@ -18,7 +18,6 @@ from fedax.algorithms.server.feddane import FedDANE
 from fedax.algorithms.server.gd import LocalGD
 from fedax.core import Exact, Inexact, InvalidInput, Schedule, UnknownName
 from fedax.core.client import Solver
-from fedax.engine.round.engine import initial_params
 from fedax.experiments.config.experiment import Plan
 from fedax.numerics.simplex import min_norm
 from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
@@ -75,8 +74,10 @@ class Measured(constants.Measured):
 
     def __init__(self, question: Question, weights: str, schedule: Schedule) -> None:
         task = question.plan.task
-        super().__init__(task, schedule, weights, [initial_params(task, question.seed)[0]])
+        super().__init__(task, weights, [question.seed])
+        self.schedule = schedule
         self.start = self.losses.start
+        self.interval = schedule.most_steps(task.train.largest)[1]
         self.sizes = [int(n) for n in task.train.sizes]
         # local steps of each client in a round, on average
         self.steps = np.array([max(round(schedule.mean_steps(n)), 1) for n in self.sizes])
@@ -363,11 +364,8 @@ def _answer_fedaware(question: Question) -> list[Row]:
         fedaware.divergence(shortest, shares),
         fedaware.dissimilarities(measured.gradients, shares),
     )
-    # a step size may be symbolic, so it is resolved with the measured constants
-    smooth, rate = (
-        float(measured.smoothness.max()),
-        float(method_setup.solver.fitted(measured).step_size()),
-    )
+    smooth = float(measured.smoothness.max())
+    rate = float(method_setup.solver.step_size())
     work: dict[str, Any] = {"local_steps": measured.steps, "dissimilarities": zeta}
     return [
         *measured.common(),
@@ -405,11 +403,9 @@ def _answer_fedbc(question: Question) -> list[Row]:
     # one interval for each client
     bounds = fedbc.multiplier_bounds(measured.smoothness)
     # the interval that all clients share, if low < high
-    low, high, smooth = (
-        float(bounds.low.max()),
-        float(bounds.high.min()),
-        float(measured.smoothness.max()),
-    )
+    low = float(bounds.low.max())
+    high = float(bounds.high.min())
+    smooth = float(measured.smoothness.max())
     delta = fedbc.heterogeneity(measured.gradients, low=low, high=low)
     arguments = {"smoothness": smooth, "multiplier": low, "heterogeneity": delta}
     return [

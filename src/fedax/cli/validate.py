@@ -18,6 +18,7 @@ def validate(file: File, settings: Settings = None) -> None:
     experiment = Experiment.read(file, settings or ())
     check_installed(experiment.trackers)
     plan = experiment.plan()
+    experiment = experiment.with_step_sizes(plan.task)
     # the file goes to the standard output, remarks to the error output
     typer.echo(experiment.toml())
     typer.echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)

@@ -10,7 +10,6 @@ from fedax.core.algorithm import Solved as Solved
 from fedax.core.client import Client as Client
 from fedax.core.client import Minibatch as Minibatch
 from fedax.core.client import Solver as Solver
-from fedax.core.constants import Constants as Constants
 from fedax.core.federation import Cohort as Cohort
 from fedax.core.federation import Federation as Federation
 from fedax.core.federation import Gathered as Gathered
@@ -22,7 +21,6 @@ from fedax.core.history import History as History
 from fedax.core.history import Outcome as Outcome
 from fedax.core.hyper import PerClient as PerClient
 from fedax.core.hyper import Scalar as Scalar
-from fedax.core.hyper import Word as Word
 from fedax.core.hyper import entry as entry
 from fedax.core.hyper import hyper as hyper
 from fedax.core.local_problem import LocalProblem as LocalProblem

@@ -9,7 +9,6 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from fedax.core.client import Client
-from fedax.core.constants import Constants
 from fedax.core.federation import Federation, Memory
 from fedax.core.hyper import check_declared, describe_with_hyperparameters
 from fedax.core.local_problem import LocalProblem
@@ -145,15 +144,6 @@ class Algorithm(eqx.Module, Generic[State]):
 
     def __check_init__(self) -> None:
         check_declared(self)
-
-    def fitted(self, constants: Constants) -> "Algorithm[State]":
-        """Resolves symbolic hyperparameters such as "theory" to numbers, before anything is
-        compiled.
-
-        Args:
-            constants: of the run's task and schedule.
-        """
-        return self
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         """Refuses a schedule that the method cannot work with.

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.constants import Constants
-from fedax.core.hyper import MOST_COUNT, PerClient, Scalar, Word, check_declared, entry
+from fedax.core.hyper import MOST_COUNT, PerClient, Scalar, check_declared, entry
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
@@ -284,7 +283,7 @@ class Client(ABC):
         """Returns this client's random stream of this round for one purpose."""
         return stream(self._streams, purpose)
 
-    def mine(self, value: PerClient | Word) -> Any:
+    def mine(self, value: PerClient) -> Any:
         """Returns the client's entry of a per-client hyperparameter, or the common value."""
         return entry(value, self.index)
 
@@ -383,10 +382,6 @@ class Solver(eqx.Module):
         for nothing.
         """
         return None
-
-    def fitted(self, constants: Constants) -> "Solver":
-        """Resolves symbolic hyperparameters by the constants of the run's task and schedule."""
-        return self
 
     def factor(self, round: Index, dtype: Any) -> Any:
         """Returns the factor on the learning rate in all steps of a round."""

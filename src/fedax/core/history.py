@@ -140,9 +140,6 @@ class History:
             user's own pytree with a first axis (clients,).
         personal_state: the states in which they use them, such as batch statistics after
             fine-tuning, with a first axis (clients,); None if training changes no state.
-        fitted: by name (a solver's after `solver.`), the numbers that the run put in place of words
-            such as "theory". Where they rest on an estimate, `smoothness_estimate` is
-            that of each client's smoothness.
         state: the algorithm's state after the last round; `run(..., resume=history)` continues from
             it. With privacy it has nothing of what clients store, here and in the other attributes.
         lost: for each phase of a round what the clients store for the channel's codec, if that has
@@ -180,7 +177,6 @@ class History:
     state: Any = dataclasses.field(repr=False, default=None)
     personal: PyTree = dataclasses.field(repr=False, default=None)
     lost: tuple[Memory, ...] = dataclasses.field(repr=False, default=())
-    fitted: dict[str, np.ndarray] = dataclasses.field(default_factory=dict[str, np.ndarray])
     best: Best | None = dataclasses.field(repr=False, default=None)
     model_state: Any = dataclasses.field(repr=False, default=None)
     bounds: Any = dataclasses.field(repr=False, default=None)

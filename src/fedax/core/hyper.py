@@ -11,7 +11,7 @@ import inspect
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -31,10 +31,6 @@ Scalar: TypeAlias = float | int | Float[Array, ""]
 """A real number, as given or as an array of no axes inside a compiled program."""
 MOST_COUNT = 2**31 - 1
 """The largest whole number where no smaller bound is declared: programs count in 32 bits."""
-Word: TypeAlias = Literal["theory"]
-"""Stands for a number that a run makes from constants of its task, see `Algorithm.fitted`."""
-SYMBOLIC: tuple[str, ...] = get_args(Word)
-"""All values of `Word`."""
 PerClient: TypeAlias = Scalar | Float[Array, "clients"] | np.ndarray | Mapping[Any, Any]
 """One real number for all clients, or one for each: a sequence in the order of `task.names`, or a
 mapping of names to numbers."""
@@ -58,7 +54,6 @@ class Hyper:
     choices: tuple[Any, ...] | None = None
     per_client: bool = False
     schedule: bool = False
-    words: tuple[str, ...] = ()
     leaves: bool = False
     later: bool = False
     doc: str = ""
@@ -87,7 +82,6 @@ class Hyper:
                 else ""
             )
             + (", or an Optax schedule" if self.schedule else "")
-            + "".join(f', or "{word}"' for word in self.words)
         )
 
     @property
@@ -141,8 +135,6 @@ class Hyper:
             return callable(value) or (
                 isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names)
             )
-        if isinstance(value, str):
-            return value in self.words
         if isinstance(value, Mapping):
             return (
                 self.per_client
@@ -202,7 +194,6 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
             clients, a mapping of their names to values, or a pandas series, whose index has the
             names.
         schedule: whether an Optax schedule, a function of a count, is allowed too.
-        words: in place of a number that the owner's `fitted` makes from constants of the task.
         leaves: whether it says which leaves of the model, see `fedax.utils.leaf_names.Which`; by
             default a word of `WORDS` there.
         later: whether runs were kept before it was declared: what they are known by leaves it out
@@ -227,8 +218,8 @@ def static_number(value: Any) -> Any:
 
     Static fields are compared and hashed, which arrays are not.
 
-    >>> static_number(jnp.float32(0.5)), static_number(np.array(2)), static_number("theory")
-    (0.5, 2, 'theory')
+    >>> static_number(jnp.float32(0.5)), static_number(np.array(2))
+    (0.5, 2)
     """
     is_array = isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer)
     if is_array and value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.number):
@@ -375,53 +366,14 @@ def is_concrete(value: object, base: type) -> bool:
     return isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
 
 
-def symbolic(owner: object) -> list[str]:
-    """Returns the names of the symbolic hyperparameters of an object, see `Word`."""
-    return [
-        name
-        for name, limits in declared(owner).items()
-        if limits.words and isinstance(getattr(owner, name), str)
-    ]
-
-
-def with_defaults(owner: Any) -> Any:
-    """Replaces symbolic hyperparameters and mappings of clients' names by their defaults."""
-    names = [
-        *symbolic(owner),
-        *(name for name in declared(owner) if isinstance(getattr(owner, name), Mapping)),
-    ]
-    return dataclasses.replace(owner, **{name: declared(owner)[name].default for name in names})
-
-
-def number(value: PerClient | Word) -> Any:
-    """Returns a hyperparameter that must be resolved to a number here.
-
-    Raises:
-        InvalidInput: it is a word still.
-    """
-    if isinstance(value, str):
-        raise InvalidInput.of(
-            "hyperparameter",
-            value,
-            "numbers; a run with `fedax.run` puts them in place of the word",
-        )
-    if isinstance(value, Mapping):
-        allowed = (
-            "numbers in the order of the clients; a run with `fedax.run` makes them of a "
-            "mapping of names"
-        )
-        raise InvalidInput.of("hyperparameter", dict(value), allowed)
-    return value
-
-
-def entry(value: PerClient | Word, client: Any) -> Array:
+def entry(value: PerClient, client: Any) -> Array:
     """Returns the entry of one client in a per-client hyperparameter, or the common value.
 
     >>> float(entry(0.5, 3)), float(entry(np.array([1.0, 2.0]), 1))
     (0.5, 2.0)
     """
-    value = jnp.asarray(number(value))
-    return value[client] if value.ndim else value
+    values = jnp.asarray(value)
+    return values[client] if values.ndim else values
 
 
 def bound_to(owner: Owner, names: Sequence[str] | None, clients: int) -> Owner:

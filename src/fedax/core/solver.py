@@ -16,8 +16,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core.client import Client, Minibatch, Solver
-from fedax.core.constants import Constants
-from fedax.core.hyper import Scalar, Word, hyper, number, symbolic
+from fedax.core.hyper import Scalar, hyper
 from fedax.core.local_problem import LocalProblem
 from fedax.core.validation.misuse import explained
 from fedax.errors import InvalidInput, UnknownName
@@ -139,12 +138,8 @@ class SGD(Descent):
     0.1
 
     Args:
-        learning_rate: $\eta$, above 0, or "theory": $\frac{1}{4LH}$, the largest that Theorem 1 of
-            Local GD allows, with the largest smoothness L of a client and the most local steps H of
-            a round. L is a bound in closed form for logistic and softmax regression and exact for
-            quadratics. For other losses it is an estimate from the run's own start and a trial
-            path, four times the curvature seen, and `History.fitted` says so
-            (`smoothness_estimate`).
+        learning_rate: $\eta$, above 0. `fedax.theory.step_size` computes the largest that a theorem
+            allows for a task and a schedule.
         momentum: $\theta$ (heavy ball), in [0, 1).
         clip: the largest norm of g, above 0: a longer one is cut to it, as
             `optax.clip_by_global_norm` does; infinity for none. g is the gradient of the local
@@ -153,14 +148,9 @@ class SGD(Descent):
             `optax.add_decayed_weights` does. It is no part of the objective, as the task's l2 is.
         decay, decay_by: see `Descent`.
         keep: whether v is the client's own from its last round, not 0.
-
-    Source: "theory": Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous
-    Data (arXiv:1909.04715), Theorem 1.
     """
 
-    learning_rate: Scalar | Word = hyper(
-        0.01, low=0.0, open_low=True, words=("theory",), doc="step size"
-    )
+    learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
     momentum: float = hyper(
         0.0, static=True, low=0.0, high=1.0, open_high=True, doc="heavy-ball momentum"
     )
@@ -172,20 +162,13 @@ class SGD(Descent):
         0.0, static=True, low=0.0, later=True, doc="part of the weights that is added to a gradient"
     )
 
-    def fitted(self, constants: Constants) -> "SGD":
-        if not symbolic(self):
-            return self
-        return dataclasses.replace(
-            self, learning_rate=1 / (4 * float(constants.smoothness.max()) * constants.interval)
-        )
-
     def step_size(self) -> Scalar:
         # formulas with a step size need steps of exactly that size along gradients
         is_plain = not (self.momentum or self.has_step_decay or self._changes_gradients)
-        return number(self.learning_rate) if is_plain else super().step_size()
+        return self.learning_rate if is_plain else super().step_size()
 
     def nominal_step_size(self) -> Scalar:
-        return number(self.learning_rate)
+        return self.learning_rate
 
     @property
     def _changes_gradients(self) -> bool:
@@ -198,7 +181,7 @@ class SGD(Descent):
         dtype = client.layout.dtype
         steps, pull = (
             jnp.asarray(client.steps, dtype),
-            jnp.asarray(number(self.learning_rate) * client.rate * prox, dtype),
+            jnp.asarray(self.learning_rate * client.rate * prox, dtype),
         )
         # without momentum a geometric series in 1 - pull, which rounds to 1 for a small pull
         if not self.momentum:
@@ -219,7 +202,7 @@ class SGD(Descent):
 
     def transformation(self) -> optax.GradientTransformation:
         # without a velocity to carry if there is none
-        steps = optax.sgd(number(self.learning_rate), self.momentum or None)
+        steps = optax.sgd(self.learning_rate, self.momentum or None)
         # clipping bounds the gradient alone, so weight decay comes after it
         transforms = [optax.clip_by_global_norm(self.clip)] * (self.clip < math.inf)
         transforms += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
@@ -289,7 +272,7 @@ class SAM(Solver):
         rho: $\rho$, at least 0; 0 is the solver itself.
 
     Raises:
-        InvalidInput: no solver, or one with symbolic hyperparameters.
+        InvalidInput: no solver.
 
     >>> solver = SAM(SGD(0.1, momentum=0.9), rho=0.05)
 
@@ -301,9 +284,9 @@ class SAM(Solver):
     rho: Scalar = hyper(0.05, low=0.0, doc="distance to the worst point nearby")
 
     def __check_init__(self) -> None:
-        if not isinstance(self.solver, Solver) or symbolic(self.solver):
+        if not isinstance(self.solver, Solver):
             raise InvalidInput.of(
-                "SAM(solver=...)", self.solver, "a local solver with numbers, such as SGD(0.1)"
+                "SAM(solver=...)", self.solver, "a local solver, such as SGD(0.1)"
             )
 
     def minimize(

@@ -432,3 +432,15 @@ def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*r
         weight = weight.reshape(-1, *(1,) * (values.ndim - 1))
     # not a plain product: 0 times NaN is NaN
     return jnp.sum(jnp.where(weight > 0, weight * values.astype(weight.dtype), 0), axis=0)
+
+
+def initial_params(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:
+    """Returns the initial parameters of a run, and the root key of all its other random streams.
+
+    Args:
+        task: what is learned.
+        seed: of the run.
+    """
+    # two streams, so that another rule for the initial model does not change the rounds
+    root = jax.random.key(seed)
+    return task.start(jax.random.fold_in(root, 0)), jax.random.fold_in(root, 1)

@@ -39,7 +39,6 @@ class Record:
         gradients: expected minibatch gradients of one client so far, shape (observations,); None if
             not known.
         settings: the configuration that it was made with, as plain values; None if not known.
-        fitted: numbers that the run used for words such as "theory", see `History.fitted`.
         compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
         versions: of the libraries and the machine that it was made with, if it was taken over from
             elsewhere.
@@ -63,7 +62,6 @@ class Record:
     outcome: Outcome
     gradients: np.ndarray | None = None
     settings: dict[str, Any] | None = None
-    fitted: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     compiling: np.ndarray | None = None
     versions: dict[str, Any] | None = None
     clients: list[str] | None = None
@@ -127,7 +125,6 @@ class Record:
         if "overflow" in history.notes and np.ndim(history.notes["overflow"]) == 1:
             clipped = np.cumsum([0, *history.notes["overflow"]])
             metrics = metrics | {"overflow": clipped[history.rounds].astype(float)}
-        fitted = {name: values.tolist() for name, values in history.fitted.items()}
         curves = history.rounds, history.seconds, bits, metrics, history.outcome, gradient_counts
         names = None if history.clients is None else list(history.clients)
         # only what the built-in observers do not state
@@ -141,7 +138,6 @@ class Record:
             draw,
             *curves,
             settings=history.settings,
-            fitted=fitted,
             compiling=history.compiling,
             clients=names,
             modes=modes or None,
@@ -208,7 +204,6 @@ class Record:
         }
         meta |= {} if self.clients is None else {"clients": self.clients}
         meta |= {} if self.settings is None else {"settings": self.settings}
-        meta |= {"fitted": self.fitted} if self.fitted else {}
         meta |= {} if self.versions is None else {"versions": self.versions}
         meta |= {} if self.modes is None else {"modes": self.modes}
         arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}

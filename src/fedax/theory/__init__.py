@@ -11,3 +11,4 @@ from fedax.theory import feddane as feddane
 from fedax.theory import live as live
 from fedax.theory import local_gd as local_gd
 from fedax.theory import proxskip as proxskip
+from fedax.theory.constants import step_size as step_size

@@ -19,9 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy  # imports what is asked for, and only then
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
-from fedax.core import Constants, InvalidInput, Schedule, Task
+from fedax.core import InvalidInput, Schedule, Task
+from fedax.core.task import initial_params
+from fedax.theory import local_gd
 from fedax.theory.estimate import Losses, smoothness
 
 SAFETY = 4.0
@@ -33,35 +35,29 @@ _ROUNDING = 1e-5  # relative: eigenvalues of iterations lie below the true ones
 _COARSE = 1e-2  # relative accuracy of eigenvalues that `SAFETY` multiplies
 
 
-class Measured(Constants):
-    """See `Constants`; the same task, schedule and start give the same numbers to the last bit.
+class Measured:
+    """The smoothness of a task's clients; the same task and seeds give the same numbers to the last
+    bit.
 
     Args:
         task: what is learned, with all clients' examples.
-        schedule: of the run.
         weights: the clients' weights in `losses`, see `estimate.Losses`.
-        starts: the parameters that runs start from, pytrees; by default those of `estimate.Losses`.
+        seeds: of the runs, at least one. An estimate looks at the initial parameters of each.
     """
 
-    def __init__(
-        self, task: Task, schedule: Schedule, weights: str = "shares", starts: Sequence[PyTree] = ()
-    ) -> None:
-        self.task, self.schedule, self._weights, self._starts = task, schedule, weights, starts
+    def __init__(self, task: Task, weights: str = "shares", seeds: Sequence[int] = (0,)) -> None:
+        self.task, self._weights = task, weights
+        self._starts = [initial_params(task, seed)[0] for seed in seeds]
 
     @functools.cached_property
     def losses(self) -> Losses:
         """The losses of all clients, from the first start."""
-        return Losses(
-            self.task, weights=self._weights, start=self._starts[0] if len(self._starts) else None
-        )
+        return Losses(self.task, weights=self._weights, start=self._starts[0])
 
     @property
     def smoothness(self) -> Float[np.ndarray, "clients"]:
+        """L_k, the smoothness of each client's loss, or an estimate of it; above 0."""
         return self._smoothness_and_source[0]
-
-    @property
-    def estimated(self) -> bool:
-        return self._smoothness_and_source[1] == ESTIMATE
 
     @property
     def source(self) -> str:
@@ -80,16 +76,47 @@ class Measured(Constants):
             ]
             return _check_positive(np.array(values) * (1 + _ROUNDING), "at the start"), EXACT
         # all starts of the runs: curvature may differ between them
-        points = [self.losses.layout.ravel(start) for start in self._starts] or [self.losses.start]
+        points = [self.losses.layout.ravel(start) for start in self._starts]
         with np.errstate(over="ignore", invalid="ignore"):  # of trial steps far out
             paths = [trial_smoothness(self.losses, np.asarray(point, float)) for point in points]
         return _check_positive(
             SAFETY * np.max(paths, axis=0), "at the start and along a trial path"
         ), ESTIMATE
 
-    @property
-    def interval(self) -> int:
-        return self.schedule.most_steps(self.task.train.largest)[1]
+    def step_size(self, schedule: Schedule) -> float:
+        """Returns the step size of a theorem, see the function of this name."""
+        interval = schedule.most_steps(self.task.train.largest)[1]
+        return local_gd.step_size(float(self.smoothness.max()), interval)
+
+
+def step_size(task: Task, schedule: Schedule, *, seeds: Sequence[int] = (0,)) -> float:
+    r"""Returns the largest step size that Theorem 1 of Local GD allows on a task,
+    $\gamma = \frac{1}{4LH}$.
+
+    L is the smoothness of the least smooth client's loss, the task's l2 included, and H the most
+    local steps of a client in a round. L is a bound for logistic and softmax regression and exact
+    for quadratics. For other losses it is an estimate, which the true constant may exceed, see
+    `fedax.theory.constants`.
+
+    Args:
+        task: what is learned, with all clients' examples.
+        schedule: of the runs.
+        seeds: of the runs, at least one. An estimate looks at the initial parameters of each.
+
+    Raises:
+        InvalidInput: a client's loss without curvature.
+
+    >>> import fedax
+    >>> task = fedax.tasks.from_loss(
+    ...     lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
+    ... )
+    >>> round(step_size(task, Schedule(steps=5, batch_size="full")), 4)
+    0.025
+
+    Source: Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data
+    (arXiv:1909.04715), Theorem 1.
+    """
+    return Measured(task, seeds=seeds).step_size(schedule)
 
 
 CLOSED_FORM = "closed form, an upper bound"

@@ -21,6 +21,7 @@ the whole objective.
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -151,7 +152,7 @@ class Losses:
             else (int(offsets[client]), int(offsets[client + 1]))
         )
         scale = self._mean_weights if client is None else self._client_weights
-        return program(self._as_point(w), *vectors, self._arrays, scale, begin, end, zero)
+        return program((self._as_point(w), *vectors), self._arrays, scale, begin, end, zero)
 
     def _loss(
         self, w: Array, arrays: dict[str, Array], scale: Array, begin: Array, end: Array
@@ -168,47 +169,39 @@ class Losses:
         # the weights of all pieces add up to 1, so l2 counts once
         return losses + weight.sum() * self.task.l2 / 2 * (w @ w)
 
-    def _sum_pieces(self, evaluate: Any, begin: Array, end: Array, zero: Array) -> Array:
-        count = (end - begin + self._piece - 1) // self._piece
-        return jax.lax.fori_loop(
-            0, count, lambda i, total: total + evaluate(begin + i * self._piece), zero
-        )
+    def _compile_sum(self, evaluate: Any) -> Any:
+        """Compiles the sum of a function over the pieces of a range of examples."""
+
+        def run(
+            vectors: Sequence[Array],
+            arrays: dict[str, Array],
+            scale: Array,
+            begin: Array,
+            end: Array,
+            zero: Array,
+        ) -> Array:
+            def add_piece(i: Array, total: Array) -> Array:
+                return total + evaluate(*vectors, arrays, scale, begin + i * self._piece, end)
+
+            count = (end - begin + self._piece - 1) // self._piece
+            return jax.lax.fori_loop(0, count, add_piece, zero)
+
+        return jax.jit(run)
 
     @functools.cached_property
     def _value_of(self) -> Any:
-        def run(
-            w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
-        ) -> Array:
-            return self._sum_pieces(
-                lambda i: self._loss(w, arrays, scale, i, end), begin, end, zero
-            )
-
-        return jax.jit(run)
+        return self._compile_sum(self._loss)
 
     @functools.cached_property
     def _gradient_of(self) -> Any:
-        def run(
-            w: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
-        ) -> Array:
-            return self._sum_pieces(
-                lambda i: jax.grad(self._loss)(w, arrays, scale, i, end), begin, end, zero
-            )
-
-        return jax.jit(run)
+        return self._compile_sum(jax.grad(self._loss))
 
     @functools.cached_property
     def _product_of(self) -> Any:
-        def run(
-            w: Array, v: Array, arrays: Any, scale: Array, begin: Array, end: Array, zero: Array
-        ) -> Array:
-            def product(i: Array) -> Array:
-                return jax.jvp(
-                    lambda w: jax.grad(self._loss)(w, arrays, scale, i, end), (w,), (v,)
-                )[1]
+        def product(w: Array, v: Array, *piece: Any) -> Array:
+            return jax.jvp(lambda w: jax.grad(self._loss)(w, *piece), (w,), (v,))[1]
 
-            return self._sum_pieces(product, begin, end, zero)
-
-        return jax.jit(run)
+        return self._compile_sum(product)
 
     @functools.cached_property
     def _squares_of(self) -> Any:

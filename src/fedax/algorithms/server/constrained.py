@@ -1,7 +1,5 @@
 """Methods with a proximity constraint for each client: their state, its start, its bounds."""
 
-import dataclasses
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -10,14 +8,13 @@ from fedax.algorithms.server.multipliers import Multiplier
 from fedax.core import (
     Algorithm,
     Client,
-    Constants,
     Constraint,
     Federation,
     Memory,
     Personal,
     Vector,
 )
-from fedax.core.hyper import PerClient, Word, entry, hyper, number, symbolic
+from fedax.core.hyper import PerClient, entry, hyper
 
 
 class DualMemory(eqx.Module):
@@ -43,27 +40,10 @@ class Constrained(Algorithm[BeyondConsensusState]):
 
     lam: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial multipliers")
     gamma: PerClient = hyper(0.0, low=0.0, per_client=True, doc="initial tolerances")
-    lam_min: PerClient | Word = hyper(
-        0.0, low=0.0, per_client=True, words=("theory",), doc="lower bound of the multipliers"
+    lam_min: PerClient = hyper(0.0, low=0.0, per_client=True, doc="lower bound of the multipliers")
+    lam_max: PerClient = hyper(
+        float("inf"), low=0.0, per_client=True, doc="upper bound of the multipliers"
     )
-    lam_max: PerClient | Word = hyper(
-        float("inf"),
-        low=0.0,
-        per_client=True,
-        words=("theory",),
-        doc="upper bound of the multipliers",
-    )
-
-    def fitted(self, constants: Constants) -> "Constrained":
-        if not (symbolic_names := symbolic(self)):
-            return self
-        bounds = {
-            "lam_min": 1 + constants.smoothness,
-            "lam_max": (1 + constants.smoothness) ** 2 / constants.smoothness,
-        }
-        bounded = dataclasses.replace(self, **{name: bounds[name] for name in symbolic_names})
-        lam = jnp.clip(jnp.asarray(self.lam), number(bounded.lam_min), number(bounded.lam_max))
-        return dataclasses.replace(bounded, lam=lam)
 
     def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
         def initial_memory(k: Int[Array, ""]) -> DualMemory:

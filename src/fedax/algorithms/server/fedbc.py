@@ -49,10 +49,8 @@ class FedBC(Constrained):
         learn_gamma: whether the tolerance is learned (App. E.1) or kept.
         start: "own" starts local work at the client's last model, "global" at z; with one step from
             z the multiplier drops out.
-        lam_min, lam_max: the bounds, one number or one per client. With "theory" those of the
-            analysis (App. B, before (43) and after (61)), $1 + L_k$ and $(1 + L_k)^2 / L_k$, $L_k$
-            the smoothness of $f_k$ or an estimate of it, as with `SGD("theory")`, and the
-            multipliers begin within them; the default is the released code's [0, infinity).
+        lam_min, lam_max: the bounds, one number or one per client; the default is the released
+            code's [0, infinity). `fedax.theory.fedbc.multiplier_bounds` has those of the analysis.
         dual_momentum: heavy ball of the dual steps, in [0, 1).
         dual_buffer: "own" moves a client's multiplier when it works; with "shared" the clients'
             dual steps follow each other, and each moves the multipliers of all others on by their

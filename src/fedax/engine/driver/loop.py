@@ -333,12 +333,10 @@ class RoundLoop:
             recorder.mark_origin(origin)
             for recorder, origin in zip(self.recorders, grid.origins(), strict=True)
         ]
-        runs = zip(histories, grid.fitted, grid.settings, origins, grid.arguments, strict=True)
+        runs = zip(histories, grid.settings, origins, grid.arguments, strict=True)
         histories = [
-            dataclasses.replace(
-                history, fitted=fitted, settings=settings, origin=origin, arguments=arguments
-            )
-            for history, fitted, settings, origin, arguments in runs
+            dataclasses.replace(history, settings=settings, origin=origin, arguments=arguments)
+            for history, settings, origin, arguments in runs
         ]
         if not self.options.personal:
             return histories

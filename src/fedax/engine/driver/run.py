@@ -15,7 +15,7 @@ import optax
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.history import History
-from fedax.core.hyper import bound_to, symbolic
+from fedax.core.hyper import bound_to
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
@@ -31,7 +31,6 @@ from fedax.engine.driver.options import (
 )
 from fedax.engine.driver.options import Progress as Progress
 from fedax.engine.driver.progress_bar import progress_hook
-from fedax.engine.driver.resolve import has_symbolic
 from fedax.engine.driver.session import Grid, check_seeds
 from fedax.engine.driver.session import program_key as program_key
 from fedax.errors import InvalidInput, RunFailed, shown
@@ -168,8 +167,8 @@ def run_grid(
             or for the only one. Solvers that differ in real hyperparameters such as the learning
             rate, and schedules that differ in probabilities (`dropouts`, `stragglers`,
             `sync_probability`), are one program in the simulation. Others are compiled one after
-            the other, as on other engines. So are all schedules with `devices`, privacy, an
-            asynchronous server or symbolic hyperparameters.
+            the other, as on other engines. So are all schedules with `devices`, privacy or an
+            asynchronous server.
 
     Returns:
         The histories of the first algorithm with all seeds, then of the next, or of the next
@@ -252,7 +251,7 @@ def _run_grid(
     for history in resumed:
         check_kind("run(resume=...)", history, History)
     with settings.engine.process_group.abort_on_error():
-        groups = _group_by_schedule(algorithms, settings) or [list(range(len(algorithms)))]
+        groups = _group_by_schedule(settings) or [list(range(len(algorithms)))]
         _check_later_programs(groups, algorithms, task, seeds, settings, resumed)
         if len(groups) > 1:
             return _run_each_schedule(groups, algorithms, task, seeds, settings, resumed)
@@ -273,34 +272,28 @@ def _check_later_programs(
     """
     with options.engine.process_group.raise_on_all_ranks():
         check_seeds(seeds)
-        programs = list[tuple[list[int], slice]]()
+        programs = list[list[int]]()
         for members in groups:
             group_options = _select_members(options, members)
             is_one = not group_options.solvers or _is_one_program(group_options)
-            for part in [members] if is_one else [[member] for member in members]:
-                part_options = _select_members(options, part)
-                is_split = has_symbolic([algorithms[k] for k in part], part_options)
-                # programs of single seeds differ only in the histories that they continue
-                count = len(seeds) if is_split and resumed else 1
-                programs += [(part, slice(i, None, count)) for i in range(count)]
+            programs += [members] if is_one else [[member] for member in members]
         # other engines learn of the clients' examples when a program begins
-        for members, which in programs[1:] if options.engine.has_all(task) else ():
-            past = _histories_of(members, resumed, len(seeds), which)
+        for members in programs[1:] if options.engine.has_all(task) else ():
+            past = _histories_of(members, resumed, len(seeds))
             Grid.check_program(
                 [algorithms[k] for k in members],
                 _task_of(task, past, options),
-                seeds[which],
+                seeds,
                 _select_members(options, members),
                 past,
             )
 
 
 def _histories_of(
-    members: Sequence[int], histories: Sequence[History], seeds: int, which: slice = slice(None)
+    members: Sequence[int], histories: Sequence[History], seeds: int
 ) -> list[History]:
-    """Returns the histories of some members of a grid, with all seeds or those in `which`."""
-    rows = [histories[k * seeds : (k + 1) * seeds] for k in members]
-    return [history for row in rows for history in row[which]]
+    """Returns the histories of some members of a grid, with all seeds."""
+    return [history for k in members for history in histories[k * seeds : (k + 1) * seeds]]
 
 
 def _task_of(task: Task, resumed: Sequence[History], options: RunOptions) -> Task:
@@ -324,8 +317,6 @@ def _run_group(
     task = _task_of(task, resumed, settings)
     if settings.solvers and not _is_one_program(settings):
         histories = _run_each_solver(algorithms, task, seeds, settings, resumed, is_interrupted)
-    elif len(seeds) > 1 and has_symbolic(algorithms, settings):
-        histories = _run_each_seed(algorithms, task, seeds, settings, resumed, is_interrupted)
     else:
         grid = Grid(algorithms, task, seeds, settings, rounds_done(resumed))
         histories = _run(grid, resumed, is_interrupted)
@@ -362,9 +353,7 @@ def _expand_lists(
     return algorithms * (length // len(algorithms)), list_options, first_options
 
 
-def _group_by_schedule(
-    algorithms: Sequence[Algorithm[Any]], options: RunOptions
-) -> list[list[int]]:
+def _group_by_schedule(options: RunOptions) -> list[list[int]]:
     """Returns the places of the members whose schedules one program can serve.
 
     The simulation takes probabilities as inputs, all else of a schedule is part of a program.
@@ -372,10 +361,7 @@ def _group_by_schedule(
     groups = dict[Any, list[int]]()
     private = options.channel is not None and options.channel.privacy is not None
     is_separate = (
-        not isinstance(options.engine, Simulation)
-        or private
-        or options.devices is not None
-        or has_symbolic(algorithms, options)
+        not isinstance(options.engine, Simulation) or private or options.devices is not None
     )
     for index, schedule in enumerate(options.schedules):
         key = index if is_separate or schedule.server is not None else program_key(schedule)
@@ -423,11 +409,7 @@ def _is_one_program(options: RunOptions) -> bool:
     inputs.
     """
     alike = len({program_key(solver) for solver in options.solvers}) == 1
-    return (
-        alike
-        and isinstance(options.engine, Simulation)
-        and not any(symbolic(solver) for solver in options.solvers)
-    )
+    return alike and isinstance(options.engine, Simulation)
 
 
 def _run_each_solver(
@@ -445,42 +427,9 @@ def _run_each_solver(
         solver_options = dataclasses.replace(_select_members(options, [i]), checkpoint=folder)
         past = _histories_of([i], resumed, len(seeds))
         is_interrupted = is_interrupted or _any_interrupted(histories)
-        if len(seeds) > 1 and has_symbolic([algorithm], solver_options):
-            histories += _run_each_seed(
-                [algorithm], task, seeds, solver_options, past, is_interrupted
-            )
-        else:
-            grid = Grid([algorithm], task, seeds, solver_options, rounds_done(past))
-            histories += _run(grid, past, is_interrupted)
+        grid = Grid([algorithm], task, seeds, solver_options, rounds_done(past))
+        histories += _run(grid, past, is_interrupted)
     return histories
-
-
-def _run_each_seed(
-    algorithms: Sequence[Algorithm[Any]],
-    task: Task,
-    seeds: Sequence[int],
-    options: RunOptions,
-    resumed: list[History],
-    is_interrupted: bool,
-) -> list[History]:
-    """Runs each seed as its own program.
-
-    Symbolic hyperparameters resolve to other numbers at another initial model, and they are
-    constants of a program.
-    """
-    columns: list[list[History]] = []
-    for i, seed in enumerate(seeds):
-        folder = (
-            None if options.checkpoint is None else Path(options.checkpoint) / f"seed-{int(seed)}"
-        )
-        seed_options, past = (
-            dataclasses.replace(options, checkpoint=folder),
-            resumed[i :: len(seeds)],
-        )
-        is_interrupted = is_interrupted or any(map(_any_interrupted, columns))
-        grid = Grid(algorithms, task, [seed], seed_options, rounds_done(past))
-        columns.append(_run(grid, past, is_interrupted))
-    return [history for row in zip(*columns, strict=True) for history in row]
 
 
 def _any_interrupted(histories: Sequence[History]) -> bool:

@@ -15,9 +15,9 @@ from fedax.communication.attacks import Collusion
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.history import History, Outcome
-from fedax.core.hyper import as_arrays, bound_to, check_population, with_defaults
+from fedax.core.hyper import as_arrays, bound_to, check_population
 from fedax.core.scheduling.schedule import Schedule, as_inputs
-from fedax.core.task import Given, Task
+from fedax.core.task import Given, Task, initial_params
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.compilation.fingerprint import run_fingerprint
 from fedax.engine.driver.early_stopping import Budget, rules_of
@@ -29,7 +29,6 @@ from fedax.engine.driver.options import (
     require_concrete,
 )
 from fedax.engine.driver.recorder import Clock, has_ended
-from fedax.engine.driver.resolve import resolve
 from fedax.engine.driver.resume import (
     CLIENTS,
     check_lengths,
@@ -40,7 +39,7 @@ from fedax.engine.driver.resume import (
 )
 from fedax.engine.driver.settings import settings_of
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Engine, compute_metrics, initial_params, trace_programs
+from fedax.engine.round.engine import Engine, compute_metrics, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.model_state import padding_refusal, sees_padding
@@ -89,7 +88,7 @@ def program_key(owner: Algorithm[Any] | Solver | Schedule) -> Any:
     can serve.
     """
     leaves, structure = jax.tree.flatten(as_arrays(owner, np.float32))
-    return structure, tuple(leaf if isinstance(leaf, str) else np.shape(leaf) for leaf in leaves)
+    return structure, tuple(map(np.shape, leaves))
 
 
 class Grid:
@@ -111,7 +110,6 @@ class Grid:
         identity: makes the values that its checkpoints are known by.
         seen_task: the task with the training examples that the clients see, which an attack may
             have poisoned.
-        fitted: for each run, the numbers that stand for words, see `History.fitted`.
         settings: for each run, see `History.settings`.
 
     Raises:
@@ -162,8 +160,6 @@ class Grid:
     def check(cls, algorithm: Algorithm[Any], task: Task, options: RunOptions) -> None:
         """Refuses what a run refuses, without its models and its program.
 
-        Symbolic hyperparameters count as their defaults: nothing is measured.
-
         Raises:
             InvalidInput: what does not fit together.
         """
@@ -181,17 +177,12 @@ class Grid:
         """Refuses as `check` does what the runs of one program refuse, and histories that they
         cannot continue.
         """
-        options = dataclasses.replace(options, solver=with_defaults(options.solver))
         grid = cls.__new__(cls)
         # without seeds no initial model is made
-        members = [with_defaults(member) for member in algorithms]
-        setup, _ = grid._resolve(members, task, [], options)
+        setup, _ = grid._resolve(algorithms, task, [], options)
         grid.private = grid._check_setup(setup).private
         if resume:
             grid.seeds = [int(seed) for seed in seeds]
-            # a history is compared by the hyperparameters as they were asked for
-            bound = [bound_to(member, task.names, task.train.clients) for member in algorithms]
-            grid._asked = [member for member in bound for _ in seeds]
             grid.check_resumed(resume)
 
     def _resolve(
@@ -203,7 +194,7 @@ class Grid:
     ) -> tuple[Setup, Sequence[Key[Array, ""]]]:
         """Checks the arguments and resolves what they leave open.
 
-        These are observers, directions of metrics, initial models and symbolic hyperparameters.
+        These are observers, directions of metrics and initial models.
 
         Returns:
             The setup of a round, and the root key of each seed.
@@ -214,12 +205,12 @@ class Grid:
         self._stop, self._mode = observed.stop, observed.mode
         for observer in observed.observe or ():
             observer.check(task)
-        options = observed.with_directions(task)
+        self.options = options = observed.with_directions(task)
         for algorithm in algorithms:
             check_kind("run(algorithm=...)", algorithm, Algorithm)
         check_seeds(seeds)
         schedule = options.schedule.with_devices(options.devices)
-        algorithms = [
+        self.algorithms = [
             bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms
         ]
         self.task = with_initial_params(task, options.params)
@@ -227,25 +218,15 @@ class Grid:
         self.seeds = [int(seed) for seed in seeds]
         starts = [initial_params(self.task, seed) for seed in self.seeds]
         self.models, roots = [model for model, _ in starts], [root for _, root in starts]
-        self._asked = [algorithm for algorithm in algorithms for _ in seeds]
-        # from the initial models, because estimates of constants start there
-        resolved, self.options, numbers = resolve(algorithms, self.task, options, self.models)
-        self.algorithms = list(resolved)
-        self.fitted = [values for values in numbers for _ in seeds]
-        solver, population = (
-            as_arrays(self.options.solver, self.layout.dtype),
-            self.task.train.population,
-        )
-        solvers = as_arrays(self.options.solvers, self.layout.dtype)
         return Setup(
             self.task,
-            solver,
+            as_arrays(options.solver, self.layout.dtype),
             schedule,
             self.layout,
-            population,
-            self.options.channel,
-            solvers=solvers,
-            schedules=as_inputs(self.options.schedules),
+            self.task.train.population,
+            options.channel,
+            solvers=as_arrays(options.solvers, self.layout.dtype),
+            schedules=as_inputs(options.schedules),
         ), roots
 
     def _options_of(self, run: int) -> RunOptions:
@@ -334,11 +315,11 @@ class Grid:
         )
         clients = options.engine.describe_clients()
         elsewhere = {CLIENTS: clients} if clients else {}
-        members = zip(self._asked, self.seeds * len(self.algorithms), strict=True)
+        members = [(algorithm, seed) for algorithm in self.algorithms for seed in self.seeds]
         # an asynchronous server may have the devices of the run
         schedules = [
             self._options_of(run).schedule.with_devices(options.devices)
-            for run in range(len(self._asked))
+            for run in range(len(members))
         ]
         return [
             origin(algorithm, data, seed, self.layout, schedule, options.channel) | elsewhere

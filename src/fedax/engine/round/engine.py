@@ -349,10 +349,3 @@ def compute_metrics(
     return [
         on_host(observers, metrics, task) for metrics in program.observe(states, observers, done)
     ]
-
-
-def initial_params(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:
-    """Returns the initial parameters of a seed, and the root key of all other random streams."""
-    # two streams, so that another rule for the initial model does not change the rounds
-    root = jax.random.key(seed)
-    return task.start(jax.random.fold_in(root, 0)), jax.random.fold_in(root, 1)

@@ -4,7 +4,7 @@ Nothing is declared.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from fedax.communication.channel import bits_of, decode, is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import Cohort, Memory
-from fedax.core.hyper import as_arrays, bound_to, with_defaults
+from fedax.core.hyper import as_arrays, bound_to, declared
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Ragged, Task
@@ -99,8 +99,7 @@ def footprint(
     Args:
         algorithm: the method.
         task: for its model; by default a small one stands in.
-        solver: of local problems; `SGD(0.01)` by default. Hyperparameters given by a word count as
-            their defaults.
+        solver: of local problems; `SGD(0.01)` by default.
         clients: of the stand-in, of which all but two are drawn.
 
     >>> import fedax
@@ -113,16 +112,25 @@ def footprint(
     >>> scaffold.gradients(steps=20, epoch=5)
     25
     """
-    if task is not None:
+    if task is None:
+        task = _make_small_task(clients)
+        # its clients have no names
+        by_name = {
+            name: limits.default
+            for name, limits in declared(algorithm).items()
+            if isinstance(getattr(algorithm, name), Mapping)
+        }
+        algorithm = dataclasses.replace(algorithm, **by_name)
+    else:
         algorithm = bound_to(algorithm, task.names, task.train.clients)
-    algorithm, solver = with_defaults(algorithm), with_defaults(solver or SGD())
-    task = _make_small_task(clients) if task is None else task
-    clients = task.train.clients
+        clients = task.train.clients
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     schedule = Schedule(cohort=max(clients - 2, 1))
     return trace_footprint(
         algorithm,
-        Setup(task, as_arrays(solver, layout.dtype), schedule, layout, task.train.population),
+        Setup(
+            task, as_arrays(solver or SGD(), layout.dtype), schedule, layout, task.train.population
+        ),
     )
 
 

@@ -29,6 +29,7 @@ from fedax.experiments.config.observers import (
 )
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
+    BY_THEORY,
     ENGINES,
     KEEP_MODELS,
     MOST_MEMBERS,
@@ -65,6 +66,7 @@ from fedax.experiments.config.user_code import (
 from fedax.observe.base import Observer
 from fedax.report.tables.reductions import check_reduction
 from fedax.tasks.named import task_maker
+from fedax.theory.constants import Measured
 from fedax.utils.numbers import python_tree
 from fedax.utils.plugins import is_reference, title_of
 
@@ -353,7 +355,17 @@ class Experiment(BaseModel):
         return not self._is_stored or not (is_reference(name) or name in self.sources)
 
     def _make(self, section: Any) -> Any:
-        """Makes what a section describes; returns None if it is code that a run directory names."""
+        """Makes what a section describes; returns None if it is code that a run directory names, or
+        a solver whose step size follows from the data.
+        """
+        if isinstance(section, SolverSection) and section.by_theory:
+            is_private = self.channel is not None and self.channel.privacy is not None
+            if is_private or self.engine not in ("simulation", "eager"):
+                allowed = "numbers where examples are private or on other machines"
+                raise InvalidInput.of("SGD(learning_rate=...)", BY_THEORY, allowed)
+            # with any number, to check the other options
+            section.model_copy(update={"learning_rate": 1.0}).make()
+            return None
         names = (getattr(owner, "name", "") for owner in (section, getattr(section, "codec", None)))
         return section.make() if all(map(self.loads, names)) else None
 
@@ -438,13 +450,10 @@ class Experiment(BaseModel):
             InvalidInput: options that do not fit the task or its data; a `SpecError` with the line
                 if read from a file.
         """
-        check_sources(self)
-        with self._locate_errors("task"):
-            check_ranks(self.engine, self.task)
-            if task is None:
-                task = tasks.make_task(self.task.name, **self.task.options)
-            if self.audit is not None:
-                check_auditable(task)
+        task = self._make_task() if task is None else task
+        resolved = self.with_step_sizes(task)
+        if resolved is not self:
+            return resolved.plan(task, clients)
         with self._locate_errors("simulation"):
             engine = engine_of(self.engine, self.simulation)
         clients = clients or getattr(engine, "clients", None)
@@ -482,20 +491,17 @@ class Experiment(BaseModel):
                         self._observer(metric).check(task)
                 allowed = f"lists with {metric!r}, which `{section}` needs"
                 self.refuse((section,), InvalidInput.of("observe", self.observe, allowed))
+        observed = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
         arguments = {
             "solver": self.solver.make(),
             "schedule": schedule,
             "rounds": self.rounds,
             "observe": observers,
-        }
-        arguments |= {"engine": engine, "channel": self.channel and self.channel.make()}
-        arguments |= {
+            "engine": engine,
+            "channel": self.channel and self.channel.make(),
             "observe_every": self.observe_every,
             "stop": stop,
             "on_bad_client": self.on_bad_client,
-        }
-        observed = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
-        arguments |= {
             "keep_best": self.best_by if observed else None,
             "devices": self.devices and self.devices.make(),
         }
@@ -505,6 +511,46 @@ class Experiment(BaseModel):
             with self._locate_errors("algorithm"):
                 plan.check()
         return plan
+
+    def _make_task(self) -> Task:
+        check_sources(self)
+        with self._locate_errors("task"):
+            check_ranks(self.engine, self.task)
+            task = tasks.make_task(self.task.name, **self.task.options)
+            if self.audit is not None:
+                check_auditable(task)
+        return task
+
+    def with_step_sizes(self, task: Task | None = None) -> "Experiment":
+        """Returns the experiment with numbers for `learning_rate = {theory = true}`.
+
+        They are those of `fedax.theory.step_size` for the seeds and each algorithm's schedule; of
+        several schedules in a grid, the smallest.
+
+        Args:
+            task: what the table `[task]` makes, where that was done before.
+
+        Raises:
+            InvalidInput: losses without curvature.
+        """
+        members = self.members()
+        if not any(owner.solver.by_theory for owner in (self, *members)):
+            return self
+        constants = Measured(self._make_task() if task is None else task, seeds=self.seeds)
+        solver, algorithms = self.solver, list[AlgorithmSection]()
+        with self._locate_errors("solver"):
+            if solver.by_theory:
+                step_size = constants.step_size(schedule_of(self.schedule))
+                solver = solver.model_copy(update={"learning_rate": step_size})
+            for section in self.algorithm:
+                step_sizes = [
+                    constants.step_size(schedule_of(member.schedule))
+                    for member in members
+                    if member.solver.by_theory and member.method == section.shown()
+                ]
+                numbers = {"learning_rate": min(step_sizes)} if step_sizes else {}
+                algorithms.append(section.model_copy(update={"solver": section.solver | numbers}))
+        return self.model_copy(update={"solver": solver, "algorithm": algorithms})
 
     def required_metrics(self) -> dict[str, str]:
         """Returns the metrics that sections need, by section."""
@@ -538,49 +584,50 @@ class Experiment(BaseModel):
         defaults = {
             name: value for name, value in options.items() if isinstance(value, int | float | str)
         }
-        common = {
+        grid = self.grid and self.grid.model_dump() | {
+            "select": self.select,
+            "seeds": self.grid.selecting(self.seeds),
+        }
+        # `to_toml_values` leaves None out
+        values = {
             "name": self.name,
             "rounds": self.rounds,
             "observe_every": self.observe_every,
             "seeds": self.seeds,
-        }
-        return to_toml_values(
-            common
-            | ({} if self.observe is None else {"observe": self.observe})
-            | ({} if self.reads == "last" else {"read": self.reads})
-            | ({} if self.minimum is None else {"minimum": self.minimum})
-            | {
-                "task": {"name": self.task.name, **defaults, **self.task.options},
-                "solver": {"name": self.solver.name, **self._all_values(self.solver)},
-                "schedule": self._schedule_options(self.schedule),
-                "algorithm": [
-                    {"name": section.name, "label": section.shown(), **self._all_values(section)}
-                    | ({"solver": self._stated_solver(section)} if section.solver else {})
-                    | ({"schedule": section.schedule} if section.schedule else {})
-                    for section in self.algorithm
-                ],
-            }
-            | {
-                name: section.model_dump()
-                for name in (*ENDS, "devices", "channel", "cost", "cluster", "simulation", "audit")
-                if (section := getattr(self, name)) is not None
-            }
-            | (
-                {}
-                if self.grid is None
-                else {
-                    "grid": self.grid.model_dump()
-                    | {"select": self.select, "seeds": self.grid.selecting(self.seeds)}
+            "observe": self.observe,
+            "read": None if self.reads == "last" else self.reads,
+            "minimum": self.minimum,
+            "task": {"name": self.task.name, **defaults, **self.task.options},
+            "solver": self._solver_values(self.solver),
+            "schedule": self._schedule_options(self.schedule),
+            "algorithm": [
+                {
+                    "name": section.name,
+                    "label": section.shown(),
+                    **self._all_values(section),
+                    "solver": self._solver_values(self._merge_solver(section))
+                    if section.solver
+                    else None,
+                    "schedule": section.schedule or None,
                 }
-            )
-            | ({"trackers": self.trackers} if self.trackers else {})
-            | ({"sources": self.sources} if self.sources else {})
-            | {key: value for key, usual in USUAL.items() if (value := getattr(self, key)) != usual}
-            | {key: value for key in WHERE_GIVEN if (value := getattr(self, key)) is not None}
-        )
+                for section in self.algorithm
+            ],
+            "grid": grid,
+            "trackers": self.trackers or None,
+            "sources": self.sources or None,
+            "checkpoint_every": self.checkpoint_every,
+            "seeds_together": self.seeds_together,
+            "held_back_steps": self.held_back_steps,
+        }
+        for name in (*ENDS, "devices", "channel", "cost", "cluster", "simulation", "audit"):
+            section = getattr(self, name)
+            values[name] = section and section.model_dump()
+        for key, usual in USUAL.items():
+            value = getattr(self, key)
+            values[key] = None if value == usual else value
+        return to_toml_values(values)
 
-    def _stated_solver(self, section: AlgorithmSection) -> dict[str, Any]:
-        solver = self._merge_solver(section)
+    def _solver_values(self, solver: SolverSection) -> dict[str, Any]:
         return {"name": solver.name, **self._all_values(solver)}
 
     def _all_values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
@@ -648,4 +695,3 @@ class Experiment(BaseModel):
 NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"
 ENDS = ("stop", "early_stopping", "budget")
 USUAL = {"engine": "simulation", "on_bad_client": "stop", "keep_models": "reported"}
-WHERE_GIVEN = ("checkpoint_every", "seeds_together", "held_back_steps")

@@ -19,7 +19,7 @@ from fedax.engine.driver.options import BAD_CLIENT
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.grids import SELECT
 from fedax.experiments.config.observers import OBSERVERS
-from fedax.experiments.config.sections import KEEP_MODELS, SOLVERS, TRACKERS
+from fedax.experiments.config.sections import BY_THEORY, KEEP_MODELS, SOLVERS, TRACKERS
 from fedax.utils.random import MOST_SEED
 
 _REFERENCE = {"type": "string", "pattern": ":"}
@@ -49,6 +49,8 @@ def schema() -> dict[str, Any]:
     }
     properties["task"] = {"oneOf": [*(_task_schema(name) for name in tasks.task_makers()), _USER]}
     solvers = [_named_schema(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]
+    step_size = solvers[0]["properties"]["learning_rate"]
+    solvers[0]["properties"]["learning_rate"] = {"anyOf": [step_size, {"const": BY_THEORY}]}
     optax = {
         "type": "object",
         "required": ["name"],
@@ -161,11 +163,9 @@ def _hyperparameter_schema(limits: Hyper) -> dict[str, Any]:
     for bound, excluded, keyword in ends:
         if math.isfinite(bound):
             bounds[f"exclusive{keyword.capitalize()}" if excluded else keyword] = bound
-    # a list of one number per client, and words such as "theory", where the declaration allows them
-    alternatives = [{"type": "array", "items": bounds}] * limits.per_client + [
-        {"enum": list(limits.words)}
-    ] * bool(limits.words)
-    return annotations | ({"anyOf": [bounds, *alternatives]} if alternatives else bounds)
+    # one number for each client
+    lists = {"type": "array", "items": bounds}
+    return annotations | ({"anyOf": [bounds, lists]} if limits.per_client else bounds)
 
 
 def _task_schema(name: str) -> dict[str, Any]:

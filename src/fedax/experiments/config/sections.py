@@ -128,12 +128,23 @@ def memoize(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
     return make_cached
 
 
+BY_THEORY = {"theory": True}
+"""As `learning_rate` of SGD, stands for the number of `fedax.theory.step_size`."""
+
+
 class SolverSection(Section):
     """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer such as `"adam"`, or
     your own, and its hyperparameters.
+
+    With `learning_rate = {theory = true}`, SGD has the step size of `fedax.theory.step_size`.
     """
 
     name: str = "sgd"
+
+    @property
+    def by_theory(self) -> bool:
+        """Whether the step size follows from the data, see `Experiment.with_step_sizes`."""
+        return self.name == "sgd" and self.options.get("learning_rate") == BY_THEORY
 
     @memoize
     def make(self) -> Solver:
@@ -560,13 +571,11 @@ def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPa
             "channel": ChannelSection,
             "cost": CostSection,
             "audit": AuditSection,
-        }
-        tables |= {
             "early_stopping": EarlyStoppingSection,
             "simulation": SimulationSection,
             "cluster": ClusterSection,
+            "budget": BudgetSection,
         }
-        tables |= {"budget": BudgetSection}
         known_keys = [
             field.alias or name
             for name, field in tables.get(str(key_path[0]), model).model_fields.items()

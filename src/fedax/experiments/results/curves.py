@@ -13,7 +13,7 @@ from fedax.report import Record
 
 NAME = "runs.jsonl.xz"
 _CURVES = ("rounds", "seconds", "bits", "gradients", "compiling", "time", "energy")
-_PLAIN = ("task", "label", "seed", "draw", "settings", "fitted", "versions", "modes")
+_PLAIN = ("task", "label", "seed", "draw", "settings", "versions", "modes")
 
 
 def packed(about: Mapping[str, Any], runs: Mapping[int, Record]) -> bytes:
@@ -60,15 +60,16 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], dict[int, Record]]:
 
 def _parse_record(line: dict[str, Any]) -> tuple[int, Record]:
     curves: dict[str, Any] = {
-        name: np.array(values, kind) for name, (kind, values) in line.pop("curves").items()
+        name: np.array(values, kind) for name, (kind, values) in line["curves"].items()
     }
-    number, outcome = line.pop("number"), Outcome(**line.pop("outcome"))
+    plain = {name: line[name] for name in _PLAIN if name in line}
     metrics = {
         name.removeprefix("metrics/"): curves.pop(name)
         for name in list(curves)
         if name.startswith("metrics/")
     }
-    return number, Record(**line, **curves, metrics=metrics, outcome=outcome)
+    outcome = Outcome(**line["outcome"])
+    return line["number"], Record(**plain, **curves, metrics=metrics, outcome=outcome)
 
 
 def _shortest_decimals(values: np.ndarray) -> list[float]:

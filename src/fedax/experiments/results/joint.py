@@ -16,19 +16,17 @@ def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
     A label that several directories use for one task gets its folder's name. Tasks of equal titles
     are merged. A directory that is given twice counts once.
     """
-    directories = _distinct(directories)
+    by_name = _by_name(directories)
     # by (task, label), the directories that have it
-    owners: dict[tuple[str, str], set[Path]] = {}
-    for directory in directories:
+    owners: dict[tuple[str, str], set[str]] = {}
+    for name, directory in by_name.items():
         for record in directory.shown():
-            owners.setdefault((record.task, record.label), set()).add(directory.path)
+            owners.setdefault((record.task, record.label), set()).add(name)
     return [
         record.with_label(f"{record.label} ({name})")
         if len(owners[record.task, record.label]) > 1
         else record
-        for directory, name in zip(
-            directories, _unique_names([directory.path for directory in directories]), strict=True
-        )
+        for name, directory in by_name.items()
         for record in directory.shown()
     ]
 
@@ -39,12 +37,10 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     The curves of a task are reduced as in the first directory that has it. A directory that is
     given twice counts once.
     """
-    directories = _distinct(directories)
+    by_name = _by_name(directories)
     records, notes, settings, sheets = merge_records(directories), {}, {}, []
     reads: dict[str, str] = {}
-    for directory, name in zip(
-        directories, _unique_names([directory.path for directory in directories]), strict=True
-    ):
+    for name, directory in by_name.items():
         page = directory.page()
         notes |= page.notes
         # the right side wins: the first directory with a task says how its curves are read
@@ -53,12 +49,10 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
         sheets += [
             dataclasses.replace(sheet, title=f"{sheet.title}: {name}") for sheet in page.sheets
         ]
-    # by name of the directory; those without a recipe have no study
+    # those without a recipe have no study
     studies = {
         name: (directory.study, directory.shown(), directory.experiments)
-        for directory, name in zip(
-            directories, _unique_names([d.path for d in directories]), strict=True
-        )
+        for name, directory in by_name.items()
         if directory.study
     }
     first, table, charts = directories[0].page(), list[Sheet](), list[Chart]()
@@ -67,7 +61,7 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
         any_study = next(iter(studies.values()))[0]
         table, charts = any_study.side_by_side(studies)
     line = (
-        f"{counted(len(directories), 'run directory').replace('directorys', 'directories')}, "
+        f"{counted(len(by_name), 'run directory').replace('directorys', 'directories')}, "
         f"{counted(len(records), 'run')}."
     )
     return Page(
@@ -84,18 +78,16 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     )
 
 
-def _distinct(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
-    """Returns directories without repetitions, which may be spelled in another way."""
-    by_path: dict[Path, RunDirectory] = {}
+def _by_name(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
+    """Returns directories by the names of their folders, or by their paths where names are equal.
+
+    One that is given twice, maybe spelled in another way, counts once.
+    """
+    by_path = dict[Path, RunDirectory]()
     for directory in directories:
         by_path.setdefault(directory.path.resolve(), directory)
-    return list(by_path.values())
-
-
-def _unique_names(paths: Sequence[Path]) -> list[str]:
-    """Returns the names of folders, with their parents where names are equal."""
-    names = [path.resolve().name for path in paths]
-    return [
-        str(path) if names.count(name) > 1 else name
-        for path, name in zip(paths, names, strict=True)
-    ]
+    names = [path.name for path in by_path]
+    return {
+        str(directory.path) if names.count(path.name) > 1 else path.name: directory
+        for path, directory in by_path.items()
+    }

@@ -1,6 +1,7 @@
 """The pieces of work of an experiment: runs that one compiled program can serve together."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,8 @@ import numpy as np
 
 from fedax.audit import membership
 from fedax.core import Algorithm
-from fedax.core.hyper import SYMBOLIC
 from fedax.data import data_folder
-from fedax.engine.driver.run import Progress, program_key, run, run_grid
+from fedax.engine.driver.run import Progress, program_key, run_grid
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.run_ids import RunId, data_seed, list_run_ids
@@ -184,11 +184,9 @@ def _batch_key(experiment: Experiment, member: Member) -> Any:
     """Returns a key that is equal for the members that one compiled program can serve."""
     shares = experiment.grid and not experiment.audit
     compiled = shares and experiment.engine == "simulation"
-    # privacy, devices and symbolic values use numbers of the schedule before the program runs
+    # privacy and devices use numbers of the schedule before the program runs
     private = experiment.channel is not None and experiment.channel.privacy is not None
-    separate = (
-        not compiled or private or experiment.devices is not None or _has_symbolic(experiment)
-    )
+    separate = not compiled or private or experiment.devices is not None
     return (
         member.method,
         program_key(member.solver.make()) if compiled else str(member.solver),
@@ -264,37 +262,13 @@ def _is_reported(
 def shares_program(experiment: Experiment) -> bool:
     """Returns whether all seeds of an algorithm run as one program.
 
-    An audit is two runs, which no program has together with others. Symbolic hyperparameters may
-    resolve to another number for each seed.
+    An audit is two runs, which no program has together with others.
     """
-    if experiment.audit is not None or _has_symbolic(experiment):
+    if experiment.audit is not None:
         return False
     if experiment.seeds_together is None:
         return experiment.engine == "simulation" and not experiment.trackers
     return experiment.seeds_together
-
-
-def _has_symbolic(experiment: Experiment) -> bool:
-    """Returns whether a solver, an algorithm or a grid of the experiment has a value such as
-    "theory" instead of a number.
-    """
-
-    def contains_symbol(value: Any) -> bool:
-        if isinstance(value, dict):
-            return any(contains_symbol(item) for item in value.values())
-        return (
-            any(contains_symbol(item) for item in value)
-            if isinstance(value, list)
-            else value in SYMBOLIC
-        )
-
-    option_tables = [
-        experiment.solver.options,
-        *(section.options | section.solver for section in experiment.algorithm),
-    ]
-    return contains_symbol(
-        [*option_tables, experiment.grid.model_dump() if experiment.grid else None]
-    )
 
 
 def run_batch(
@@ -319,44 +293,36 @@ def run_batch(
     """
     arguments = plan.arguments_of(labels[0]) | checkpoints
     members = [plan.algorithms[label] for label in labels]
-    # a single run needs no axis over runs
-    if len(members) == len(seeds) == 1:
-        histories = [run(members[0], plan.task, seed=seeds[0], progress=hook, **arguments)]
-    else:
-        # a list has one solver or schedule for each member; equal ones are passed once
-        for name in ("solver", "schedule"):
-            values = [plan.arguments_of(label)[name] for label in labels]
-            all_equal = all(value is values[0] or str(value) == str(values[0]) for value in values)
-            arguments[name] = values[0] if all_equal else values
-        histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
-    cost = footprint(members[0], plan.task, solver=plan.arguments_of(labels[0])["solver"])
-    schedules = {label: plan.arguments_of(label)["schedule"] for label in labels}
+    cost = footprint(members[0], plan.task, solver=arguments["solver"])
+    # a list has one solver or schedule for each member; equal ones are passed once
+    for name in ("solver", "schedule"):
+        values = [plan.arguments_of(label)[name] for label in labels]
+        all_equal = all(value is values[0] or str(value) == str(values[0]) for value in values)
+        arguments[name] = values[0] if all_equal else values
+    histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
     # minibatch gradients of a client in a round, in the mean over the clients
-    gradients = {
-        label: float(
-            np.mean(
-                [
-                    cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n)))
-                    for n in client_sizes(plan) or plan.task.train.sizes
-                ]
-            )
-        )
-        for label, schedule in schedules.items()
-    }
+    gradients = dict[str, float]()
+    for label in labels:
+        schedule = plan.arguments_of(label)["schedule"]
+        by_client = [
+            cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n)))
+            for n in client_sizes(plan) or plan.task.train.sizes
+        ]
+        gradients[label] = float(np.mean(by_client))
     n = len(histories)
     # wall time is divided evenly: the runs were one program
     shares = [
         dataclasses.replace(h, seconds=h.seconds / n, compiling=h.compiling / n) for h in histories
     ]
-    names = [{"label": label, "seed": seed} for label in labels for seed in seeds]
+    runs = zip(shares, itertools.product(labels, seeds), strict=True)
     return [
         dataclasses.replace(
             Record.of(
-                history, task=task, draw=draw, gradients=gradients[str(name["label"])], **name
+                history, task=task, label=label, seed=seed, draw=draw, gradients=gradients[label]
             ),
             models=arrays_of(history) if keep else {},
         )
-        for history, name in zip(shares, names, strict=True)
+        for history, (label, seed) in runs
     ]
 
 

@@ -153,8 +153,6 @@ def summary_line(title: str, records: Sequence[Record], metric: str = "train_los
     endings = [record.ending for record in records if record.ending != "ok"]
     of_all = f" ({len(endings)} of {len(records)} runs)" if len(records) > 1 else ""
     phrases += [f"{ending}{of_all}" for ending in endings[:1]]
-    fitted = records[0].fitted
-    phrases += [f"{name} {_format_range(numbers)} by theory" for name, numbers in fitted.items()]
     return f"{title}: {', '.join(phrases)}"
 
 

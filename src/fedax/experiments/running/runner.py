@@ -94,6 +94,7 @@ def run_experiments(
     team_of(experiments, jobs)
     refuse_if_taken(out)
     check_installed(experiments[0].trackers)
+    experiments = [experiment.with_step_sizes() for experiment in experiments]
     imported = import_runs(
         experiments,
         reuse,
