@@ -170,7 +170,7 @@ class Law:
         """
         # in double precision, because the laws tell a mistake from rounding by its size; a task
         # has its types already
-        is_double = jax.config.jax_enable_x64 or isinstance(subject, Method)
+        is_double = jax.config.values["jax_enable_x64"] or isinstance(subject, Method)
         try:
             with (
                 jax.enable_x64(is_double),
