@@ -1,4 +1,4 @@
-"""Grids of schedules: probabilities are inputs of one program, shapes are a program each."""
+"""Grids of schedules: probabilities are inputs of one program, shapes are not."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 import fedax
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.engine.backends.simulation import engine as simulation
-from fedax.engine.driver import run as driver
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.batches import batches_of, plan_of, run_batch, varied_programs
 from problems import regression, vector
@@ -84,50 +83,28 @@ def test_probabilities_vary_with_the_method_and_the_solver(programs):
         )
 
 
-@pytest.mark.slow
-def test_shapes_are_a_program_each_and_keep_their_order(programs):
-    schedules = [
-        Schedule(**SMALL | {"cohort": cohort}, dropouts=p) for p in (0.0, 0.3) for cohort in (2, 3)
-    ]
-    grid = fedax.run_grid([fedax.FedAvg()], regression(), schedule=schedules, **COMMON)
-    assert len(programs) == 2
-    for i, schedule in enumerate(schedules):
-        single = fedax.run(fedax.FedAvg(), regression(), schedule=schedule, **{**COMMON, "seed": 2})
-        np.testing.assert_allclose(vector(grid[2 * i + 1]), vector(single), rtol=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_schedules_of_several_programs_are_refused():
+    _, schedules = varied("stragglers")
+    privacy = fedax.Privacy(clip=1.0, noise=1.0, delta=1e-3)
+    server = fedax.Asynchronous(fedax.Devices(speed=100.0), concurrency=4)
+    refused = [
+        {"schedule": [Schedule(cohort=cohort) for cohort in (2, 3)]},
+        {"schedule": [Schedule(cohort=2, asynchronous=server, dropouts=p) for p in (0.0, 0.1)]},
         {"engine": fedax.Eager()},
         {"devices": fedax.Devices(speed=100.0)},
-    ],
-    ids=["engine", "devices"],
-)
-def test_what_depends_on_a_probability_before_the_program_is_one_each(options, monkeypatch):
-    made = []
-
-    class Counted(driver.Grid):
-        def __init__(self, *arguments):
-            made.append(arguments)
-            super().__init__(*arguments)
-
-    monkeypatch.setattr(driver, "Grid", Counted)
-    _, schedules = varied("stragglers")
-    options = COMMON | {"seed": 1, "rounds": 2} | options
-    grid = fedax.run_grid([fedax.FedAvg()], regression(), schedule=schedules[:2], **options)
-    assert len(made) == 2
-    for history, schedule in zip(grid, schedules[:2], strict=True):
-        single = fedax.run(fedax.FedAvg(), regression(), schedule=schedule, **options)
-        np.testing.assert_array_equal(vector(history), vector(single))
+        {"channel": fedax.Channel(privacy=privacy)},
+    ]
+    for options in refused:
+        with pytest.raises(fedax.InvalidInput, match=r"run_grid\(schedule=...\): .*probabilities"):
+            fedax.run_grid(
+                [fedax.FedAvg()], regression(), **{**COMMON, "schedule": schedules} | options
+            )
 
 
 @pytest.mark.slow
 def test_a_grid_of_schedules_resumes(tmp_path):
     """From checkpoints to the same bits, and not with other probabilities."""
     _, schedules = varied("dropouts")
-    schedules = [*schedules, Schedule(**SMALL | {"cohort": 2})]
     options = {**COMMON, "checkpoint": tmp_path, "checkpoint_every": 2}
     run = lambda **other: fedax.run_grid(  # noqa: E731
         [fedax.FedAvg()], regression(), **{**options, "schedule": schedules, **other}
@@ -135,7 +112,7 @@ def test_a_grid_of_schedules_resumes(tmp_path):
     straight = run(checkpoint=None)
     run(rounds=2)
     with pytest.raises(fedax.InvalidInput, match="schedule"):
-        run(schedule=[*schedules[:2], Schedule(**SMALL, dropouts=0.7), schedules[3]])
+        run(schedule=[*schedules[:2], Schedule(**SMALL, dropouts=0.7)])
     for one, other in zip(straight, run(), strict=True):
         np.testing.assert_array_equal(vector(one), vector(other))
 
@@ -175,46 +152,6 @@ def test_refused_schedules():
         fedax.run_grid(two, task, schedule=[Schedule(), 3])
     with pytest.raises(fedax.InvalidInput, match=r"Several schedules are a grid: run_grid"):
         fedax.run(two[0], task, schedule=three)
-    with pytest.raises(fedax.InvalidInput, match=r"Schedule\(cohort=...\): got 6; allowed: 1 to 5"):
-        fedax.run_grid(two[:1], task, schedule=[Schedule(), Schedule(cohort=6)])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (Schedule(cohort=6, steps=1), r"Schedule\(cohort=...\): got 6"),
-        (Schedule(times=(1, 2)), r"run\(rounds=...\): got 3; allowed: at most 2"),
-    ],
-    ids=["cohort", "rounds"],
-)
-def test_a_wrong_schedule_is_refused_before_another_one_runs(wrong, words):
-    heard, schedules = [], [Schedule(cohort=2, steps=1), wrong]
-    with pytest.raises(fedax.InvalidInput, match=words):
-        fedax.run_grid(
-            [fedax.FedAvg()], regression(), schedule=schedules, rounds=3, progress=heard.append
-        )
-    assert not heard
-
-
-@pytest.mark.slow
-def test_a_wrong_history_is_refused_before_another_one_goes_on():
-    heard, options = [], {"observe": [fedax.observe.TrainLoss()]}
-    schedules = [Schedule(cohort=k, steps=1) for k in (2, 3)]
-    begun = [
-        fedax.run(fedax.FedAvg(), regression(), seed=k, schedule=schedule, rounds=1, **options)
-        for k, schedule in enumerate(schedules)
-    ]
-    with pytest.raises(fedax.InvalidInput, match=r"run\(resume=...\), seed: got 0; allowed: 1"):
-        fedax.run_grid(
-            [fedax.FedAvg()],
-            regression(),
-            schedule=schedules,
-            rounds=2,
-            resume=begun,
-            progress=heard.append,
-            **options,
-        )
-    assert not heard
 
 
 def file_of(**grid):

@@ -127,19 +127,6 @@ class RoundLoop:
                 self._end_early()
             return self._histories()
 
-    def run_none(self) -> list[History]:
-        """Returns the histories without further rounds, as interrupted.
-
-        For members of a grid whose program has not begun when another one is interrupted.
-        """
-        if self.done >= self.grid.rounds:  # there are none to run
-            return self.run()
-        if not self._is_resumed:
-            self._observe()
-        for recorder in self.recorders:
-            recorder.interrupt(self.done)
-        return self._histories()
-
     def _run_rounds(self) -> None:
         """Alternates rounds with observations and checkpoints until all runs have ended."""
         if self._is_resumed:

@@ -5,7 +5,6 @@ it to the loop over rounds.
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, SupportsIndex, Unpack, cast
 
 import jax
@@ -31,7 +30,7 @@ from fedax.engine.driver.options import (
 )
 from fedax.engine.driver.options import Progress as Progress
 from fedax.engine.driver.progress_bar import progress_hook
-from fedax.engine.driver.session import Grid, check_seeds
+from fedax.engine.driver.session import Grid
 from fedax.engine.driver.session import program_key as program_key
 from fedax.errors import InvalidInput, RunFailed, shown
 from fedax.utils.random import MOST_SEED
@@ -154,21 +153,20 @@ def run_grid(
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
     its history up to there, and the others go on. `progress` hears of the first member. An
-    interruption, by Ctrl-C or by `progress`, ends all members; those of programs that have not
-    begun have the initial model alone.
+    interruption, by Ctrl-C or by `progress`, ends all members. The grid of an experiment file may
+    take several programs.
 
     Args:
         algorithms: of one class, with equal choices, switches and counts.
         task: what is learned.
         seed: of every member, or several for each.
-        resume: the histories of all members, which are continued. Those of one program have equally
-            many rounds, unless they ended by themselves.
+        resume: the histories of all members, which are continued. They have equally many rounds,
+            unless they ended by themselves.
         options: those of `run`. `solver` and `schedule` may also be lists: one for each algorithm,
-            or for the only one. Solvers that differ in real hyperparameters such as the learning
-            rate, and schedules that differ in probabilities (`dropouts`, `stragglers`,
-            `sync_probability`), are one program in the simulation. Others are compiled one after
-            the other, as on other engines. So are all schedules with `devices`, privacy or an
-            asynchronous server.
+            or for the only one, in the simulation. Solvers may differ in real hyperparameters such
+            as the learning rate, schedules in probabilities (`dropouts`, `stragglers`,
+            `sync_probability`). With `devices`, privacy or an asynchronous server there is one
+            schedule.
 
     Returns:
         The histories of the first algorithm with all seeds, then of the next, or of the next
@@ -190,16 +188,9 @@ def run_grid(
     ... )
     >>> [round(float(history.params), 4) for history in histories]
     [1.5312, 2.625]
-    >>> work = [fedax.Schedule(steps=2), fedax.Schedule(steps=3)]
-    >>> histories = fedax.run_grid(
-    ...     [fedax.FedAvg()], task, solver=fedax.SGD(0.5), schedule=work, rounds=1
-    ... )
-    >>> [round(float(history.params), 4) for history in histories]
-    [2.625, 3.0625]
 
     Raises:
-        InvalidInput: as `run`; also members that differ in more than real hyperparameters, no seed,
-            or one twice.
+        InvalidInput: as `run`; also members that need several programs, no seed, or one twice.
     """
     if not isinstance(algorithms, Sequence):
         raise InvalidInput.of("run_grid(algorithms=...)", algorithms, "a list of algorithms")
@@ -225,116 +216,40 @@ def run_grid(
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     require_concrete("run", algorithms, task, options)
-    # `Grid` checks everything and builds the program, so that a wrong argument costs no compilation
-    algorithms, list_options, options = _expand_lists(algorithms, options)
-    settings, resumed = (
-        dataclasses.replace(RunOptions.of(options), **list_options),
-        list(resume or ()),
-    )
+    algorithms, settings = _expand_lists(algorithms, options)
+    _check_one_program(settings)
+    resumed = list(resume or ())
+    for history in resumed:
+        check_kind("run(resume=...)", history, History)
     runs = len(algorithms) * len(seeds)
     if resumed and len(resumed) != runs:
         allowed = f"as many as there are runs, {runs}"
         raise InvalidInput.found("run_grid(resume=...)", f"{len(resumed)} histories", allowed)
-    with progress_hook(settings.progress, type(algorithms[0]).__name__) as hook:
+    if resumed and settings.params is None:
+        # the fixed state that came with `params` of the run before
+        task = task.at(resumed[0].fixed_state)
+    with (
+        progress_hook(settings.progress, type(algorithms[0]).__name__) as hook,
+        settings.engine.process_group.abort_on_error(),
+    ):
         settings = dataclasses.replace(settings, progress=hook)
-        return _run_grid(algorithms, task, seeds, settings, resumed)
-
-
-def _run_grid(
-    algorithms: list[Algorithm[Any]],
-    task: Task,
-    seeds: list[Any],
-    settings: RunOptions,
-    resumed: list[History],
-) -> list[History]:
-    """Runs a grid whose arguments are checked, by as many programs as it needs."""
-    for history in resumed:
-        check_kind("run(resume=...)", history, History)
-    with settings.engine.process_group.abort_on_error():
-        groups = _group_by_schedule(settings) or [list(range(len(algorithms)))]
-        _check_later_programs(groups, algorithms, task, seeds, settings, resumed)
-        if len(groups) > 1:
-            return _run_each_schedule(groups, algorithms, task, seeds, settings, resumed)
-        return _run_group(algorithms, task, seeds, settings, resumed)
-
-
-def _check_later_programs(
-    groups: list[list[int]],
-    algorithms: list[Algorithm[Any]],
-    task: Task,
-    seeds: list[Any],
-    options: RunOptions,
-    resumed: list[History],
-) -> None:
-    """Refuses what the second program of a grid and those after it would refuse.
-
-    They check it themselves, but only when the programs before them have run their rounds.
-    """
-    with options.engine.process_group.raise_on_all_ranks():
-        check_seeds(seeds)
-        programs = list[list[int]]()
-        for members in groups:
-            group_options = _select_members(options, members)
-            is_one = not group_options.solvers or _is_one_program(group_options)
-            programs += [members] if is_one else [[member] for member in members]
-        # other engines learn of the clients' examples when a program begins
-        for members in programs[1:] if options.engine.has_all(task) else ():
-            past = _histories_of(members, resumed, len(seeds))
-            Grid.check_program(
-                [algorithms[k] for k in members],
-                _task_of(task, past, options),
-                seeds,
-                _select_members(options, members),
-                past,
-            )
-
-
-def _histories_of(
-    members: Sequence[int], histories: Sequence[History], seeds: int
-) -> list[History]:
-    """Returns the histories of some members of a grid, with all seeds."""
-    return [history for k in members for history in histories[k * seeds : (k + 1) * seeds]]
-
-
-def _task_of(task: Task, resumed: Sequence[History], options: RunOptions) -> Task:
-    """Returns the task with the fixed state that came with `params` of the run before."""
-    return task.at(resumed[0].fixed_state) if resumed and options.params is None else task
-
-
-def _run_group(
-    algorithms: list[Algorithm[Any]],
-    task: Task,
-    seeds: list[Any],
-    settings: RunOptions,
-    resumed: list[History],
-    is_interrupted: bool = False,
-) -> list[History]:
-    """Runs members whose schedules one program can serve.
-
-    After an interruption of one program the others run no round; `is_interrupted` says that it
-    happened before.
-    """
-    task = _task_of(task, resumed, settings)
-    if settings.solvers and not _is_one_program(settings):
-        histories = _run_each_solver(algorithms, task, seeds, settings, resumed, is_interrupted)
-    else:
+        # checks everything and builds the program, so that a wrong argument costs no compilation
         grid = Grid(algorithms, task, seeds, settings, rounds_done(resumed))
-        histories = _run(grid, resumed, is_interrupted)
-    return [history.named(task.names) for history in histories]
+        return [history.named(task.names) for history in _run(grid, resumed)]
 
 
 def _expand_lists(
-    algorithms: list[Algorithm[Any]], options: Options
-) -> tuple[list[Algorithm[Any]], dict[str, tuple[Any, ...]], Options]:
-    """Returns the algorithms with lists of solvers and schedules, one for each, and the options
-    with the first of them; no list where all have the same.
+    algorithms: list[Algorithm[Any]], arguments: Options
+) -> tuple[list[Algorithm[Any]], RunOptions]:
+    """Returns the algorithms and the options with lists of solvers and schedules, one for each; no
+    list where all have the same.
 
     Raises:
         InvalidInput: lists of other lengths than there are algorithms, or of something else.
     """
     lists = dict[str, tuple[Any, ...]]()
     for name, kind in (("solver", Solver), ("schedule", Schedule)):
-        option: Any = options.get(name)
+        option: Any = arguments.get(name)
         # which is a tuple
         if not isinstance(option, list | tuple) or isinstance(option, optax.GradientTransformation):
             continue
@@ -348,103 +263,37 @@ def _expand_lists(
             expected = f"{length}, one for each algorithm" if len(algorithms) > 1 else f"{length}"
             allowed = f"one {name}, or {expected}" if length > 1 else f"at least one {name}"
             raise InvalidInput.found(f"run_grid({name}=...)", f"{len(values)} {name}s", allowed)
-    first_options: Any = {**options, **{name: values[0] for name, values in lists.items()}}
-    list_options = {f"{name}s": values for name, values in lists.items() if length > 1}
-    return algorithms * (length // len(algorithms)), list_options, first_options
+    options = RunOptions.of({**arguments, **{name: values[0] for name, values in lists.items()}})
+    if length > 1:
+        options = dataclasses.replace(options, **{f"{name}s": lists[name] for name in lists})
+    return algorithms * (length // len(algorithms)), options
 
 
-def _group_by_schedule(options: RunOptions) -> list[list[int]]:
-    """Returns the places of the members whose schedules one program can serve.
-
-    The simulation takes probabilities as inputs, all else of a schedule is part of a program.
-    """
-    groups = dict[Any, list[int]]()
-    private = options.channel is not None and options.channel.privacy is not None
-    is_separate = (
-        not isinstance(options.engine, Simulation) or private or options.devices is not None
+def _check_one_program(options: RunOptions) -> None:
+    """Refuses solvers or schedules that differ in more than what one program takes as inputs."""
+    is_private = options.channel is not None and options.channel.privacy is not None
+    # these use numbers of the schedule before the program runs
+    is_fixed = is_private or options.devices is not None or options.schedule.server is not None
+    lists: tuple[tuple[str, Sequence[Any], bool, str], ...] = (
+        ("solver", options.solvers, False, "real hyperparameters"),
+        ("schedule", options.schedules, is_fixed, "probabilities"),
     )
-    for index, schedule in enumerate(options.schedules):
-        key = index if is_separate or schedule.server is not None else program_key(schedule)
-        groups.setdefault(key, []).append(index)
-    return list(groups.values())
+    for name, values, is_separate, inputs in lists:
+        keys = {program_key(value) for value in values}
+        if values and (is_separate or len(keys) > 1 or not isinstance(options.engine, Simulation)):
+            allowed = f"{name}s that differ in {inputs}, in a simulation"
+            if name == "schedule":
+                allowed += " without devices, privacy and an asynchronous server"
+            hint = "Call it once for each. An experiment file has grids of several programs."
+            got = f"{name}s that one program does not serve"
+            raise InvalidInput.found(f"run_grid({name}=...)", got, allowed, hint)
 
 
-def _run_each_schedule(
-    groups: list[list[int]],
-    algorithms: list[Algorithm[Any]],
-    task: Task,
-    seeds: list[Any],
-    options: RunOptions,
-    resumed: list[History],
-) -> list[History]:
-    """Runs the members of each group as its own programs."""
-    histories_by_member, is_interrupted = dict[int, list[History]](), False
-    for i, members in enumerate(groups):
-        folder = None if options.checkpoint is None else Path(options.checkpoint) / f"schedule-{i}"
-        group_options = dataclasses.replace(_select_members(options, members), checkpoint=folder)
-        past = _histories_of(members, resumed, len(seeds))
-        histories = _run_group(
-            [algorithms[k] for k in members], task, seeds, group_options, past, is_interrupted
-        )
-        is_interrupted = is_interrupted or _any_interrupted(histories)
-        for j, k in enumerate(members):
-            histories_by_member[k] = histories[j * len(seeds) : (j + 1) * len(seeds)]
-    return [
-        history for member in sorted(histories_by_member) for history in histories_by_member[member]
-    ]
-
-
-def _select_members(options: RunOptions, members: Sequence[int]) -> RunOptions:
-    """Returns the options of some members of a grid, with their solvers and schedules."""
-    changed = dict[str, Any]()
-    for name in ("solver", "schedule"):
-        values = [getattr(options, f"{name}s")[k] for k in members if getattr(options, f"{name}s")]
-        if values:
-            changed |= {name: values[0], f"{name}s": tuple(values) if len(values) > 1 else ()}
-    return dataclasses.replace(options, **changed)
-
-
-def _is_one_program(options: RunOptions) -> bool:
-    """Returns whether solvers differ in real hyperparameters only, which the simulation takes as
-    inputs.
-    """
-    alike = len({program_key(solver) for solver in options.solvers}) == 1
-    return alike and isinstance(options.engine, Simulation)
-
-
-def _run_each_solver(
-    algorithms: Sequence[Algorithm[Any]],
-    task: Task,
-    seeds: Sequence[int],
-    options: RunOptions,
-    resumed: list[History],
-    is_interrupted: bool,
-) -> list[History]:
-    """Runs each algorithm with its solver as its own program."""
-    histories: list[History] = []
-    for i, algorithm in enumerate(algorithms):
-        folder = None if options.checkpoint is None else Path(options.checkpoint) / f"solver-{i}"
-        solver_options = dataclasses.replace(_select_members(options, [i]), checkpoint=folder)
-        past = _histories_of([i], resumed, len(seeds))
-        is_interrupted = is_interrupted or _any_interrupted(histories)
-        grid = Grid([algorithm], task, seeds, solver_options, rounds_done(past))
-        histories += _run(grid, past, is_interrupted)
-    return histories
-
-
-def _any_interrupted(histories: Sequence[History]) -> bool:
-    return any(history.outcome.kind == "interrupted" for history in histories)
-
-
-def _run(grid: Grid, resume: list[History], is_interrupted: bool) -> list[History]:
-    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints.
-
-    Runs none if another program was interrupted.
-    """
+def _run(grid: Grid, resume: list[History]) -> list[History]:
+    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
     checkpoints = open_checkpoints(grid)
     with checkpoints.lock() if checkpoints else contextlib.nullcontext():
-        loop = RoundLoop(grid, resume, checkpoints)
-        histories = loop.run_none() if is_interrupted else loop.run()
+        histories = RoundLoop(grid, resume, checkpoints).run()
     # the grid's task: in the state that came with `params`
     is_fixed = grid.task.state_policy == "frozen" or grid.private is not None
     fixed = grid.task.state if is_fixed else None

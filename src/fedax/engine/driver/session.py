@@ -163,27 +163,10 @@ class Grid:
         Raises:
             InvalidInput: what does not fit together.
         """
-        cls.check_program([algorithm], task, [], options)
-
-    @classmethod
-    def check_program(
-        cls,
-        algorithms: Sequence[Algorithm[Any]],
-        task: Task,
-        seeds: Sequence[SupportsIndex],
-        options: RunOptions,
-        resume: Sequence[History] = (),
-    ) -> None:
-        """Refuses as `check` does what the runs of one program refuse, and histories that they
-        cannot continue.
-        """
         grid = cls.__new__(cls)
         # without seeds no initial model is made
-        setup, _ = grid._resolve(algorithms, task, [], options)
-        grid.private = grid._check_setup(setup).private
-        if resume:
-            grid.seeds = [int(seed) for seed in seeds]
-            grid.check_resumed(resume)
+        setup, _ = grid._resolve([algorithm], task, [], options)
+        grid._check_setup(setup)
 
     def _resolve(
         self,
