@@ -1,10 +1,6 @@
 """The best model of a run that is continued: from a checkpoint, with leaves that are not trained,
 and with another metric."""
 
-import hashlib
-import io
-import json
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,7 +9,6 @@ import optax
 import pytest
 
 import fedax
-from fedax.engine.driver.checkpoint import _HEAD, _from_bytes
 
 ONE = fedax.Simulation(devices=1)
 FULL = fedax.Schedule(steps=1, batch_size="full")
@@ -74,20 +69,6 @@ def test_a_checkpoint_has_the_trained_leaves_of_the_best_model(frozen, tmp_path)
     worse = options | {"solver": fedax.SGD(5.0), "checkpoint": tmp_path / "b", "rounds": 6}
     for _ in range(2):
         same(run(task_with(frozen), resume=straight, **worse).best, straight.best)
-
-
-@pytest.mark.slow
-def test_a_best_model_with_frozen_leaves_of_an_earlier_version_is_read(tmp_path):
-    frozen, options = FROZEN["real"], {"keep_best": "train_loss", "checkpoint": tmp_path}
-    straight = run(task_with(frozen), **options)
-    (newest,) = tmp_path.glob("round-*")
-    meta, arrays = _from_bytes(newest.read_bytes())
-    arrays["0/best"] = np.concatenate([frozen["base"], arrays["0/best"]])
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays, meta=np.array(json.dumps(meta)))
-    checksum = hashlib.sha256(buffer.getvalue()).hexdigest().encode()
-    newest.write_bytes(_HEAD + checksum + b"\n" + buffer.getvalue())
-    same(run(task_with(frozen), **options).best, straight.best)
 
 
 @pytest.mark.slow

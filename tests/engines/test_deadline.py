@@ -325,7 +325,10 @@ class Elsewhere(fedax.Eager):
         ({"method": fedax.GD()}, "asks clients that the schedule has not drawn"),
         ({"channel": fedax.Channel(privacy=fedax.Privacy())}, "no account of privacy"),
         ({"solver": fedax.Exact()}, "Declare its cost: Devices(passes=...)"),
-        ({"engine": Elsewhere()}, "Schedule(deadline=...): got rounds on Elsewhere"),
+        (
+            {"engine": Elsewhere()},
+            "Schedule(deadline=...): the engine Elsewhere has no virtual clock",
+        ),
     ],
     ids=["devices", "phases", "graph", "everyone", "privacy", "exact", "engine"],
 )

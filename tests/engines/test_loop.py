@@ -96,12 +96,11 @@ def test_throw():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounds": -1}, r"run\(rounds=...\): got -1; allowed: whole numbers from 0 to 2147483647"),
+        ({"rounds": -1}, r"run\(rounds=...\): got -1; allowed: whole numbers in \[0, 2147483647\]"),
         ({"rounds": True}, r"run\(rounds=...\): got True"),
         (
             {"observe_every": 0},
-            r"run\(observe_every=...\): got 0; allowed: whole numbers from 1 "
-            r"to 2147483647",
+            r"run\(observe_every=...\): got 0; allowed: whole numbers in \[1, 2147483647\]",
         ),
         ({"seed": -3}, r"run\(seed=...\): got -3"),
         (
@@ -199,11 +198,8 @@ def test_grid_members_must_be_alike():
     for grid in (
         [fedax.FedAvg(), fedax.FedProx()],
         [fedax.FedDANE(), fedax.FedDANE(cohorts="shared")],
-        [],
     ):
-        with pytest.raises(
-            InvalidInput, match="at least one algorithm, all alike but for real hyperparameters"
-        ):
+        with pytest.raises(InvalidInput, match="all alike but for real hyperparameters"):
             fedax.run_grid(grid, regression(), rounds=1)
 
 
@@ -225,7 +221,7 @@ def test_grid_member_that_diverges_does_not_stop_the_others():
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**63, True])
 def test_seeds_that_would_be_another_are_refused(seed):
-    with pytest.raises(InvalidInput, match=r"run\(seed=...\).* from 0 to 4294967295"):
+    with pytest.raises(InvalidInput, match=r"run\(seed=...\).* in \[0, 4294967295\]"):
         line(rounds=0, seed=seed)
 
 

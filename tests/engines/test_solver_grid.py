@@ -156,5 +156,3 @@ def test_refused_solvers():
         fedax.run_grid(two, task, solver=[fedax.SGD(rate) for rate in RATES])
     with pytest.raises(fedax.InvalidInput, match=r"got 0.1; allowed: an object of Solver"):
         fedax.run_grid(two, task, solver=[fedax.SGD(0.1), 0.1])
-    with pytest.raises(fedax.InvalidInput, match=r"Several solvers are a grid: run_grid"):
-        fedax.run(two[0], task, solver=[fedax.SGD(0.1)])

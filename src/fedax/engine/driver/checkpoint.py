@@ -28,7 +28,6 @@ from fedax.core.traffic import Traffic
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.compilation.fingerprint import first_difference
 from fedax.engine.distributed.process_group import ProcessGroup
-from fedax.engine.driver.recorder import has_ended
 from fedax.engine.driver.resume import CLIENTS, check_clients
 from fedax.engine.round.engine import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
@@ -64,7 +63,7 @@ class Checkpoints:
             until it is `seconds`.
 
     Raises:
-        InvalidInput: a folder that cannot be made, `every` out of range.
+        InvalidInput: a folder that cannot be made.
     """
 
     def __init__(
@@ -75,8 +74,6 @@ class Checkpoints:
         group: ProcessGroup | None = None,
         seconds: float | None = None,
     ) -> None:
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise InvalidInput.of("run(checkpoint_every=...)", every, "whole numbers >= 1")
         self.folder, self.every, self.identity = folder, every, json.loads(json.dumps(identity))
         self.process_group, self.seconds = group or ProcessGroup(), seconds
         self._begun = self._saved = time.monotonic()
@@ -193,9 +190,8 @@ class Checkpoints:
             _restore_history(m, i, arrays, state, a, layout, to_params)
             for i, (state, a, m) in enumerate(runs)
         ]
-        # earlier versions did not store which members had ended
         return [
-            (history, member.get("ended", has_ended(history, ())))
+            (history, member["ended"])
             for history, member in zip(histories, meta["members"], strict=True)
         ]
 
@@ -394,12 +390,9 @@ def _restore_history(
 
     carry = jax.tree.map(restore_node, carry, is_leaf=is_memory)
     params, best = to_params(call_model(algorithm, carry.state, layout.dim)), None
-    if meta.get("best"):
+    if meta["best"]:
         w = jax.numpy.asarray(arrays[f"{i}/best"].view(jax.numpy.dtype(layout.dtype)))
-        # earlier versions stored the frozen leaves too
-        has_frozen = w.size != layout.dim
-        best_params = Layout.of(params).unravel(w) if has_frozen else to_params(w)
-        best = Best(**meta["best"], params=best_params)
+        best = Best(**meta["best"], params=to_params(w))
         if best_state := select_arrays("best state"):
             leaves, structure = jax.tree.flatten(evaluated_state(carry.model_state))
             state = [_array_like(leaf, best_state[str(k)]) for k, leaf in enumerate(leaves)]
@@ -412,7 +405,7 @@ def _restore_history(
         bits=Traffic(arrays[f"{i}/down"], arrays[f"{i}/up"]),
         outcome=Outcome(**meta["outcome"]),
         best=best,
-        origin=meta.get("origin"),
+        origin=meta["origin"],
         **{name: arrays[f"{i}/{name}"] for name in _COURSE},
         **carry._asdict(),
     )

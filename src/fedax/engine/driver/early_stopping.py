@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fedax.core.directions import Mode, check_mode, find_mode, is_better
-from fedax.core.hyper import MOST_COUNT
-from fedax.core.scheduling.local_work import counts, real
+from fedax.core.hyper import Hyper
 from fedax.errors import InvalidInput
 from fedax.observe.modes import built_in_modes
 from fedax.utils.numbers import python_number
@@ -54,9 +53,8 @@ class Divergence(_Rule):
 
     def check(self) -> None:
         """Refuses a window below one round and a rise that is no finite number."""
-        _check_count("run(stop.window=...)", self.window)
-        if not real(self.rise) or not math.isfinite(self.rise):
-            raise InvalidInput.of("run(stop.rise=...)", self.rise, "finite numbers")
+        Hyper("window", 10, low=1).check("Divergence", self.window)
+        Hyper("rise", 1.0).check("Divergence", self.rise)
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
         """Returns whether the rule fires at the last of these observations."""
@@ -114,11 +112,8 @@ class EarlyStopping(_Rule):
 
     def check(self) -> None:
         """Refuses a patience below one round and a negative change."""
-        _check_count("EarlyStopping(patience=...)", self.patience)
-        if not real(self.min_change) or not 0 <= self.min_change < math.inf:
-            raise InvalidInput.of(
-                "EarlyStopping(min_change=...)", self.min_change, "finite numbers >= 0"
-            )
+        Hyper("patience", 20, low=1).check("EarlyStopping", self.patience)
+        Hyper("min_change", 0.0, low=0.0).check("EarlyStopping", self.min_change)
         check_mode("EarlyStopping(mode=...)", self.mode)
 
     def resolve(self, modes: Mapping[str, Mode]) -> "EarlyStopping":
@@ -183,8 +178,8 @@ class Budget(_Rule):
     def check(self) -> None:
         """Refuses a budget without bounds, and bounds that are not above 0."""
         for name, value in vars(self).items():
-            if value is not None and (not real(value) or not 0 < value < math.inf):
-                raise InvalidInput.of(f"Budget({name}=...)", value, "finite numbers > 0, or None")
+            if value is not None:
+                Hyper(name, 1.0, low=0.0, open_low=True).check("Budget", value)
         if self.hours is None and self.joules is None:
             raise InvalidInput.found(
                 "Budget(hours=..., joules=...)", "no bound", "at least one of the two"
@@ -217,8 +212,3 @@ def rules_of(stop: Any) -> tuple[Rule, ...]:
             "run(stop=...)", stop, f"an object of {names}, a list of them, or None"
         )
     return tuple(rules)
-
-
-def _check_count(field: str, value: Any) -> None:
-    if not counts(value):
-        raise InvalidInput.of(field, value, f"whole numbers from 1 to {MOST_COUNT}")

@@ -4,8 +4,6 @@ Shared by `run`, `run_grid` and `start`.
 """
 
 import dataclasses
-import difflib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
@@ -17,22 +15,20 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from fedax import observe
 from fedax.communication.channel import Channel
-from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.directions import Mode, check_mode, find_mode
-from fedax.core.hyper import MOST_COUNT
+from fedax.core.hyper import Hyper
 from fedax.core.scheduling.devices import Devices
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.solver import SGD, Optax, optax_call
+from fedax.core.solver import SGD, Optax
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget as Budget
 from fedax.engine.driver.early_stopping import Divergence as Divergence
 from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
-from fedax.errors import InvalidInput, UnknownName
+from fedax.errors import InvalidInput, UnknownName, shown
 from fedax.observe import HoldoutScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import python_number
@@ -168,30 +164,16 @@ class RunOptions:
             "channel": Channel,
             "devices": Devices,
         }
-        kinds |= {"checkpoint": (str, Path), "personal": bool, "keep_best": str}
         for name, kind in kinds.items():
-            optional = name in ("channel", "devices", "checkpoint", "keep_best")
+            optional = name in ("channel", "devices")
             check_kind(f"run({name}=...)", getattr(self, name), kind, optional)
-        observers = () if self.observe is None else self.observe
-        if not isinstance(observers, Sequence) or isinstance(observers, str):
-            hint = (
-                f"Write observe=[{type(observers).__name__}(...)]."
-                if isinstance(observers, Observer)
-                else ""
-            )
-            raise InvalidInput.of("run(observe=...)", observers, "a list of observers", hint)
-        for observer in observers:
+        for observer in self.observe or ():
             check_kind("run(observe=...)", observer, Observer)
-        if not (
-            self.progress is None or isinstance(self.progress, bool) or callable(self.progress)
-        ):
-            raise InvalidInput.of(
-                "run(progress=...)", self.progress, "a function of a Progress, or True for a bar"
-            )
-        for name in ("rounds", "observe_every", "checkpoint_every"):
-            object.__setattr__(self, name, python_number(getattr(self, name)))
-        check_count("rounds", self.rounds, 0, MOST_COUNT)
-        check_count("observe_every", self.observe_every, 1, MOST_COUNT)
+        for name, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 1)):
+            value = python_number(getattr(self, name))
+            object.__setattr__(self, name, value)
+            Hyper(name, low, low=low).check("run", value)
+        Hyper("on_bad_client", "stop", choices=BAD_CLIENT).check("run", self.on_bad_client)
         server = self.schedule.server
         devices = server.devices if self.devices is None and server else self.devices
         for rule in self.rules:
@@ -210,10 +192,6 @@ class RunOptions:
         if self.mode is not None and self.keep_best is None:
             raise InvalidInput.of(
                 "run(mode=...)", self.mode, "None without keep_best, whose direction it is"
-            )
-        if self.on_bad_client not in BAD_CLIENT:
-            raise InvalidInput.of(
-                "run(on_bad_client=...)", self.on_bad_client, f"one of {BAD_CLIENT}"
             )
         max_rounds = self.schedule.rounds
         if max_rounds is not None and self.rounds > max_rounds:
@@ -329,89 +307,22 @@ def check_kind(
         kinds = kind if isinstance(kind, tuple) else (kind,)
         allowed = "an object of " + " or ".join(cls.__name__ for cls in kinds)
         allowed += ", or None" if optional else ""
-        # the text of a task, a schedule or a network fills the screen
-        if isinstance(value, eqx.Module) or _is_torch_module(value):
-            raise InvalidInput.found(
-                field, f"an object of {type(value).__name__}", allowed, _advice(value, kinds[0])
-            )
-        raise InvalidInput.of(field, value, allowed, _advice(value, kinds[0]))
+        # the text of a task or a schedule fills the screen
+        is_record = isinstance(value, eqx.Module)
+        got = f"an object of {type(value).__name__}" if is_record else shown(value)
+        raise InvalidInput.found(field, got, allowed, _advice(value, kinds[0]))
 
 
 def _advice(value: Any, kind: type) -> str:
     """Returns a sentence on what to write instead of a value of the wrong type."""
     if isinstance(value, type) and issubclass(value, kind):
         return f"Write {value.__name__}(), with parentheses."
-    if kind is Solver and isinstance(value, Sequence) and not isinstance(value, str):
-        return "Several solvers are a grid: run_grid([algorithm], task, solver=[...])."
-    if kind is Schedule and isinstance(value, Sequence) and not isinstance(value, str):
-        return "Several schedules are a grid: run_grid([algorithm], task, schedule=[...])."
-    if kind is Task and _is_torch_module(value):
-        return "Write fedax.tasks.from_torch(net, loss, clients)."
-    if kind is Solver and isinstance(value, int | float) and not isinstance(value, bool):
+    if kind in (Solver, Schedule) and isinstance(value, list | tuple):
+        name = kind.__name__.lower()
+        return f"Several {name}s are a grid: run_grid([algorithm], task, {name}=[...])."
+    if kind is Solver and isinstance(value, int | float):
         return f"Write fedax.SGD({value!r})."
-    if kind is Solver and isinstance(value, str) and value.lower() == "sgd":
-        return "Write fedax.SGD(0.01)."
-    if kind is Solver and (call := optax_call(value)):
-        return f"Write fedax.Optax({call})."
-    if isinstance(value, str) and kind in (Algorithm, Task):
-        suggestion = _suggest_call(kind, value)
-        return f"Write {suggestion}." if suggestion else ""
-    if isinstance(value, str) and kind in (Observer, Engine):
-        prefix, names = (
-            ("fedax.observe.", [name for name in vars(observe) if name[0].isupper()])
-            if kind is Observer
-            else ("fedax.", ["Simulation", "Eager", "MPI"])
-        )
-        lowered = {name.lower(): name for name in names}
-        suggestion = difflib.get_close_matches(value.lower().replace("_", ""), lowered, n=1)
-        return f"Write {prefix}{lowered[suggestion[0]]}()." if suggestion else ""
     return ""
-
-
-def _is_torch_module(value: Any) -> bool:
-    """Returns whether a value is a module of PyTorch, which is not imported for that."""
-    return any(base.__module__.startswith("torch.nn.") for base in type(value).__mro__)
-
-
-def _suggest_call(kind: type, name: str) -> str:
-    """Returns how to make the algorithm or task whose name is near to a text, or nothing."""
-    import fedax
-
-    if kind is Task:
-        calls = {
-            candidate: f"fedax.tasks.{candidate}()"
-            for candidate in ("digits", "synthetic")
-            if hasattr(fedax.tasks, candidate)
-        }
-    else:
-        classes = {
-            candidate: getattr(fedax, candidate)
-            for candidate in dir(fedax)
-            if candidate[0].isupper()
-        }
-        methods = [
-            candidate
-            for candidate, value in classes.items()
-            if isinstance(value, type) and issubclass(value, Algorithm)
-        ]
-        calls = {candidate.lower(): f"fedax.{candidate}()" for candidate in methods}
-    matches = difflib.get_close_matches(name.lower().replace("_", ""), calls, n=1)
-    return calls[matches[0]] if matches else ""
-
-
-def check_count(name: str, value: Any, low: int, high: float = math.inf) -> None:
-    """Raises `InvalidInput` for anything but a whole number from `low` to `high`.
-
-    NumPy integers are allowed.
-    """
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or not low <= value <= high:
-        allowed = (
-            f"whole numbers >= {low}"
-            if high == math.inf
-            else (f"whole numbers from {low} to {high}")
-        )
-        raise InvalidInput.of(f"run({name}=...)", value, allowed)
 
 
 def require_concrete(name: str, *arguments: Any) -> None:

@@ -7,17 +7,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, Unpack, cast
 
-import jax
 import numpy as np
 import optax
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.history import History
-from fedax.core.hyper import bound_to
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
 from fedax.engine.driver.loop import RoundLoop, open_checkpoints, rounds_done
 from fedax.engine.driver.options import Divergence as Divergence
@@ -32,8 +29,7 @@ from fedax.engine.driver.options import Progress as Progress
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.session import Grid
 from fedax.engine.driver.session import program_key as program_key
-from fedax.errors import InvalidInput, RunFailed, shown
-from fedax.utils.random import MOST_SEED
+from fedax.errors import InvalidInput, RunFailed
 
 
 def run(
@@ -116,25 +112,9 @@ def run(
         RunExists: another process works in the folder of checkpoints.
         WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
-    if isinstance(algorithm, Task) and isinstance(task, Algorithm):
-        raise InvalidInput.because(
-            "run(algorithm, task)",
-            "got the task first",
-            "Write run(algorithm, task), in this order.",
-        )
     check_kind("run(algorithm=...)", algorithm, Algorithm)
-    check_kind("run(task=...)", task, Task)
-    for name, kind in (("solver", Solver), ("schedule", Schedule)):
-        if isinstance(value := options.get(name), list):
-            check_kind(f"run({name}=...)", value, kind)
-    if isinstance(seed, Sequence | np.ndarray):
-        hint = "Several seeds are a grid: run_grid([algorithm], task, seed=[...])."
-        raise InvalidInput.because(
-            "run(seed=...)", f"got {shown(seed)}, allowed: one whole number", hint
-        )
-    (history,) = run_grid(
-        [algorithm], task, seed=seed, resume=None if resume is None else [resume], **options
-    )
+    resumed = [] if resume is None else [resume]
+    (history,) = _run([algorithm], task, [seed], RunOptions.of(options), resumed)
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -192,50 +172,11 @@ def run_grid(
     Raises:
         InvalidInput: as `run`; also members that need several programs, no seed, or one twice.
     """
-    if not isinstance(algorithms, Sequence):
-        raise InvalidInput.of("run_grid(algorithms=...)", algorithms, "a list of algorithms")
-    for member in algorithms:
-        check_kind("run_grid(algorithms=...)", member, Algorithm)
-    check_kind("run_grid(task=...)", task, Task)
-    # clients of a deployment, of which the task may be a stand-in
-    task = task.for_clients(getattr(options.get("engine"), "clients", None))
-    algorithms = [bound_to(member, task.names, task.train.clients) for member in algorithms]
-    if len({program_key(member) for member in algorithms}) != 1:
-        names = ", ".join(repr(member) for member in algorithms)
-        allowed = "at least one algorithm, all alike but for real hyperparameters"
-        raise InvalidInput.of(
-            "run_grid(algorithms=...)", names, allowed, "Call it once for each method."
-        )
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
-    # their range is checked where all ranks of MPI learn of a refusal
-    for value in seeds:
-        if isinstance(value, jax.Array):
-            hint = "A run makes its random keys itself. Write seed=0."
-            allowed = f"whole numbers from 0 to {MOST_SEED}"
-            raise InvalidInput.found("run(seed=...)", "an array of JAX", allowed, hint)
     if not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
-    require_concrete("run", algorithms, task, options)
-    algorithms, settings = _expand_lists(algorithms, options)
-    _check_one_program(settings)
-    resumed = list(resume or ())
-    for history in resumed:
-        check_kind("run(resume=...)", history, History)
-    runs = len(algorithms) * len(seeds)
-    if resumed and len(resumed) != runs:
-        allowed = f"as many as there are runs, {runs}"
-        raise InvalidInput.found("run_grid(resume=...)", f"{len(resumed)} histories", allowed)
-    if resumed and settings.params is None:
-        # the fixed state that came with `params` of the run before
-        task = task.at(resumed[0].fixed_state)
-    with (
-        progress_hook(settings.progress, type(algorithms[0]).__name__) as hook,
-        settings.engine.process_group.abort_on_error(),
-    ):
-        settings = dataclasses.replace(settings, progress=hook)
-        # checks everything and builds the program, so that a wrong argument costs no compilation
-        grid = Grid(algorithms, task, seeds, settings, rounds_done(resumed))
-        return [history.named(task.names) for history in _run(grid, resumed)]
+    algorithms, settings = _expand_lists(list(algorithms), options)
+    return _run(algorithms, task, seeds, settings, list(resume or ()))
 
 
 def _expand_lists(
@@ -266,36 +207,37 @@ def _expand_lists(
     options = RunOptions.of({**arguments, **{name: values[0] for name, values in lists.items()}})
     if length > 1:
         options = dataclasses.replace(options, **{f"{name}s": lists[name] for name in lists})
-    return algorithms * (length // len(algorithms)), options
+    return algorithms * length if len(algorithms) == 1 else algorithms, options
 
 
-def _check_one_program(options: RunOptions) -> None:
-    """Refuses solvers or schedules that differ in more than what one program takes as inputs."""
-    is_private = options.channel is not None and options.channel.privacy is not None
-    # these use numbers of the schedule before the program runs
-    is_fixed = is_private or options.devices is not None or options.schedule.server is not None
-    lists: tuple[tuple[str, Sequence[Any], bool, str], ...] = (
-        ("solver", options.solvers, False, "real hyperparameters"),
-        ("schedule", options.schedules, is_fixed, "probabilities"),
-    )
-    for name, values, is_separate, inputs in lists:
-        keys = {program_key(value) for value in values}
-        if values and (is_separate or len(keys) > 1 or not isinstance(options.engine, Simulation)):
-            allowed = f"{name}s that differ in {inputs}, in a simulation"
-            if name == "schedule":
-                allowed += " without devices, privacy and an asynchronous server"
-            hint = "Call it once for each. An experiment file has grids of several programs."
-            got = f"{name}s that one program does not serve"
-            raise InvalidInput.found(f"run_grid({name}=...)", got, allowed, hint)
-
-
-def _run(grid: Grid, resume: list[History]) -> list[History]:
+def _run(
+    algorithms: list[Algorithm[Any]],
+    task: Task,
+    seeds: list[Any],
+    options: RunOptions,
+    resumed: list[History],
+) -> list[History]:
     """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
-    checkpoints = open_checkpoints(grid)
-    with checkpoints.lock() if checkpoints else contextlib.nullcontext():
-        histories = RoundLoop(grid, resume, checkpoints).run()
+    require_concrete("run", algorithms, task, options)
+    if resumed and options.params is None:
+        # the fixed state that came with `params` of the run before
+        task = task.at(resumed[0].fixed_state)
+    with (
+        progress_hook(options.progress, type(algorithms[0]).__name__) as hook,
+        options.engine.process_group.abort_on_error(),
+    ):
+        options = dataclasses.replace(options, progress=hook)
+        # checks everything and builds the program, so that a wrong argument costs no compilation
+        grid = Grid(algorithms, task, seeds, options, rounds_done(resumed))
+        checkpoints = open_checkpoints(grid)
+        with checkpoints.lock() if checkpoints else contextlib.nullcontext():
+            histories = RoundLoop(grid, resumed, checkpoints).run()
     # the grid's task: in the state that came with `params`
     is_fixed = grid.task.state_policy == "frozen" or grid.private is not None
     fixed = grid.task.state if is_fixed else None
-    predictor_fields = {"predictor": grid.task.as_predictor, "fixed_state": fixed}
-    return [dataclasses.replace(history, **predictor_fields) for history in histories]
+    return [
+        dataclasses.replace(
+            history.named(grid.task.names), predictor=grid.task.as_predictor, fixed_state=fixed
+        )
+        for history in histories
+    ]

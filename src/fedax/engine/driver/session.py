@@ -15,16 +15,16 @@ from fedax.communication.attacks import Collusion
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.history import History, Outcome
-from fedax.core.hyper import as_arrays, bound_to, check_population
+from fedax.core.hyper import Hyper, as_arrays, bound_to, check_population
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task, initial_params
 from fedax.core.validation.own_methods import call_model
+from fedax.engine.backends.simulation import Simulation
 from fedax.engine.compilation.fingerprint import run_fingerprint
 from fedax.engine.driver.early_stopping import Budget, rules_of
 from fedax.engine.driver.options import (
     RunOptions,
     Setting,
-    check_count,
     check_kind,
     require_concrete,
 )
@@ -183,6 +183,8 @@ class Grid:
             The setup of a round, and the root key of each seed.
         """
         check_kind("run(task=...)", task, Task)
+        # clients of a deployment, of which the task may be a stand-in
+        task = task.for_clients(getattr(options.engine, "clients", None))
         observed = options.with_default_observers(task)
         # as they were asked for, before metrics get their directions
         self._stop, self._mode = observed.stop, observed.mode
@@ -196,6 +198,7 @@ class Grid:
         self.algorithms = [
             bound_to(algorithm, task.names, task.train.clients) for algorithm in algorithms
         ]
+        _check_one_program(self.algorithms, options)
         self.task = with_initial_params(task, options.params)
         self.layout = Layout.of(jax.eval_shape(self.task.start, jax.random.key(0)))
         self.seeds = [int(seed) for seed in seeds]
@@ -250,23 +253,19 @@ class Grid:
         # all
         member, engine = as_arrays(self.algorithms[0], self.layout.dtype), self.options.engine
         steps = server_steps_of(member, setup, self.options.rounds)
-        if steps is not None and not engine.is_asynchronous:
-            allowed = "None on this engine; Simulation and Eager have a virtual clock"
-            raise InvalidInput.found(
-                "Schedule(asynchronous=...)", f"a server on {type(engine).__name__}", allowed
-            )
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(member, setup, engine)
-        devices, cutoff_field = self.options.devices, setup.schedule.cutoff_field
-        if cutoff_field is not None and not engine.is_asynchronous:
-            allowed = "no such rounds on this engine; Simulation and Eager have a virtual clock"
-            raise InvalidInput.found(cutoff_field, f"rounds on {type(engine).__name__}", allowed)
+        devices = self.options.devices
+        timed = {
+            "Schedule(asynchronous=...)": steps is not None,
+            setup.schedule.cutoff_field: setup.schedule.cutoff_field is not None,
+            "run(devices=...)": devices is not None,
+        }
+        for field, is_given in timed.items():
+            if is_given and not engine.is_asynchronous:
+                reason = f"the engine {type(engine).__name__} has no virtual clock"
+                raise InvalidInput.because(field, reason, "Simulation and Eager have one.")
         if devices is not None:
-            if not engine.is_asynchronous:
-                allowed = "None on this engine; Simulation and Eager have a virtual clock"
-                raise InvalidInput.found(
-                    "run(devices=...)", f"devices on {type(engine).__name__}", allowed
-                )
             devices.check(clients)
         timing = {
             "asynchronous": steps,
@@ -520,7 +519,32 @@ def start(
 def check_seeds(seeds: Sequence[SupportsIndex]) -> None:
     """Refuses seeds that are no whole numbers, or out of range."""
     for seed in seeds:
-        check_count("seed", seed, 0, MOST_SEED)
+        Hyper("seed", 0, low=0, high=MOST_SEED).check("run", seed)
+
+
+def _check_one_program(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> None:
+    """Refuses members that differ in more than what one program takes as inputs."""
+    is_private = options.channel is not None and options.channel.privacy is not None
+    # these use numbers of the schedule before the program runs
+    is_fixed = is_private or options.devices is not None or options.schedule.server is not None
+    simulates = isinstance(options.engine, Simulation)
+    reals = "real hyperparameters"
+    lists: tuple[tuple[str, Sequence[Any], bool, str], ...] = (
+        ("algorithms", algorithms, True, reals),
+        ("solver", options.solvers, simulates, f"{reals}, in a simulation"),
+        (
+            "schedule",
+            options.schedules,
+            simulates and not is_fixed,
+            "probabilities, in a simulation without devices, privacy and an asynchronous server",
+        ),
+    )
+    for name, values, are_inputs, inputs in lists:
+        keys = {program_key(value) for value in values}
+        if values and (len(keys) > 1 or not are_inputs):
+            hint = "Call it once for each. An experiment file has grids of several programs."
+            allowed = f"all alike but for {inputs}"
+            raise InvalidInput.of(f"run_grid({name}=...)", list(values), allowed, hint)
 
 
 def _check_collusion(algorithm: Algorithm[Any], setup: Setup, engine: Engine) -> None:
