@@ -33,10 +33,13 @@ def test_objects_are_copied_and_pickled():
     assert doubled.mu == 1.0
 
 
+@pytest.mark.parametrize("owner", ["method", "solver"])
 @pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, jax.grad, jax.jacfwd])
-def test_a_run_inside_a_transformation_is_refused(transformation):
-    def trained(mu):
-        return fedax.run(fedax.FedProx(mu=mu), TASK, rounds=1).params
+def test_a_run_inside_a_transformation_is_refused(transformation, owner):
+    def trained(value):
+        if owner == "solver":
+            return fedax.run(fedax.FedAvg(), TASK, solver=fedax.SGD(value), rounds=1).params
+        return fedax.run(fedax.FedProx(mu=value), TASK, rounds=1).params
 
     given = jnp.ones(2) if transformation is jax.vmap else 1.0
     with pytest.raises(

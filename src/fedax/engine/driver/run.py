@@ -218,7 +218,7 @@ def _run(
     resumed: list[History],
 ) -> list[History]:
     """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
-    require_concrete("run", algorithms, task, options)
+    require_concrete("run", algorithms, task, seeds, vars(options))
     if resumed and options.params is None:
         # the fixed state that came with `params` of the run before
         task = task.at(resumed[0].fixed_state)
