@@ -54,8 +54,9 @@ test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match 
 	$(if $(K),,$(error make test-one needs a name: make test-one K=FedNova))
 	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
 
-slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs, deployments: 40 minutes on two cores
-	$(PYTEST) -m slow --ignore tests/site tests
+SLOW := tests
+slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs, deployments: make slow SLOW=tests/data for a folder
+	$(PYTEST) -m slow --ignore tests/site $(SLOW)
 
 deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and five clients, killed and resumed
 	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deploy.py
