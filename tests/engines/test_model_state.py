@@ -441,16 +441,6 @@ def test_padding_of_clients_held_back_is_refused_too(engine):
     np.testing.assert_allclose(masked.last("held_back_loss_adapted"), expected, rtol=1e-10)
 
 
-def test_statistics_of_the_batch_in_evaluation_are_refused():
-    def always(p, e, *, state, mask):
-        return centred(p, e, state=state, mask=mask, training=True)
-
-    with pytest.raises(
-        InvalidInput, match="In evaluation, with the key None, use the running statistics"
-    ):
-        fedax.tasks.from_loss(always, START, CLIENTS, state=STATE)
-
-
 @pytest.mark.parametrize(
     ("new", "message"),
     [

@@ -143,7 +143,7 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
         ),
         (
             TINY + "[early_stopping]\npatience = 2",
-            "lists with 'validation_loss', which `early_stopping`",
+            "early_stopping: 'validation_loss' is asked for, but the task has no validation",
         ),
         (EARLY + "patiense = 3", "Did you mean 'patience'"),
         (EARLY.replace("patience = 2", "patience = 0"), "early_stopping.patience: got 0"),

@@ -23,15 +23,3 @@ def test_a_metric_that_a_history_does_not_have_is_refused(name):
 def test_a_table_of_no_rounds_is_refused(every):
     with pytest.raises(InvalidInput, match="whole numbers >= 1"):
         HISTORY.table(every)
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_names_of_scores_are_text(name):
-    with pytest.raises(
-        InvalidInput,
-        match=r"from_loss\(scores=...\): got .*; allowed: names of "
-        r"scores, as text",
-    ):
-        fedax.tasks.from_loss(
-            lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], scores={name: lambda w, x: x}
-        )

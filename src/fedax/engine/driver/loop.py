@@ -51,27 +51,24 @@ class RoundLoop:
     """
 
     def __init__(self, grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> None:
-        self.grid, self.options, self.program, self.checkpoints = (
-            grid,
-            grid.options,
-            grid.program,
-            checkpoints,
-        )
+        self.grid = grid
+        self.options = grid.options
+        self.program = grid.program
+        self.checkpoints = checkpoints
         self.process_group = grid.options.engine.process_group
         self.states, resume, ended = self._initial_states(resume)
         self._is_resumed = bool(resume)  # then the model that they start from has been observed
         # those that go on have rounds in common; if all have ended, no round follows
         going_on = [history for history, is_over in zip(resume, ended, strict=True) if not is_over]
         self.done = rounds_done(going_on or resume)
-        self.can_save, self.stop_requested = self._is_resumed, False
+        self.can_save = self._is_resumed
+        self.stop_requested = False
         # which runs since the grid was made: data were placed and programs compiled before
         self.clock = grid.clock
         if resume:
             self.clock.continue_from((going_on or resume)[0])
-        drops, modes = (
-            self.options.on_bad_client == "drop",
-            modes_of(self.options.observe or (), grid.task),
-        )
+        drops = self.options.on_bad_client == "drop"
+        modes = modes_of(self.options.observe or (), grid.task)
         names = [type(algorithm).__name__ for algorithm in grid.algorithms_by_run]
         before = list(zip(resume, ended, strict=True)) or [(None, False)] * len(names)
         self.recorders = [
@@ -80,16 +77,15 @@ class RoundLoop:
         ]
         # ranks run one program together, so neither a signal nor a clock of one rank may change
         # what it calls
-        self.interrupts, self.calls = (
-            Interrupts(enabled=self.process_group.size == 1),
-            CallLength(bounded=self.process_group.size == 1),
-        )
+        self.interrupts = Interrupts(enabled=self.process_group.size == 1)
+        self.calls = CallLength(bounded=self.process_group.size == 1)
 
     def _initial_states(self, resume: list[History]) -> tuple[Any, list[History], list[bool]]:
         """Returns the states to start from, the given or stored histories before them, and which
         of these have ended.
         """
-        grid, ended = self.grid, self.grid.check_resumed(resume) if resume else []
+        grid = self.grid
+        ended = self.grid.check_resumed(resume) if resume else []
         states = grid.init() if self.checkpoints or not resume else None
         stored = self.checkpoints and self.checkpoints.load(
             self.program.split(states),
@@ -111,7 +107,8 @@ class RoundLoop:
             # the folder may be ahead of the given histories, whose continuation it has then
             if not resume or total_rounds(histories) > total_rounds(resume):
                 check_lengths("run_grid(checkpoint=...)", histories, stored_ended)
-                resume, ended = histories, stored_ended
+                resume = histories
+                ended = stored_ended
         if resume:
             states = self.program.join([RunCarry.of(history) for history in resume])
         return states, resume, ended
@@ -341,7 +338,8 @@ def open_checkpoints(grid: Grid) -> Checkpoints | None:
     options = grid.options
     if options.checkpoint is None:
         return None
-    engine, folder = options.engine, Path(os.path.expanduser(options.checkpoint))
+    engine = options.engine
+    folder = Path(os.path.expanduser(options.checkpoint))
     # the fingerprint has the task's data, which are not those of clients elsewhere
     clients = engine.describe_clients()
     identity = grid.identity() | ({CLIENTS: clients} if clients else {})
@@ -375,7 +373,8 @@ def _with_personal(history: History, personal: PersonalModels, layout: Layout) -
     One that is not finite makes the outcome of a run that was ok non-finite.
     """
     models, states = personal
-    broken, outcome = np.flatnonzero(~np.asarray(jnp.isfinite(models).all(1))), history.outcome
+    broken = np.flatnonzero(~np.asarray(jnp.isfinite(models).all(1)))
+    outcome = history.outcome
     if outcome.ok and len(broken) and len(history.bits.up):
         outcome = Outcome(
             "non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model"

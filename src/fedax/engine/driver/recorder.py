@@ -77,7 +77,8 @@ LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
 _ENDED = ("stopped", "diverged", "non-finite")
 """Outcomes of runs that ended by themselves."""
-_ENDED_BY, _BUDGET = "ended_by", "budget"
+_ENDED_BY = "ended_by"
+_BUDGET = "budget"
 """Entry of `History.origin` of a run that a budget ended."""
 
 
@@ -85,7 +86,8 @@ class Clock:
     """Measures the seconds of a run from now on."""
 
     def __init__(self) -> None:
-        self._begun, self._compiled = time.perf_counter(), compile_clock().seconds
+        self._begun = time.perf_counter()
+        self._compiled = compile_clock().seconds
 
     def continue_from(self, history: History) -> None:
         """Adds the seconds of the history that the run continues."""
@@ -122,7 +124,8 @@ def was_ended_by_budget(history: History) -> bool:
 def _spent(notes: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Returns the seconds on the virtual clock and the joules of some rounds."""
     nothing = np.zeros(0)
-    seconds, times = notes.get(SECONDS, nothing), notes.get("clock", nothing)
+    seconds = notes.get(SECONDS, nothing)
+    times = notes.get("clock", nothing)
     # rounds that a run took without devices have NaN: they cost nothing
     joules = float(np.nansum(notes.get(JOULES, nothing)))
     # an asynchronous server notes the time since the start of the run
@@ -165,13 +168,11 @@ class Recorder:
         previous: History | None = None,
         ended: bool = False,
     ) -> None:
-        self.algorithm, self.clock, self.drops, self.previous, self.outcome = (
-            algorithm,
-            clock,
-            drops,
-            previous,
-            Outcome(),
-        )
+        self.algorithm = algorithm
+        self.clock = clock
+        self.drops = drops
+        self.previous = previous
+        self.outcome = Outcome()
         # metrics of the history that are no longer observed keep their directions
         self.modes: dict[str, Mode] = {**(previous.modes if previous else {}), **modes}
         self.rounds: list[int] = [int(t) for t in previous.rounds] if previous else []
@@ -182,10 +183,14 @@ class Recorder:
         )
         self.logs: list[Log] = []
         self.spent = list(_spent(previous.notes if previous else {}))
-        self.ended, self.final, self.best = False, None, previous.best if previous else None
+        self.ended = False
+        self.final = None
+        self.best = previous.best if previous else None
         self.ended_by_budget = False
         if previous and ended:
-            self.outcome, self.ended, self.final = previous.outcome, True, RunCarry.of(previous)
+            self.outcome = previous.outcome
+            self.ended = True
+            self.final = RunCarry.of(previous)
             self.ended_by_budget = was_ended_by_budget(previous)
         # from a checkpoint between two observations: the run ends at the next one
         elif previous and previous.outcome.kind == "non-finite":
@@ -231,7 +236,8 @@ class Recorder:
             # a run whose loss is not finite is not ok, whatever would stop it now
             if isinstance(rule, Budget):
                 if self.is_running and done and not broken and rule.is_spent(*self.spent):
-                    self.outcome, self.ended_by_budget = Outcome(rule.kind, done - 1), True
+                    self.outcome = Outcome(rule.kind, done - 1)
+                    self.ended_by_budget = True
                 continue
             values = self._values(rule.metric, metrics, f"run(stop=...), {rule}")
             if not self.is_running or not done:
@@ -282,7 +288,8 @@ class Recorder:
     def end_by_budget(self, done: int) -> None:
         """Ends the run because the budget of privacy is spent."""
         if self.is_running:
-            self.outcome, self.ended_by_budget = Outcome("stopped", done - 1), True
+            self.outcome = Outcome("stopped", done - 1)
+            self.ended_by_budget = True
 
     def mark_origin(self, origin: dict[str, Any]) -> dict[str, Any]:
         """Returns the origin of the history, see `History.origin`, with the end by a budget."""
@@ -319,10 +326,8 @@ class Recorder:
         # the rounds before a resumption join as one log; what failed in them ended that run
         if previous:
             notes = {name: values for name, values in previous.notes.items() if name != "dropped"}
-            left_out, nothing = (
-                previous.notes.get("dropped", np.zeros((len(previous.bits.up), 0))),
-                np.zeros(0),
-            )
+            left_out = previous.notes.get("dropped", np.zeros((len(previous.bits.up), 0)))
+            nothing = np.zeros(0)
             past.append(
                 Log(notes, previous.bits.down, previous.bits.up, nothing, nothing, left_out)
             )

@@ -173,7 +173,7 @@ def run_grid(
         InvalidInput: as `run`; also members that need several programs, no seed, or one twice.
     """
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
-    if not seeds or len(set(seeds)) < len(seeds):
+    if not seeds or len(set(map(str, seeds))) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     algorithms, settings = _expand_lists(list(algorithms), options)
     return _run(algorithms, task, seeds, settings, list(resume or ()))
