@@ -1,7 +1,7 @@
 """The bar of `run(progress=True)` in terminals and notebooks."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -66,11 +66,11 @@ def word_for(metric: str) -> str:
 
 
 @contextlib.contextmanager
-def progress_hook(progress: Any, title: str) -> Iterator[Callable[[Progress], bool | None] | None]:
-    """Yields the hook of a run: one that moves a bar for `True`, else the given one; None for
-    `False`.
+def progress_hook(progress: Any, title: str) -> Iterator[Any]:
+    """Yields the hook of a run: the given function, or one that moves a bar if `progress` is true;
+    else None.
     """
-    if not isinstance(progress, bool):
+    if callable(progress):
         yield progress
         return
     if not progress:
