@@ -9,9 +9,7 @@ import equinox as eqx
 import jax
 
 MOST_PROGRAMS = 128
-"""Programs that a process keeps: each takes some hundred of the memory maps that systems allow."""
-
-
+"""Programs that a process keeps: each takes about a hundred of the memory maps that it may have."""
 _ARRAY = object()
 """Stands for an array among constants."""
 
