@@ -75,7 +75,7 @@ def shapes(draw):
 
 @native
 @pytest.mark.slow
-@hypothesis.settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @hypothesis.given(shapes(), st.sampled_from(["float32", "float64"]))
 def test_convolution_of_any_shape(sizes, dtype):
     rng = np.random.default_rng(0)
@@ -290,7 +290,7 @@ def test_recurrence(sizes, dtype):
 
 @native
 @pytest.mark.slow
-@hypothesis.settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @hypothesis.given(recurrences(), st.sampled_from(["float32", "float64"]))
 def test_recurrence_of_any_shape(sizes, dtype):
     check_recurrence(sizes, dtype)

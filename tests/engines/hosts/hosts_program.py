@@ -13,14 +13,10 @@ import numpy as np
 
 import fedax
 from fedax.core import FedaxError
-from problems import kinds_of_laws, regression, vector
+from problems import regression, vector
 
 ONE_STEP = ("DGD", "DSGD", "GradientTracking", "GTAdam", "GTSGD")
 GRAPHS = ("DFedAvgM", "QuantizedDFedAvgM", *ONE_STEP)
-
-
-def algorithms():
-    return {kind.__name__: kind() for kind in kinds_of_laws()}
 
 
 def usual(name, **more):
@@ -91,7 +87,7 @@ def result(case, folder, process):
         if process == 1:
             raise ValueError("the disk of this host is broken")
         return summary(fedax.run(fedax.FedAvg(), regression(), **usual("FedAvg")))
-    return summary(fedax.run(algorithms()[case], regression(), **usual(case)))
+    return summary(fedax.run(getattr(fedax.algorithms, case)(), regression(), **usual(case)))
 
 
 def main():
