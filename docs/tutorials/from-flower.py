@@ -95,9 +95,9 @@
 # | `evaluate_fn`, `aggregate_evaluate` | observers | replace them |
 # | `client_resources`, Ray's actors | nothing: the clients of a round are one compiled program | drop them |
 #
-# `fedax.observe.TestLoss()` and `TestAccuracy()` look at the task's `holdout`. Without one they look
+# `fedax.observe.TestLoss()` and `TestAccuracy()` look at the task's `central`. Without one they look
 # at the test examples of all clients together. Flower's distributed loss is the mean over the
-# clients' test examples. If your task has a `holdout`, observe `fedax.observe.ClientAccuracy("loss")`
+# clients' test examples. If your task has a `central`, observe `fedax.observe.ClientAccuracy("loss")`
 # for it: the metric is `client_loss_pooled`.
 #
 # Some things have no equivalent:

@@ -56,7 +56,7 @@ order = np.random.default_rng(0).permutation(len(y))
 held, rest = order[:300], order[300:]
 by_label = rest[np.argsort(y[rest], kind="stable")]
 clients = [Subset(images, part.tolist()) for part in np.array_split(by_label, 10)]
-holdout = Subset(images, held.tolist())
+central = Subset(images, held.tolist())
 
 # %% [markdown]
 # ## The loss is a function in JAX
@@ -75,7 +75,7 @@ def cross_entropy(logits, examples):
     return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
 
-task = fedax.tasks.from_torch(net, cross_entropy, clients, holdout=holdout)
+task = fedax.tasks.from_torch(net, cross_entropy, clients, central=central)
 
 # %% [markdown]
 # ## The loops go
@@ -124,7 +124,7 @@ for algorithm in (fedax.FedAvg(), fedax.FedProx(mu=0.1), fedax.SCAFFOLD(), fedax
 # %%
 net.load_state_dict(history.state_dict())
 with torch.no_grad():
-    right = net.eval()(torch.stack([image for image, _ in holdout])).argmax(1).numpy() == y[held]
+    right = net.eval()(torch.stack([image for image, _ in central])).argmax(1).numpy() == y[held]
 print(f"accuracy in PyTorch {right.mean():.2f}")
 
 # %% [markdown]

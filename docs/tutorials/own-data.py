@@ -57,7 +57,7 @@ for name, partition in (("alpha = 100", even), ("alpha = 0.2", skewed), ("one sh
 
 # %% [markdown]
 # `test_fraction` keeps a share of each client's examples for testing. `ClientAccuracy` uses those. A
-# `holdout` is a test set that belongs to no client. `TestAccuracy` uses that if there is one.
+# `central` is a test set that belongs to no client. `TestAccuracy` uses that if there is one.
 
 # %%
 data = FederatedData.partitioned(x, y, skewed, classes=3, test_fraction=0.2)

@@ -36,7 +36,7 @@ def client(classes, count=60):
 
 
 clients = [client(classes) for classes in ([0, 1], [1, 2], [2, 3], [3, 0])]
-holdout = client([0, 1, 2, 3], count=200)
+central = client([0, 1, 2, 3], count=200)
 
 # %% [markdown]
 # ## In plain JAX
@@ -70,7 +70,7 @@ params = {
     "w2": 0.5 * rng.normal(size=(16, 4)),
     "b2": np.zeros(4),
 }
-task = fedax.tasks.from_loss(loss, params, clients, scores={"accuracy": accuracy}, holdout=holdout)
+task = fedax.tasks.from_loss(loss, params, clients, scores={"accuracy": accuracy}, central=central)
 
 # %%
 history = fedax.run(
@@ -116,7 +116,7 @@ def cross_entropy(outputs, examples):
     )
 
 
-task = fedax.tasks.from_equinox(network, cross_entropy, clients, holdout=holdout)
+task = fedax.tasks.from_equinox(network, cross_entropy, clients, central=central)
 history = fedax.run(
     fedax.SCAFFOLD(),
     task,
@@ -157,7 +157,7 @@ class Network(nnx.Module):
         return self.head(self.dropout(nnx.relu(self.norm(self.hidden(x)))))
 
 
-task = fedax.tasks.from_flax(Network, cross_entropy, clients, holdout=holdout)
+task = fedax.tasks.from_flax(Network, cross_entropy, clients, central=central)
 comparison = {
     name: fedax.run_grid(
         [method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5

@@ -269,7 +269,7 @@ def test_losses_of_optax_are_told_that_they_get_all_arrays():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("low", "label"), [(-1, -1), (1, 2)])
-@pytest.mark.parametrize("part", ["clients", "test", "holdout"])
+@pytest.mark.parametrize("part", ["clients", "test", "central"])
 def test_labels_that_are_no_columns_have_no_accuracy(part, low, label):
     """The largest of two outputs is 0 or 1, which would never be the label -1 or 2."""
 
@@ -283,7 +283,7 @@ def test_labels_that_are_no_columns_have_no_accuracy(part, low, label):
     parts = {"clients": examples(0)}
     task = fedax.tasks.from_equinox(eqx.nn.Linear(6, 2, key=KEY), hinge, **parts)
     assert "accuracy" in task.scores
-    parts[part] = examples(low)[0] if part == "holdout" else examples(low)
+    parts[part] = examples(low)[0] if part == "central" else examples(low)
     message = rf"no score 'accuracy', because of the label {label} with 2 columns"
     with pytest.warns(UserWarning, match=message):
         task = fedax.tasks.from_equinox(eqx.nn.Linear(6, 2, key=KEY), hinge, **parts)

@@ -159,17 +159,17 @@ def test_names_without_an_order_are_refused(names):
 FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [10.0, 20.0]})
 
 
-@pytest.mark.parametrize("part", ["train", "test", "validation", "holdout"])
+@pytest.mark.parametrize("part", ["train", "test", "validation", "central"])
 def test_columns_of_frames_are_matched_by_name(part):
     """Also of the parts that are not trained on."""
     swapped = {"x": FRAME[["b", "a"]], "y": [0, 1]}
     parts = {"train": [{"x": FRAME, "y": [0, 1]}] * 2} | {
-        part: swapped if part == "holdout" else [swapped, swapped]
+        part: swapped if part == "central" else [swapped, swapped]
     }
     if part == "train":
         parts["train"] = [{"x": FRAME, "y": [0, 1]}, swapped]
     made = fedax.data.FederatedData(**parts, classes=2)
-    found = getattr(made, part) if part == "holdout" else getattr(made, part)[1]
+    found = getattr(made, part) if part == "central" else getattr(made, part)[1]
     np.testing.assert_array_equal(found["x"], FRAME.to_numpy())
 
     def loss(w, examples):
@@ -177,7 +177,7 @@ def test_columns_of_frames_are_matched_by_name(part):
 
     clients = parts.pop("train")
     task = fedax.tasks.from_loss(loss, np.zeros(2), clients=clients, **parts)
-    arrays = task.holdout if part == "holdout" else getattr(task, part).arrays
+    arrays = task.central if part == "central" else getattr(task, part).arrays
     np.testing.assert_array_equal(np.asarray(arrays["x"])[-2:], FRAME.to_numpy())
 
 

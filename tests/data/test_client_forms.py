@@ -44,7 +44,7 @@ def test_clients_by_name_are_written_with_their_names(tmp_path):
         ),
         (
             {"train": [A], "test": A},
-            r"test: got a dict of 'x': float32\[3, 2\], .*holdout=",
+            r"test: got a dict of 'x': float32\[3, 2\], .*central=",
         ),
         (
             {"train": [(A["x"], A["y"])]},
@@ -102,15 +102,15 @@ def square(w, examples):
 
 def test_frames_by_name_are_clients_and_their_columns_the_arrays():
     frames = wards()
-    holdout = frames["north"]
+    central = frames["north"]
     task = fedax.tasks.from_loss(
-        square, np.zeros(2), frames, test={"north": frames["south"]}, holdout=holdout
+        square, np.zeros(2), frames, test={"north": frames["south"]}, central=central
     )
     assert list(task.names) == ["south", "north"]
     assert task.train.sizes.tolist() == [4, 2]
     assert task.test.sizes.tolist() == [0, 4]
     assert task.train.client(1)["b"].tolist() == [40.0, 50.0]
-    assert np.asarray(task.holdout["a"]).tolist() == [4.0, 5.0]
+    assert np.asarray(task.central["a"]).tolist() == [4.0, 5.0]
     columns = {
         name: {key: frame[key].to_numpy() for key in frame} for name, frame in frames.items()
     }

@@ -12,7 +12,7 @@ import fedax
 from fedax.core import DataError, UnknownName
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
 from fedax.report.record import Record, clients_csv
-from fedax.tasks import with_held_back
+from fedax.tasks import with_unseen
 
 NAMES = ["client1", "client2", "client10"]
 
@@ -126,9 +126,9 @@ def test_a_broken_client_is_named(folder):
 
 @pytest.mark.slow
 def test_unseen_clients_keep_their_names(folder):
-    parts = with_held_back(fedax.tasks.client_files(folder), 0.3, seed=2)
-    assert sorted([*parts.names, *parts.held_back.names]) == sorted(NAMES)
-    assert len(parts.held_back.names) == 1
+    parts = with_unseen(fedax.tasks.client_files(folder), 0.3, seed=2)
+    assert sorted([*parts.names, *parts.unseen.names]) == sorted(NAMES)
+    assert len(parts.unseen.names) == 1
     history = fedax.run(fedax.FedAvg(), parts, rounds=1, observe=[fedax.observe.ClientAccuracy()])
     assert history.clients == tuple(parts.names)
 

@@ -98,9 +98,9 @@ def test_clients_without_any_example_of_a_split_are_refused(split, empty):
         fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], **{split: empty})
 
 
-def test_a_holdout_without_examples_is_refused():
-    with pytest.raises(DataError, match=r"holdout.*got 0 examples"):
-        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], holdout=np.zeros(0))
+def test_a_central_set_without_examples_is_refused():
+    with pytest.raises(DataError, match=r"central.*got 0 examples"):
+        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], central=np.zeros(0))
 
 
 def test_some_clients_may_have_no_test_examples():

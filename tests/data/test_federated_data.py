@@ -90,10 +90,10 @@ def test_further_arrays_go_where_the_examples_go():
         assert part["weight"].tolist() == (part["x"][:, 0] * 10).tolist()
     with pytest.raises(
         DataError,
-        match=r"holdout: got \['x', 'y'\]; allowed: the arrays "
+        match=r"central: got \['x', 'y'\]; allowed: the arrays "
         r"\['weight', 'x', 'y'\]",
     ):
-        FederatedData(data.train, 2, holdout=client(0))
+        FederatedData(data.train, 2, central=client(0))
 
 
 def test_the_split_in_class_blocks_of_fedbc():
@@ -178,7 +178,7 @@ NAN = {"x": np.array([[0.0], [np.nan]]), "y": np.array([0, 1])}
         ),
         (([client(0)], 2, [client(5)]), r"test\[0\]\['y'\]: got '5 in row 0'"),
         (([client(0)], 2, [client()]), r"test: got '0 examples in all'; .* Use None"),
-        (([client(0)], 2, None, client(0, 7)), r"holdout\['y'\]: got '7 in row 1'"),
+        (([client(0)], 2, None, client(0, 7)), r"central\['y'\]: got '7 in row 1'"),
     ],
 )
 def test_bad_data_are_refused_naming_the_place(arguments, message):
@@ -270,9 +270,9 @@ def test_columns_are_those_of_the_first_frame():
     given = FederatedData(clients, 2, columns=["w", "h"])
     assert (given.columns, given.train[1]["x"].tolist()) == (("w", "h"), [[10.0, 1.0]])
     partitioned = FederatedData.partitioned(
-        frame, y, [[0, 1], [2]], classes=2, holdout={"x": other, "y": y}
+        frame, y, [[0, 1], [2]], classes=2, central={"x": other, "y": y}
     )
-    assert partitioned.holdout["x"].tolist() == frame.to_numpy().tolist()
+    assert partitioned.central["x"].tolist() == frame.to_numpy().tolist()
     data = FederatedData(clients, 2)
 
     def loss(w, examples):

@@ -443,7 +443,7 @@ def test_the_hub_is_asked_for_a_revision(hub, tmp_path):
         {"name": None, "revision": "abc123", "cache_dir": str(tmp_path)},
     )
     assert [split for _, split, _ in hub] == ["train", "test"]
-    assert (loaded.classes, loaded.sizes.tolist(), len(loaded.holdout["y"])) == (3, [3, 3], 2)
+    assert (loaded.classes, loaded.sizes.tolist(), len(loaded.central["y"])) == (3, [3, 3], 2)
     assert sorted(loaded.train[0]["x"][:, 0].tolist()) == pytest.approx([0, 1 / 255, 2 / 255])
 
 
@@ -481,7 +481,7 @@ def test_a_data_set_that_the_library_saved(tmp_path):
         assert [sorted(client["x"].tolist()) for client in found.train] == [
             [[0.0, 1.0], [2.0, 3.0]]
         ] * 3
-        assert (found.holdout is None) == (name == "one")
+        assert (found.central is None) == (name == "one")
 
 
 @pytest.mark.parametrize("split", [{"test": "test"}, {"test": "train"}, {"train": "validation"}])

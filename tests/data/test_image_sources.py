@@ -69,22 +69,22 @@ def test_mnist_keeps_the_official_test_set_apart(mnist_folder):
             client["x"][row], images[part[row]].reshape(784) / 255.0, rtol=1e-6
         )
     assert data.label_counts.sum(axis=0).tolist() == TRAIN_COUNTS
-    assert np.bincount(data.holdout["y"]).tolist() == TEST_COUNTS
+    assert np.bincount(data.central["y"]).tolist() == TEST_COUNTS
     assert data.test is None
-    assert data.holdout["x"].dtype == np.float32
-    assert (data.holdout["x"].min(), data.holdout["x"].max()) == (0.0, 1.0)
+    assert data.central["x"].dtype == np.float32
+    assert (data.central["x"].min(), data.central["x"].max()) == (0.0, 1.0)
 
 
 @pytest.mark.slow
 def test_examples_are_the_first_ones(mnist_folder):
     whole = mnist("index", 1, folder=mnist_folder)
     few = mnist("index", 3, folder=mnist_folder, examples=100)
-    assert (sum(few.sizes), len(few.holdout["y"])) == (100, 100)
+    assert (sum(few.sizes), len(few.central["y"])) == (100, 100)
     with np.load(mnist_folder / "mnist.npz") as file:
         first = file["x_train"][:100].reshape(100, 784) / np.float32(255)
     dealt = np.concatenate([client["x"] for client in few.train])
     assert sorted(map(bytes, dealt)) == sorted(map(bytes, first))
-    assert np.array_equal(few.holdout["y"], whole.holdout["y"][:100])
+    assert np.array_equal(few.central["y"], whole.central["y"][:100])
     assert sum(mnist("iid", 3, folder=mnist_folder, examples=10, merged=True).sizes) == 20
     with pytest.raises(
         InvalidInput,
@@ -109,7 +109,7 @@ def test_mnist_merged_is_dealt_out_whole(mnist_folder):
     )
     sizes = data.sizes + data.test_sizes
     assert (sizes[0], sizes[-1]) == (1222, 7486)  # FedBC, Table 5
-    assert data.holdout is None
+    assert data.central is None
     tested = sum(np.bincount(client["y"], minlength=10) for client in data.test)
     merged = np.add(TRAIN_COUNTS, TEST_COUNTS)
     assert (data.label_counts.sum(axis=0) + tested).tolist() == merged.tolist()

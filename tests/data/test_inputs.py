@@ -22,7 +22,7 @@ from fedax.data import (
     write_clients,
 )
 from fedax.examples.client_names import natural
-from fedax.tasks import classification, from_loss, with_held_back
+from fedax.tasks import classification, from_loss, with_unseen
 
 QUICK = settings(max_examples=25, deadline=None, database=None, derandomize=True)
 TYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i2", ">i4", ">i8", ">u4"]
@@ -69,10 +69,10 @@ def test_whole_numbers_arrive_as_they_are_or_are_refused(kind, data):
     assert held.tolist() == values.tolist()
 
 
-@pytest.mark.parametrize("part", ["clients", "test", "holdout", "validation"])
+@pytest.mark.parametrize("part", ["clients", "test", "central", "validation"])
 def test_numbers_beyond_32_bits_are_refused_in_every_part(part):
     good, bad = {"x": np.array([1, 2])}, {"x": np.array([1, 4_000_000_000])}
-    parts = {"clients": [good], part: bad if part == "holdout" else [bad]}
+    parts = {"clients": [good], part: bad if part == "central" else [bad]}
     with pytest.raises(
         DataError,
         match=r"4000000000 in row 1; allowed: whole numbers from "
@@ -151,7 +151,7 @@ def looked_up_words(w, examples):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lookup", [looked_up, taken_along, looked_up_words])
-@pytest.mark.parametrize("part", ["clients", "test", "holdout"])
+@pytest.mark.parametrize("part", ["clients", "test", "central"])
 @pytest.mark.parametrize(("item", "fits"), [(4, True), (5, False), (-1, False), (10**6, False)])
 def test_whole_numbers_are_checked_against_what_they_index(lookup, part, item, fits):
     params, good = (
@@ -159,7 +159,7 @@ def test_whole_numbers_are_checked_against_what_they_index(lookup, part, item, f
         {"x": np.ones(3, np.float32), "item": np.array([0, 1, 2])},
     )
     bad = good | {"item": np.array([0, item, 2])}
-    parts = {"clients": [good], part: bad if part == "holdout" else [bad]}
+    parts = {"clients": [good], part: bad if part == "central" else [bad]}
     if fits:
         assert from_loss(lookup, params, **parts).train.total == 3
         return
@@ -201,7 +201,7 @@ def test_tokens_are_those_of_the_vocabulary(token):
     for given_ in (
         FederatedData(bad, 5),
         FederatedData(data, 5, bad),
-        FederatedData(data, 5, holdout=bad[0]),
+        FederatedData(data, 5, central=bad[0]),
     ):
         with pytest.raises(
             DataError,
@@ -236,7 +236,7 @@ def test_images_are_compared_not_reshaped(shape):
         model(model.init(jax.random.key(0)), np.ones((3, *bad[0])))
 
 
-@pytest.mark.parametrize("part", ["test", "validation", "holdout"])
+@pytest.mark.parametrize("part", ["test", "validation", "central"])
 @QUICK
 @given(
     own=st.integers(1, 4),
@@ -250,7 +250,7 @@ def test_parts_have_the_shapes_of_the_training_examples(part, own, other, labels
 
     train = [{"x": np.ones((2, own)), "y": np.zeros((2, *form))}]
     given_ = {"x": np.ones((3, other)), "y": np.zeros((3, *labels))}
-    options = {part: given_ if part == "holdout" else [given_]}
+    options = {part: given_ if part == "central" else [given_]}
     if own == other and labels == form:
         assert from_loss(score, 0.0, train, **options).train.total == 2
         return
@@ -263,8 +263,8 @@ def test_parts_have_the_shapes_of_the_training_examples(part, own, other, labels
 
 
 def test_parts_get_the_types_of_the_training_examples():
-    task = from_loss(loss, 0.0, [[1.0, 2.0]], test=[[3, 4]], holdout=[5])
-    assert task.test.arrays["x"].dtype == task.holdout["x"].dtype == np.float32
+    task = from_loss(loss, 0.0, [[1.0, 2.0]], test=[[3, 4]], central=[5])
+    assert task.test.arrays["x"].dtype == task.central["x"].dtype == np.float32
     counts = from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"x": [3.0]}])
     assert counts.test.arrays["x"].dtype == np.int32
     with pytest.raises(
@@ -433,9 +433,9 @@ def test_names_go_with_clients(tmp_path):
     assert list(data.with_validation(0.4).names) == list("dcba")
     assert list(stored_clients(write_clients(tmp_path / "stored", data)).names) == list("dcba")
     task = classification(data, fedax.models.Softmax(2, 2))
-    parts = with_held_back(task, 0.5, seed=1)
-    assert sorted([*parts.names, *parts.held_back.names]) == list("abcd")
-    for half in (parts, parts.held_back):
+    parts = with_unseen(task, 0.5, seed=1)
+    assert sorted([*parts.names, *parts.unseen.names]) == list("abcd")
+    for half in (parts, parts.unseen):
         for k, name in enumerate(half.names):
             np.testing.assert_array_equal(
                 half.train.client(k)["x"], clients[name]["x"].astype(np.float32)

@@ -10,7 +10,7 @@ import fedax
 from fedax.core import DataError
 from fedax.data import FederatedData
 from fedax.data.sources.play import play
-from fedax.tasks import classification, with_held_back, with_validation
+from fedax.tasks import classification, with_unseen, with_validation
 
 QUICK = settings(max_examples=20, deadline=None, database=None, derandomize=True)
 
@@ -102,7 +102,7 @@ def test_validation_windows_of_plays_do_not_overlap_with_training(split, length,
     np.testing.assert_array_equal(
         with_validation(task, 0.3).validation.arrays["x"], parts.validation.arrays["x"]
     )
-    left = with_validation(with_held_back(task, 0.5), 0.3)
+    left = with_validation(with_unseen(task, 0.5), 0.3)
     assert not characters(left.train.arrays) & characters(left.validation.arrays)
 
 
@@ -155,12 +155,12 @@ def test_unseen_clients_share_nothing_with_those_that_are_trained_on(share, seed
     rng = np.random.default_rng(seed)
     own, common = rng.normal(size=(5, 6, 3)), rng.normal(size=(1, 3))
     clients = [{"x": np.concatenate([own[k % 5], common])} for k in range(10)]
-    parts = with_held_back(task_of(clients), share, seed)
-    assert not rows(parts.train) & rows(parts.held_back.train)
-    assert parts.train.clients + parts.held_back.train.clients == 10
-    assert parts.held_back.train.sizes.tolist() == [6] * parts.held_back.train.clients
+    parts = with_unseen(task_of(clients), share, seed)
+    assert not rows(parts.train) & rows(parts.unseen.train)
+    assert parts.train.clients + parts.unseen.train.clients == 10
+    assert parts.unseen.train.sizes.tolist() == [6] * parts.unseen.train.clients
     with pytest.raises(DataError, match="examples that no other client trains on"):
-        with_held_back(task_of([clients[0]] * 3), 0.3)
+        with_unseen(task_of([clients[0]] * 3), 0.3)
 
 
 def test_nothing_to_put_aside_is_said():

@@ -110,7 +110,7 @@ def test_every_option_reaches_the_data(name, data_folder):
             assert np.array_equal(
                 np.concatenate([client[key] for client in part]), ragged.arrays[key]
             )
-    assert (task.holdout, task.l2) == (direct.holdout, 0.25)
+    assert (task.central, task.l2) == (direct.central, 0.25)
     assert tasks.make_task("synthetic", clients=2, test_fraction=0).test is None
 
 

@@ -64,12 +64,12 @@ def test_images(name, rate, data_folder):
     federated = getattr(data, name)("iid", clients=50, folder=needed(data_folder, name))
     train, test = COUNTS[name]
     assert federated.label_counts.sum(axis=0).tolist() == train
-    assert np.bincount(federated.holdout["y"]).tolist() == test
+    assert np.bincount(federated.central["y"]).tolist() == test
     assert federated.sizes.tolist() == [sum(train) // 50] * 50
     x = federated.train[0]["x"]
     assert (x.shape[1], x.min(), x.max()) == (3072 if name == "cifar10" else 784, 0, 1)
-    holdout = {key: values[:500] for key, values in federated.holdout.items()}
-    few = data.FederatedData(federated.train[:3], 10, holdout=holdout)
+    central = {key: values[:500] for key, values in federated.central.items()}
+    few = data.FederatedData(federated.train[:3], 10, central=central)
     before, after = one_round(tasks.classification(few, fedax.models.Softmax(x.shape[1], 10)), rate)
     assert before == pytest.approx(np.log(10), rel=0.2)  # the starting point is not zero
     assert after < before - 0.02
@@ -149,7 +149,7 @@ def test_idx_files_stand_in_for_the_archive(data_folder, tmp_path):
     )
     assert all(
         np.array_equal(a["x"], b["x"])
-        for a, b in zip((*one.train, one.holdout), (*other.train, other.holdout))
+        for a, b in zip((*one.train, one.central), (*other.train, other.central))
     )
     (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte: got 'no file at"):
@@ -194,7 +194,7 @@ def test_official_cifar_batches(tmp_path, monkeypatch):
     federated = data.cifar10("index", clients=2, folder=tmp_path, split="in_order")
     x = np.concatenate([client["x"] for client in federated.train])
     np.testing.assert_allclose(x.reshape(-1, 32, 32, 3) * 255, images[:50], atol=1e-3)
-    assert federated.holdout["y"].tolist() == labels[50:].tolist()
+    assert federated.central["y"].tolist() == labels[50:].tolist()
     batch = folder / "data_batch_3.bin"
     batch.write_bytes(batch.read_bytes()[:-1])
     with pytest.raises(

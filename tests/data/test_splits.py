@@ -11,7 +11,7 @@ import fedax
 from fedax import observe
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData
-from fedax.tasks import classification, make_task, with_held_back, with_validation
+from fedax.tasks import classification, make_task, with_unseen, with_validation
 from marks import slow
 
 
@@ -54,19 +54,19 @@ def test_tasks_and_data_are_split_alike():
     assert one.validation.sizes.tolist() == [4, 2]
 
 
-def test_clients_that_are_held_back_take_no_part():
+def test_clients_that_are_unseen_take_no_part():
     task = fedax.tasks.from_loss(
         square, 0.0, clients=numbered([2, 3, 4, 5, 6]), test=numbered([1, 0, 1, 1, 1])
     )
-    parts = with_held_back(task, 0.4, seed=2)
-    own, away = rows(parts.train), rows(parts.held_back.train)
+    parts = with_unseen(task, 0.4, seed=2)
+    own, away = rows(parts.train), rows(parts.unseen.train)
     assert (len(own), len(away)) == (3, 2)
     assert sorted(own + away, key=min) == rows(task.train)
     tests = dict(zip(map(tuple, rows(task.train)), rows(task.test), strict=True))
-    assert rows(parts.held_back.test) == [tests[tuple(client)] for client in away]
+    assert rows(parts.unseen.test) == [tests[tuple(client)] for client in away]
     assert (
-        with_held_back(task, 0.01).held_back.train.clients,
-        with_held_back(task, 0.99).train.clients,
+        with_unseen(task, 0.01).unseen.train.clients,
+        with_unseen(task, 0.99).train.clients,
     ) == (1, 1)
 
 
@@ -81,8 +81,8 @@ def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
         square, 0.0, clients=[[1.0, 3.0], [5.0], [-2.0, 0.0]], test=[[1.0, 2.0], [7.0], []]
     )
     for seed in (0, 1):
-        parts = with_held_back(task, 0.6, seed)
-        watch = [observe.HeldBack("loss", steps=3), observe.TrainLoss()]
+        parts = with_unseen(task, 0.6, seed)
+        watch = [observe.Unseen("loss", steps=3), observe.TrainLoss()]
         options = {
             "solver": fedax.SGD(0.5),
             "schedule": fedax.Schedule(batch_size="full"),
@@ -91,19 +91,17 @@ def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
         }
         history = fedax.run(fedax.FedAvg(), parts, observe=watch, **options)
         w, expected = float(history.params), []
-        for train, test in zip(
-            rows(parts.held_back.train), rows(parts.held_back.test), strict=True
-        ):
+        for train, test in zip(rows(parts.unseen.train), rows(parts.unseen.test), strict=True):
             mean = np.mean(train)
             for start in (w, mean + 0.5**3 * (w - mean)):
                 expected.append(np.mean((start - np.array(test)) ** 2 / 2) if test else np.nan)
         before, after = np.array(expected).reshape(-1, 2).T
-        np.testing.assert_allclose(history.metrics["held_back_loss_each"][-1], before, rtol=1e-12)
+        np.testing.assert_allclose(history.metrics["unseen_loss_each"][-1], before, rtol=1e-12)
         np.testing.assert_allclose(
-            history.metrics["held_back_loss_adapted_each"][-1], after, rtol=1e-12
+            history.metrics["unseen_loss_adapted_each"][-1], after, rtol=1e-12
         )
         np.testing.assert_allclose(
-            history.last("held_back_loss_adapted"), np.nanmean(after), rtol=1e-12
+            history.last("unseen_loss_adapted"), np.nanmean(after), rtol=1e-12
         )
         alone = fedax.run(
             fedax.FedAvg(), fedax.tasks.from_loss(square, 0.0, clients=rows(parts.train)), **options
@@ -130,10 +128,10 @@ def test_validation_losses_are_means_over_all_examples():
 
 
 def test_every_task_by_name_has_the_splits():
-    task = make_task("digits", clients=5, validation=0.5, held_back=0.2, seed=3)
-    assert (task.train.clients, task.held_back.train.clients) == (4, 1)
+    task = make_task("digits", clients=5, validation=0.5, unseen=0.2, seed=3)
+    assert (task.train.clients, task.unseen.train.clients) == (4, 1)
     assert (
-        task.train.total + task.validation.total + task.held_back.train.total
+        task.train.total + task.validation.total + task.unseen.train.total
         == make_task("digits", seed=3).train.total
     )
 
@@ -142,7 +140,7 @@ def test_every_task_by_name_has_the_splits():
     ("make", "words"),
     [
         (lambda: make_task("digits", validation=1.0), r"digits\(validation=\.\.\.\): got 1.0"),
-        (lambda: make_task("digits", held_back=-0.1), r"digits\(held_back=\.\.\.\): got -0.1"),
+        (lambda: make_task("digits", unseen=-0.1), r"digits\(unseen=\.\.\.\): got -0.1"),
         (
             lambda: make_task("digits", validation=0.2, frozen=True, flip=True),
             "cropped and flipped too",
@@ -150,17 +148,17 @@ def test_every_task_by_name_has_the_splits():
         (lambda: make_task("digits", params=3), "the path of a file"),
         (lambda: make_task("digits", validation="some"), "got 'some'"),
         (lambda: make_task("digits", valdation=0.2), "Did you mean 'validation'"),
-        (lambda: with_held_back(make_task("digits", clients=1), 0.5), "one client only"),
+        (lambda: with_unseen(make_task("digits", clients=1), 0.5), "one client only"),
         (
             lambda: with_validation(make_task("digits", validation=0.1), 0.1),
             "already has validation",
         ),
-        (lambda: observe.HeldBack().check(make_task("digits")), "without clients held back"),
+        (lambda: observe.Unseen().check(make_task("digits")), "without unseen clients"),
         (
             lambda: observe.ValidationLoss().check(make_task("digits")),
             "without validation examples",
         ),
-        (lambda: observe.HeldBack(steps=0), r"HeldBack\(steps=\.\.\.\): got 0"),
+        (lambda: observe.Unseen(steps=0), r"Unseen\(steps=\.\.\.\): got 0"),
     ],
 )
 def test_bad_splits_are_refused(make, words):

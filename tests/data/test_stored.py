@@ -24,16 +24,16 @@ def test_what_is_written_comes_back(tmp_path):
         list(people(9)),
         [*people(8, seed=1), {"x": np.zeros((0, 3)), "y": np.zeros(0, int)}],
     )
-    holdout = {"x": np.ones((2, 3)), "y": [0, 2]}
-    folder = write_clients(tmp_path / "a", iter(train), 3, test=iter(test), holdout=holdout)
-    data, plain = stored_clients(folder), FederatedData(train, 3, test, holdout)
+    central = {"x": np.ones((2, 3)), "y": [0, 2]}
+    folder = write_clients(tmp_path / "a", iter(train), 3, test=iter(test), central=central)
+    data, plain = stored_clients(folder), FederatedData(train, 3, test, central)
     assert (data.name, data.clients, data.classes) == ("a", 9, 3)
     for part in ("train", "test"):
         for mine, own in zip(getattr(data, part), getattr(plain, part), strict=True):
             assert isinstance(mine["x"], np.memmap) or not len(mine["x"])
             np.testing.assert_array_equal(mine["x"], canonical(own["x"]))
             np.testing.assert_array_equal(mine["y"], own["y"])
-    np.testing.assert_array_equal(data.holdout["x"], holdout["x"])
+    np.testing.assert_array_equal(data.central["x"], central["x"])
     assert data.label_counts.tolist() == plain.label_counts.tolist()
 
 
@@ -178,12 +178,12 @@ def test_columns_of_frames_are_matched_across_blocks_and_parts(tmp_path, monkeyp
         [{"x": f[order], "y": [0] * len(f)} for f in frames] for order in (["h", "w"], ["w", "h"])
     ]
     clients = [parts[0][0], parts[1][1]]
-    folder = write_clients(tmp_path / "a", clients, 2, test=parts[1], holdout=parts[1][0])
+    folder = write_clients(tmp_path / "a", clients, 2, test=parts[1], central=parts[1][0])
     data = stored_clients(folder)
     assert data.columns == ("h", "w")
     assert [client["x"].tolist() for client in data.train] == [[[1, 10], [2, 20]], [[1, 10]]]
     assert [client["x"].tolist() for client in data.test] == [[[1, 10], [2, 20]], [[1, 10]]]
-    assert data.holdout["x"].tolist() == [[1, 10], [2, 20]]
+    assert data.central["x"].tolist() == [[1, 10], [2, 20]]
 
 
 def test_validation_columns_and_categories_come_back(tmp_path):

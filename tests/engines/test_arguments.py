@@ -42,7 +42,7 @@ WRONG = {
     "test part": "FederatedData([{'x': [[1]], 'y': [0]}], 2, test=3)",
     "validation part": "FederatedData([{'x': [[1]], 'y': [0]}], 2, validation=3)",
     "share": "fedax.tasks.with_validation(task, 'a')",
-    "holdout": "FederatedData([{'x': [[1]], 'y': [0]}], 2, holdout=3)",
+    "central": "FederatedData([{'x': [[1]], 'y': [0]}], 2, central=3)",
 }
 ADVICE = {
     "fedax.run(fedax.FedAvg, task)": "Write FedAvg(), with parentheses.",
@@ -53,7 +53,7 @@ ADVICE = {
     "run_grid([algorithm], task, schedule=[...]).",
     "fedax.run(fedax.FedAvg(), task, solver=0.1)": "Write fedax.SGD(0.1).",
     "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TestLoss()])": (
-        "Make the task with test=[...], the examples of each client, or holdout={...}, a global "
+        "Make the task with test=[...], the examples of each client, or central={...}, a global "
         "set."
     ),
     "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.ClientAccuracy()])": (

@@ -183,7 +183,7 @@ OTHERS = {
     "dropout": [{"task": task_with(dropped(rate))} for rate in (0.1, 0.2)],
     "removed stop": [{"stop": fedax.Divergence(1.0, 5)}, {}],
     "observer": [
-        {"observers": [fedax.observe.HoldoutScore(name)]} for name in ("accuracy", "loss")
+        {"observers": [fedax.observe.CentralScore(name)]} for name in ("accuracy", "loss")
     ],
 }
 

@@ -405,28 +405,28 @@ def test_padding_that_a_loss_does_not_see_is_refused():
 
 
 def unseen_client(loss):
-    """A task whose clients have 4 examples each, and one held back that has 5."""
+    """A task whose clients have 4 examples each, and one unseen one that has 5."""
     even = [{name: rows[:4] for name, rows in CLIENTS[k].items()} for k in (0, 1)]
     odd = CLIENTS[2]
-    taking_part, held_back = (
+    taking_part, unseen = (
         fedax.tasks.from_loss(loss, START, clients, state=STATE, test=clients)
         for clients in (even, [odd])
     )
-    return dataclasses.replace(taking_part, held_back=held_back)
+    return dataclasses.replace(taking_part, unseen=unseen)
 
 
 @pytest.mark.parametrize("engine", ["in turn", "eager"])
-def test_padding_of_clients_held_back_is_refused_too(engine):
+def test_padding_of_clients_unseen_is_refused_too(engine):
     """They adapt in minibatches of 4 and 1, and three padded rows would be in the statistics."""
     settings = {
         "solver": fedax.SGD(RATE),
         "schedule": SCHEDULE,
         "engine": ENGINES[engine],
-        "observe": [fedax.observe.HeldBack("loss", steps=2)],
+        "observe": [fedax.observe.Unseen("loss", steps=2)],
         "rounds": 0,
     }
     with pytest.raises(
-        InvalidInput, match=r"got 4, with which some minibatches of clients held back are shorter"
+        InvalidInput, match=r"got 4, with which some minibatches of unseen clients are shorter"
     ):
         fedax.run(fedax.FedAvg(), unseen_client(without_mask), **settings)
     # without local steps nothing is padded
@@ -438,7 +438,7 @@ def test_padding_of_clients_held_back_is_refused_too(engine):
     for rows in (slice(0, 4), slice(4, 5)):
         w, scale, running = step(w, scale, running, x[rows], y[rows])
     expected = (((x - running) * scale @ w - y) ** 2 / 2).mean()
-    np.testing.assert_allclose(masked.last("held_back_loss_adapted"), expected, rtol=1e-10)
+    np.testing.assert_allclose(masked.last("unseen_loss_adapted"), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -552,10 +552,10 @@ def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local", "frozen"])
-def test_clients_held_back_adapt_the_state_too(policy):
+def test_clients_unseen_adapt_the_state_too(policy):
     """Two steps from the global model and its state, on the client's own examples; then the
     client's running mean is its own."""
-    whole = fedax.tasks.with_held_back(task(policy, test=CLIENTS), 0.3)
+    whole = fedax.tasks.with_unseen(task(policy, test=CLIENTS), 0.3)
     options = {
         "solver": fedax.SGD(RATE),
         "schedule": SCHEDULE,
@@ -563,9 +563,9 @@ def test_clients_held_back_adapt_the_state_too(policy):
         "rounds": 1,
     }
     found = fedax.run(
-        fedax.FedAvg(), whole, observe=[fedax.observe.HeldBack("loss", steps=2)], **options
+        fedax.FedAvg(), whole, observe=[fedax.observe.Unseen("loss", steps=2)], **options
     )
-    own = {name: np.asarray(values) for name, values in whole.held_back.train.client(0).items()}
+    own = {name: np.asarray(values) for name, values in whole.unseen.train.client(0).items()}
     mean = STATE["mean"]
     if policy == "average":
         mean = np.asarray(found.model_state["mean"])
@@ -578,8 +578,8 @@ def test_clients_held_back_adapt_the_state_too(policy):
     if policy == "frozen":
         adapted = (*adapted[:2], mean)
     for name, (w, scale, running) in (
-        ("held_back_loss", (*model, mean)),
-        ("held_back_loss_adapted", adapted),
+        ("unseen_loss", (*model, mean)),
+        ("unseen_loss_adapted", adapted),
     ):
         expected = (((own["x"] - running) * scale @ w - own["y"]) ** 2 / 2).mean()
         np.testing.assert_allclose(found.metrics[name][-1], expected, rtol=1e-10)

@@ -120,11 +120,11 @@ def test_every_engine_takes_files(data, folder):
 
 
 @pytest.mark.slow
-def test_own_models_validation_and_held_back_clients_read_from_the_host(data):
-    task = fedax.tasks.with_held_back(fedax.tasks.with_validation(task_of(data), 0.2), 0.25)
+def test_own_models_validation_and_unseen_clients_read_from_the_host(data):
+    task = fedax.tasks.with_unseen(fedax.tasks.with_validation(task_of(data), 0.2), 0.25)
     observed = (
         fedax.observe.ClientAccuracy(personal=True),
-        fedax.observe.HeldBack(),
+        fedax.observe.Unseen(),
         fedax.observe.ValidationLoss(),
     )
     runs = [

@@ -77,7 +77,7 @@ def test_observers_means_are_exact_to_a_few_roundings():
         values = np.random.default_rng(0).uniform(0, 1, 1_000_000).astype(np.float32)
         train = Ragged({"x": values}, np.arange(len(values) + 1, dtype=np.int32), len(values), 1)
         task = Task(
-            start=lambda key: jnp.zeros(1), loss=_linear, train=train, holdout={"x": values}
+            start=lambda key: jnp.zeros(1), loss=_linear, train=train, central={"x": values}
         )
         watch = [fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.Dissimilarity()]
         seen = fedax.run(

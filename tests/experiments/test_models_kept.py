@@ -298,7 +298,7 @@ def examples(seed):
 def task(policy: str = "average"):
     clients = [examples(k) for k in range(3)]
     return fedax.tasks.from_flax(
-        Net, loss, clients, test=clients, holdout=examples(1), state_policy=policy
+        Net, loss, clients, test=clients, central=examples(1), state_policy=policy
     )
 """
 NORMED_EXPERIMENT = """
@@ -335,7 +335,7 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     (seen,) = (record.metrics["test_accuracy"][-1] for record in directory.runs.values())
     kept = tmp_path / "a" / "models" / "0000.safetensors"
     arguments = (directory.path, "--trust-code", "--split")
-    assert accuracy_of(*arguments, "holdout") == pytest.approx(seen)
+    assert accuracy_of(*arguments, "central") == pytest.approx(seen)
     for name in ("m.safetensors", "m.npz"):
         assert call("export", directory.path, "--out", name).exit_code == 0
         arrays = fedax.load_params(name)
@@ -346,7 +346,7 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     assert started.runs[0].metrics["test_accuracy"][0] == pytest.approx(seen)
     state = ("norm.mean.value", "norm.var.value")
     fedax.save_params({name: a for name, a in arrays.items() if name not in state}, kept)
-    result = call("predict", *arguments, "holdout")
+    result = call("predict", *arguments, "central")
     assert result.exit_code == 2
     assert "without the model's state" in result.stderr
 

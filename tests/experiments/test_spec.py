@@ -29,7 +29,7 @@ def test_a_plan_has_everything_that_a_run_needs():
     assert plan.arguments["schedule"].cohort == 2
     assert plan.arguments["solver"].learning_rate == 0.05
     names = [type(observer).__name__ for observer in plan.arguments["observe"]]
-    assert names == ["TrainLoss", "HoldoutScore", "HoldoutScore", "ClientAccuracy"]
+    assert names == ["TrainLoss", "CentralScore", "CentralScore", "ClientAccuracy"]
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)

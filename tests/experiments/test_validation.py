@@ -101,8 +101,8 @@ def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkey
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1 + 3 * 4)
 
 
-EARLY = TINY.replace("alpha = 1.0", "alpha = 1.0\nvalidation = 0.3\nheld_back = 0.25").replace(
-    "rounds = 2", "rounds = 30\nheld_back_steps = 2"
+EARLY = TINY.replace("alpha = 1.0", "alpha = 1.0\nvalidation = 0.3\nunseen = 0.25").replace(
+    "rounds = 2", "rounds = 30\nunseen_steps = 2"
 )
 EARLY = EARLY.replace("learning_rate = 0.05", "learning_rate = 3.0").replace(
     "cohort = 2", "cohort = 3"
@@ -120,7 +120,7 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
     for record in straight.records:
         best = int(np.argmin(record.metrics["validation_loss"]))
         assert record.rounds[-1] - record.rounds[best] == 2
-        assert record.metrics["held_back_accuracy_adapted"].shape == record.rounds.shape
+        assert record.metrics["unseen_accuracy_adapted"].shape == record.rounds.shape
     assert "stopped" in (straight.path / "summary.json").read_text()
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(EARLY), tmp_path / "b", Crash(2))
@@ -147,8 +147,8 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
         ),
         (EARLY + "patiense = 3", "Did you mean 'patience'"),
         (EARLY.replace("patience = 2", "patience = 0"), "early_stopping.patience: got 0"),
-        (EARLY.replace("held_back_steps = 2", "held_back_steps = 0"), "held_back_steps: got 0"),
-        (EARLY.replace("held_back = 0.25", "held_back = 2"), "got 2; allowed: numbers in"),
+        (EARLY.replace("unseen_steps = 2", "unseen_steps = 0"), "unseen_steps: got 0"),
+        (EARLY.replace("unseen = 0.25", "unseen = 2"), "got 2; allowed: numbers in"),
     ],
 )
 def test_bad_sections_are_refused(text, words):

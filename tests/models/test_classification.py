@@ -90,7 +90,7 @@ def test_tasks_of_equal_models_have_equal_static_parts():
 def test_a_task_holds_what_was_given():
     empty = {"x": np.zeros((0, 4)), "y": np.zeros(0, int)}
     one = {"x": np.full((1, 4), 2.0), "y": np.array([1])}
-    task = classification(data(test=[empty, one], holdout=one), MLP((4, 8, 3)), l2=0.5, name="mine")
+    task = classification(data(test=[empty, one], central=one), MLP((4, 8, 3)), l2=0.5, name="mine")
     assert (task.name, task.l2, task.train.sizes.tolist(), task.test.sizes.tolist()) == (
         "mine",
         0.5,
@@ -247,7 +247,7 @@ def test_labels_that_are_no_class_are_refused_in_every_part(function, start, cla
             {"train": wrong},
             {"train": train, "test": wrong},
             {"train": train, "validation": wrong},
-            {"train": train, "holdout": dict(wrong.arrays)},
+            {"train": train, "central": dict(wrong.arrays)},
         ):
             message = rf"^Task\({field}=\.\.\.\): got the label {label}; {allowed}\. Number classes"
             with pytest.raises(DataError, match=message):

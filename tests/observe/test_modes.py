@@ -113,7 +113,7 @@ def test_contradictory_directions_are_refused():
     for options in (
         {"keep_best": "test_accuracy", "mode": "min"},
         {"stop": fedax.EarlyStopping("test_accuracy", mode="min")},
-        {"observe": [observe.HoldoutScore("accuracy", mode="min")]},
+        {"observe": [observe.CentralScore("accuracy", mode="min")]},
         {"keep_best": "test_accuracy", "mode": "up"},
         {"mode": "max"},
     ):
@@ -152,15 +152,15 @@ def test_the_worst_tenth_of_a_loss_is_the_highest():
 @pytest.mark.parametrize(
     "observers",
     [
-        [observe.TestLoss(), observe.HoldoutScore("loss")],
+        [observe.TestLoss(), observe.CentralScore("loss")],
         [observe.SetMetric("a", lambda y, p: 0.0), observe.SetMetric("a", lambda y, p: 1.0)],
-        [observe.HeldBack(steps=1), observe.HeldBack(steps=2)],
+        [observe.Unseen(steps=1), observe.Unseen(steps=2)],
     ],
     ids=["equal", "host", "parameters"],
 )
 @pytest.mark.parametrize("engine", [ONE["engine"], fedax.Eager()], ids=["simulation", "eager"])
 def test_two_metrics_of_one_name_are_refused(observers, engine):
-    task = fedax.tasks.with_held_back(fedax.tasks.digits(clients=6), 0.34)
+    task = fedax.tasks.with_unseen(fedax.tasks.digits(clients=6), 0.34)
     with pytest.raises(InvalidInput, match="one metric of each name"):
         fedax.run(fedax.FedAvg(), task, rounds=0, observe=observers, **ONE | {"engine": engine})
 
@@ -191,14 +191,14 @@ def test_claims_and_tables_use_the_direction_that_a_run_states():
         fedax.FedAvg(),
         line(**WITH_RECALL, modes={"recall": "max"}),
         rounds=3,
-        observe=[observe.HoldoutScore("recall")],
+        observe=[observe.CentralScore("recall")],
         **ONE,
     )
     low = fedax.run(
         fedax.FedAvg(),
         line(**WITH_RECALL),
         rounds=1,
-        observe=[observe.HoldoutScore("recall")],
+        observe=[observe.CentralScore("recall")],
         **ONE,
     )
     records = [Record.of(history, task="T", label="A", seed=s) for s in (0, 1)]
@@ -222,7 +222,7 @@ def test_claims_that_rank_nothing_need_no_direction():
         fedax.FedAvg(),
         line(**WITH_RECALL),
         rounds=1,
-        observe=[observe.HoldoutScore("recall")],
+        observe=[observe.CentralScore("recall")],
         **ONE,
     )
     results = Results([Record.of(low, task="T", label="A", seed=s) for s in (0, 1)])

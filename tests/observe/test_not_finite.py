@@ -65,7 +65,7 @@ def test_means_over_clients_with_one_that_is_not_finite(engine, personal, score)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "_adapted"])
-def test_clients_held_back_that_are_not_finite(ending):
+def test_clients_unseen_that_are_not_finite(ending):
     clients = [np.array([[1.0 + k, 0.0]]) for k in range(4)]
     tests = [np.array([[1.5 + k, float(k == 3)]]) for k in range(4)]
     task = fedax.tasks.from_loss(
@@ -74,15 +74,15 @@ def test_clients_held_back_that_are_not_finite(ending):
         clients=clients,
         test=tests,
     )
-    parts = [fedax.tasks.with_held_back(task, 0.5, seed=seed) for seed in range(20)]
-    bad = [bool(np.asarray(part.held_back.test.arrays["x"])[:, 1].any()) for part in parts]
+    parts = [fedax.tasks.with_unseen(task, 0.5, seed=seed) for seed in range(20)]
+    bad = [bool(np.asarray(part.unseen.test.arrays["x"])[:, 1].any()) for part in parts]
     for expected in (True, False):
         held = parts[bad.index(expected)]
         seen = fedax.run(
-            fedax.FedAvg(), held, rounds=0, observe=[observe.HeldBack("loss")], **ONE
+            fedax.FedAvg(), held, rounds=0, observe=[observe.Unseen("loss")], **ONE
         ).metrics
-        assert np.isfinite(seen[f"held_back_loss{ending}"][0]) != expected
-        assert np.isfinite(seen[f"held_back_loss{ending}_each"][0]).all() != expected
+        assert np.isfinite(seen[f"unseen_loss{ending}"][0]) != expected
+        assert np.isfinite(seen[f"unseen_loss{ending}_each"][0]).all() != expected
 
 
 def test_accuracy_of_a_model_that_is_not_a_number():

@@ -70,14 +70,14 @@ def test_larger_examples_pass_in_smaller_pieces():
     assert (width(60), width(28, 28), width(32, 32, 3), width(60, count=9)) == (256, 167, 64, 9)
 
 
-def scored(test, holdout=None):
+def scored(test, central=None):
     """A model that says 1; its score is whether the example is below it."""
     return fedax.tasks.from_loss(
         lambda w, x: (w - x) ** 2,
         1.0,
         clients=[[0.0] * n for n in (3, 1, 5, 2)],
         test=test,
-        holdout=holdout,
+        central=central,
         scores={"accuracy": lambda w, x: (x < w).astype(w.dtype)},
     )
 
@@ -101,7 +101,7 @@ def test_client_accuracy_by_hand(monkeypatch):
 def test_a_global_test_set_comes_first():
     history = fedax.run(
         fedax.FedAvg(),
-        scored([[2.0]] * 4, holdout=[0.0, 0.0, 2.0, 0.0]),
+        scored([[2.0]] * 4, central=[0.0, 0.0, 2.0, 0.0]),
         rounds=0,
         observe=[fedax.observe.TestAccuracy()],
     )
@@ -118,7 +118,7 @@ def test_an_unknown_score_is_refused():
             fedax.FedAvg(),
             scored([[2.0]] * 4),
             rounds=0,
-            observe=[fedax.observe.HoldoutScore("acuracy")],
+            observe=[fedax.observe.CentralScore("acuracy")],
         )
 
 
@@ -130,7 +130,7 @@ def test_consensus_and_node_accuracy():
         lambda w, x: (w - x) ** 2 / 2,
         9.0,
         clients=[[0.0], [1.0], [4.0]],
-        holdout=[0.0, 1.0, 2.0, 3.0],
+        central=[0.0, 1.0, 2.0, 3.0],
         scores={"accuracy": lambda w, x: (x < w).astype(w.dtype)},
     )
     watch = [fedax.observe.Consensus(), fedax.observe.NodeAccuracy(), fedax.observe.TestAccuracy()]

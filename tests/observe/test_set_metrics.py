@@ -92,7 +92,7 @@ def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
 def test_two_classes_by_the_margin():
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(20, 3)), "y": rng.integers(0, 2, 20)} for _ in range(2)]
-    task = logistic(fedax.data.FederatedData(clients, classes=2, holdout=clients[0]))
+    task = logistic(fedax.data.FederatedData(clients, classes=2, central=clients[0]))
     session = fedax.start(fedax.FedAvg(), task, params=np.array([1.0, -2.0, 0.5]))
     seen = session.observe(session.init(), observe.AUC(), observe.F1(average="binary"))
     margin = clients[0]["x"] @ [1.0, -2.0, 0.5]
@@ -120,14 +120,14 @@ def test_tasks_without_predictions_are_refused():
         "loss": lambda w, e: (w - e["y"]) ** 2,
         "params": 0.0,
         "clients": [{"y": np.ones(2)}],
-        "holdout": {"y": np.ones(2)},
+        "central": {"y": np.ones(2)},
     }
     with pytest.raises(InvalidInput, match="no predictions"):
         observe.AUC().check(fedax.tasks.from_loss(**labelled))
     flat = fedax.tasks.from_loss(**labelled, predict=lambda w, e: w * e["y"])
     with pytest.raises(InvalidInput, match=r"predictions of shape \(3,\)"):
         observe.AUC().check(flat)
-    several = {name: {"y": np.ones((2, 3))} for name in ("holdout", "clients")} | {
+    several = {name: {"y": np.ones((2, 3))} for name in ("central", "clients")} | {
         "loss": lambda w, e: w * e["y"][:, 0]
     }
     several |= {"clients": [several["clients"]], "predict": lambda w, e: w * e["y"]}
@@ -185,11 +185,11 @@ def test_predictions_of_one_column_are_refused(kind):
         watched(task, kind())
 
 
-@pytest.mark.parametrize("split", ["train", "test", "holdout"])
+@pytest.mark.parametrize("split", ["train", "test", "central"])
 @pytest.mark.parametrize("kind", OF_CLASSES)
 @pytest.mark.parametrize(("low", "label"), [(-1, "-1"), (1, "2"), (0.5, "1.5")])
 def test_labels_that_are_no_columns_of_the_predictions_are_refused(kind, low, label, split):
-    name = "global test" if split == "holdout" else split
+    name = "global test" if split == "central" else split
     message = rf"got the label {label} among the {name} examples; allowed: labels y from 0 to 1"
     with pytest.raises(InvalidInput, match=f"^observe {kind.__name__}: {message}"):
         kind(split=split).check(two_classes(both, low))

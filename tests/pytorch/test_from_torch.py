@@ -313,7 +313,7 @@ def test_data_sets_are_read_as_arrays():
     arrays = [{"x": x[:3].numpy(), "y": y[:3].numpy()}, {"x": x[3:].numpy(), "y": y[3:].numpy()}]
     found = [
         run(
-            fedax.tasks.from_torch(net, cross_entropy, clients, test=clients, holdout=clients[0]), 2
+            fedax.tasks.from_torch(net, cross_entropy, clients, test=clients, central=clients[0]), 2
         )
         for clients in (sets, arrays)
     ]

@@ -236,7 +236,7 @@ def test_scores_named_after_accuracy_are_no_percentages():
         modes={"accuracy_loss": "min"},
         test=[np.arange(3.0), np.ones(2)],
     )
-    observe = [fedax.observe.HoldoutScore(score) for score in task.scores]
+    observe = [fedax.observe.CentralScore(score) for score in task.scores]
     history = fedax.run(fedax.FedAvg(), task, rounds=2, observe=observe)
     head, row = str(fedax.table({"FedAvg": [history]})).splitlines()[1:3]
     assert head.split("  ")[-2:] == ["Test accuracy (%)", "Test accuracy loss"]

@@ -188,9 +188,9 @@ def test_data_print_short():
     assert ["clients", "5"] in [line.split() for line in lines]
     assert not any("object at 0x" in line for line in lines)
     one = fedax.data.FederatedData(
-        [{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, holdout={"x": [[2.0]], "y": [1]}
+        [{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, central={"x": [[2.0]], "y": [1]}
     )
     assert repr(one).splitlines()[-2:] == [
-        "  global test set    1 examples",
+        "  central test set    1 examples",
         "  arrays             x: float64[1], y: int32",
     ]

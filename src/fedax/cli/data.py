@@ -136,11 +136,11 @@ def _describe_examples(federated: FederatedData) -> Group:
     # of each client, the labels that occur
     labels_per_client = (federated.label_counts > 0).sum(axis=1)
     client_tests = int(federated.test_sizes.sum())
-    holdout = 0 if federated.holdout is None else len(federated.holdout["y"])
+    central = 0 if federated.central is None else len(federated.central["y"])
     lines = {
         "clients": str(federated.clients),
         "training examples": f"{int(federated.sizes.sum()):,}",
-        "test examples": f"{client_tests:,} with the clients, {holdout:,} global",
+        "test examples": f"{client_tests:,} with the clients, {central:,} global",
         "training examples of a client": _format_spread(federated.sizes),
         "labels of a client": _format_spread(labels_per_client),
         "arrays of an example": ", ".join(

@@ -19,7 +19,7 @@ def predict(
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Examples of the task: train, validation, test, holdout or held_back."),
+        typer.Option(help="Examples of the task: train, validation, test, central or unseen."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File for the table.", show_default="the terminal")

@@ -61,7 +61,7 @@ class Task(eqx.Module):
         scores: further per-example quantities by name, of the same signature, such as
             `{"accuracy": ...}`.
         test: the clients' test examples, in the same client order (a client may have none).
-        holdout: a global test set; by default the union of the clients' test examples.
+        central: a central test set; by default the union of the clients' test examples.
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported
             example losses). At least 0.
         modes: of scores, `"max"` where more is better and `"min"` where less is; of the loss less
@@ -73,8 +73,8 @@ class Task(eqx.Module):
         validation: the clients' examples for choices made while training, such as among the
             settings of a grid; in the same client order (a client may have none). They are no part
             of `train`. See `fedax.tasks.with_validation`.
-        held_back: a task of the same model and loss whose clients never take part; see
-            `fedax.tasks.with_held_back`.
+        unseen: a task of the same model and loss whose clients never take part; see
+            `fedax.tasks.with_unseen`.
         frozen: the model's pytree with the leaves that are not trained, and None in the place of
             the trained ones. They are neither sent nor differentiated nor copied for each client.
             None if all are trained.
@@ -103,12 +103,12 @@ class Task(eqx.Module):
     train: Ragged
     scores: dict[str, PerExample] = eqx.field(static=True, default_factory=dict)
     test: Ragged | None = None
-    holdout: dict[str, Array | np.ndarray] | None = None
+    central: dict[str, Array | np.ndarray] | None = None
     l2: float = eqx.field(static=True, default=0.0)
     name: str = eqx.field(static=True, default="task")
     predictor: PerExample | None = eqx.field(static=True, default=None)
     validation: Ragged | None = None
-    held_back: "Task | None" = None
+    unseen: "Task | None" = None
     frozen: PyTree = None
     state: PyTree = None
     state_policy: str = eqx.field(static=True, default="average")
@@ -148,8 +148,8 @@ class Task(eqx.Module):
                 f"{len(self.names)} names",
                 f"{self.train.clients}, one for each client",
             )
-        if self.holdout is not None and not rows_of(self.holdout, "holdout"):
-            raise DataError.found("holdout", "0 examples", "at least 1 example, or None")
+        if self.central is not None and not rows_of(self.central, "central"):
+            raise DataError.found("central", "0 examples", "at least 1 example, or None")
         # three examples, a number that no other axis is likely to have
         probe = {
             k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype)
@@ -168,13 +168,13 @@ class Task(eqx.Module):
                 check_labels(
                     f"Task({name}=...)",
                     lambda key: self.assembled(self.start(key)),
-                    split_arrays + ([] if self.holdout is None else [self.holdout]),
+                    split_arrays + ([] if self.central is None else [self.central]),
                 )
         check_indices(
             "loss",
             self.functions["loss"],
             self.start,
-            split_arrays + ([] if self.holdout is None else [self.holdout]),
+            split_arrays + ([] if self.central is None else [self.central]),
             self.programs.call,
         )
         if (predictions := self.predictions) is not None:
@@ -187,7 +187,7 @@ class Task(eqx.Module):
         splits = {
             "test": self.test,
             "validation": self.validation,
-            "held_back": self.held_back and self.held_back.train,
+            "unseen": self.unseen and self.unseen.train,
         }
         form = {
             name: (values.shape[1:], values.dtype) for name, values in self.train.arrays.items()
@@ -195,10 +195,10 @@ class Task(eqx.Module):
         arrays_by_split: dict[str, Examples] = {
             split: data.arrays for split, data in splits.items() if data is not None
         }
-        if self.holdout is not None:
-            rows_of(self.holdout, "holdout")
-            arrays_by_split["holdout"] = {
-                name: as_array(values, "holdout") for name, values in self.holdout.items()
+        if self.central is not None:
+            rows_of(self.central, "central")
+            arrays_by_split["central"] = {
+                name: as_array(values, "central") for name, values in self.central.items()
             }
         for split, arrays in arrays_by_split.items():
             if {name: (values.shape[1:], values.dtype) for name, values in arrays.items()} != form:
@@ -218,8 +218,8 @@ class Task(eqx.Module):
         for split in ("validation", "test"):
             if (data := getattr(self, split)) is not None:
                 rows[f"{split} examples"] = f"{data.total:,}"
-        if self.holdout is not None:
-            rows["global test set"] = f"{len(next(iter(self.holdout.values()))):,} examples"
+        if self.central is not None:
+            rows["central test set"] = f"{len(next(iter(self.central.values()))):,} examples"
         rows["arrays"] = ", ".join(f"{name}: {form}" for name, form in arrays.items())
         rows["scores"] = ", ".join(["loss", *self.scores])
         width = max(map(len, rows))
@@ -314,12 +314,12 @@ class Task(eqx.Module):
 
     @property
     def test_set(self) -> Mapping[str, Any] | None:
-        """The global test examples: `holdout`, or all clients' test examples, or None if there are
+        """The global test examples: `central`, or all clients' test examples, or None if there are
         none.
         """
         return (
-            self.holdout
-            if self.holdout is not None
+            self.central
+            if self.central is not None
             else self.test.arrays
             if self.test is not None and self.test.total
             else None

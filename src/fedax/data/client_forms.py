@@ -71,7 +71,7 @@ def named_clients(clients: Mapping[Any, Any], where: str) -> dict[str, Any]:
         hint = (
             "Put the arrays of each client into a list, such as [{'x': ..., 'y': ...}]."
             if where == "train"
-            else "Examples that belong to no client are the holdout: holdout=..."
+            else "Examples that belong to no client are the central: central=..."
         )
         allowed = "a list with the arrays of each client, or a dict of names to them"
         raise DataError.found(where, describe(clients), allowed, hint)

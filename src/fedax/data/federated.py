@@ -51,7 +51,7 @@ class FederatedData:
             them. Or a dict of these by the names of the clients.
         classes: labels are whole numbers from 0 to classes - 1; at least 1.
         test: the same in the same client order, or by name (a client may have none), or None.
-        holdout: a test set that belongs to no client, or None.
+        central: a test set that belongs to no client, or None.
         name: for tables and messages.
         validation: as `test`, for choices made while training; see `with_validation`.
         names: of the clients, in their order, or None. Traces of availability and results refer to
@@ -77,7 +77,7 @@ class FederatedData:
     train: ByClient
     classes: int
     test: ByClient = None
-    holdout: Labelled | None = None
+    central: Labelled | None = None
     name: str = "data"
     validation: ByClient = None
     names: Sequence[str] | None = None
@@ -101,7 +101,7 @@ class FederatedData:
             raise DataError.of("train", "an empty list", "at least one client")
         put = object.__setattr__  # the dataclass is frozen
         # columns of data frames in one order, before anything is compared
-        splits = (self.train, self.test or (), self.validation or (), [self.holdout])
+        splits = (self.train, self.test or (), self.validation or (), [self.central])
         names = next(filter(None, map(columns_of, splits)), None)
         if self.columns is None and names is not None:
             put(self, "columns", names)
@@ -122,7 +122,7 @@ class FederatedData:
                         for k, client in enumerate(clients)
                     ],
                 )
-        put(self, "holdout", align_columns(frames, self.holdout, "holdout"))
+        put(self, "central", align_columns(frames, self.central, "central"))
         put(self, "train", self._concatenate("train"))
         # known only after the clients are stacked
         if not self.sizes.all():
@@ -145,8 +145,8 @@ class FederatedData:
                     "at least 1 example",
                     f"Use None if there is no {name} part.",
                 )
-        if self.holdout is not None:
-            put(self, "holdout", self._check_client(self.holdout, "holdout"))
+        if self.central is not None:
+            put(self, "central", self._check_client(self.central, "central"))
         if self.columns is not None:
             width = np.shape(self.train[0]["x"])[1:]
             if width != (len(self.columns),):
@@ -195,8 +195,8 @@ class FederatedData:
             for name, clients in splits.items()
             if isinstance(clients, Stacked)
         }
-        if self.holdout is not None:
-            rows["global test set"] = f"{len(self.holdout['y']):,} examples"
+        if self.central is not None:
+            rows["central test set"] = f"{len(self.central['y']):,} examples"
         descriptions = (
             f"{name}: {a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train[0].items()
         )
@@ -218,7 +218,7 @@ class FederatedData:
         test_fraction: float | int = 0.0,
         split: str = "shuffled",
         seed: int = 0,
-        holdout: Labelled | None = None,
+        central: Labelled | None = None,
         name: str = "data",
         more: Mapping[str, Any] | None = None,
         names: Sequence[str] | None = None,
@@ -238,7 +238,7 @@ class FederatedData:
                 the last ones. `"shuffled_rows"` and `"in_order_rows"` do not look for copies, as
                 many released codes do.
             seed: of the draw.
-            holdout: as in the class.
+            central: as in the class.
             name: as in the class.
             more: further arrays by name, one row per example.
             names: as in the class.
@@ -258,7 +258,7 @@ class FederatedData:
         # arrays and indices, checked
         frames = Frames()
         inputs = frames.client({"x": x, "y": y, **(more or {})}, "partitioned")
-        holdout = align_columns(frames, holdout, "holdout")
+        central = align_columns(frames, central, "central")
         arrays = {
             key: as_array(values, f"partitioned({key}=...)") for key, values in inputs.items()
         }
@@ -301,7 +301,7 @@ class FederatedData:
             for rows, counts in rows_and_counts
         )
         test_part = test if test.sizes.any() else None
-        return cls(train, classes, test_part, holdout, name, names=names, columns=columns_of([x]))
+        return cls(train, classes, test_part, central, name, names=names, columns=columns_of([x]))
 
     @checked(share=TEST_FRACTION, seed=SEED, split=SPLIT)
     def with_validation(

@@ -44,7 +44,7 @@ def write_clients(
     classes: int | None = None,
     *,
     test: Iterable[Any] | None = None,
-    holdout: Any = None,
+    central: Any = None,
     name: str | None = None,
     names: Sequence[str] | None = None,
 ) -> Path:
@@ -65,7 +65,7 @@ def write_clients(
         classes: labels are whole numbers from 0 to classes - 1; at least 1. Not for
             `FederatedData`, which know it.
         test: the same for test examples, in the same client order; a client may have none.
-        holdout: a test set that belongs to no client, or None.
+        central: a test set that belongs to no client, or None.
         name: for tables and messages; that of the folder by default.
         names: of the clients, in their order; those of `FederatedData` by default.
 
@@ -88,12 +88,12 @@ def write_clients(
     folder = Path(folder).expanduser()
     validation, columns, categories = None, None, None
     if isinstance(clients, FederatedData):
-        if not (classes is None and test is None and holdout is None):
+        if not (classes is None and test is None and central is None):
             raise DataError.found(
                 "write_clients", "FederatedData, and classes or parts beside", "one of both"
             )
         data, clients = clients, clients.train
-        classes, test, holdout, name = data.classes, data.test, data.holdout, name or data.name
+        classes, test, central, name = data.classes, data.test, data.central, name or data.name
         validation, columns, categories = data.validation, data.columns, data.categories
         names = data.names if names is None else names
     names = None if names is None else ClientNames(names)
@@ -128,7 +128,7 @@ def write_clients(
         "train": clients,
         "test": test,
         "validation": validation,
-        "holdout": None if holdout is None else [holdout],
+        "central": None if central is None else [central],
     }
     # columns of data frames in one order, in all parts
     frames = ColumnOrder()
@@ -218,15 +218,15 @@ def stored_clients(folder: str | Path) -> FederatedData:
         raise DataError.of(
             f"{folder / ABOUT}: form", version, f"{FORM}, which this version of fedax reads"
         )
-    test, validation, holdout = (
+    test, validation, central = (
         _read_split(folder / split, count) if (folder / split).is_dir() else None
-        for split, count in (("test", clients), ("validation", clients), ("holdout", 1))
+        for split, count in (("test", clients), ("validation", clients), ("central", 1))
     )
     return FederatedData(
         _read_split(folder / "train", clients),
         classes,
         test,
-        None if holdout is None else dict(holdout[0]),
+        None if central is None else dict(central[0]),
         name,
         validation,
         names=_stored_names(folder),

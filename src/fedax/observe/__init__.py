@@ -5,9 +5,9 @@ Losses and scores:
 - `TrainingLoss`: mean minibatch loss of the last cohort while it trains.
 - `TrainScore`: any score of the task over them.
 - `Objective`: the objective that is minimised, with l2, and the gap to its minimum.
-- `TestLoss`: mean loss on the global test set.
-- `TestAccuracy`: accuracy on the global test set.
-- `HoldoutScore`: any score of the task on the global test set.
+- `TestLoss`: mean loss on the central test set.
+- `TestAccuracy`: accuracy on the central test set.
+- `CentralScore`: any score of the task on the central test set.
 - `ValidationLoss`, `ValidationAccuracy`: on the clients' validation examples; `ValidationScore`:
   any score.
 
@@ -18,7 +18,7 @@ All predictions together:
 Single clients:
 - `ClientAccuracy`: a score of the global model, or of the clients' own, on each client's test
   examples.
-- `HeldBack`: a score on clients that never take part, before and after adapting to each.
+- `Unseen`: a score on clients that never take part, before and after adapting to each.
 - `LocalAccuracy`: accuracy of each client's own model on its own test examples.
 - `ClientWeights`: the weights of the clients in a mean over all of them.
 - `Extremes`: the smallest and the largest client of the last cohort.
@@ -35,13 +35,13 @@ Heterogeneity and consensus:
 - `SolveErrors`: how exact FedBC's local solutions are, and how far apart they leave the models.
 - `SurrogateDiversity`: the weights of FedAWARE on the clients' gradients, and their diversity.
 - `Optimum`: the distance to a known minimiser, and the gap.
-- `NodeAccuracy`: score of each node's own model on the global test set.
+- `NodeAccuracy`: score of each node's own model on the central test set.
 
 For your own:
 - `Observer`: the base class of observers. `View`: the global model as an observer sees it.
 """
 
-from fedax.observe.accuracy import HoldoutScore as HoldoutScore
+from fedax.observe.accuracy import CentralScore as CentralScore
 from fedax.observe.accuracy import Objective as Objective
 from fedax.observe.accuracy import TestAccuracy as TestAccuracy
 from fedax.observe.accuracy import TestLoss as TestLoss
@@ -73,5 +73,5 @@ from fedax.observe.predictions import SetMetric as SetMetric
 from fedax.observe.solve_errors import SolveErrors as SolveErrors
 from fedax.observe.surrogate import SurrogateDiversity as SurrogateDiversity
 from fedax.observe.training import TrainingLoss as TrainingLoss
-from fedax.observe.unseen_clients import HeldBack as HeldBack
+from fedax.observe.unseen_clients import Unseen as Unseen
 from fedax.observe.weights import ClientWeights as ClientWeights

@@ -71,7 +71,7 @@ class MeanScore(Observer):
         return score_modes(self, scores, f"{self.called}_{self.score}")
 
     def check(self, task: Task) -> None:
-        data = {"train": task.train, "holdout": task.test_set, "validation": task.validation}
+        data = {"train": task.train, "central": task.test_set, "validation": task.validation}
         check_split_and_score(self, task, self.score, data[self.split], self.called)
 
 
@@ -87,8 +87,8 @@ class TrainScore(MeanScore):
     split, called = "train", "train"
 
 
-class HoldoutScore(MeanScore):
-    """`test_<score>`: the mean of a per-example score over the global test set.
+class CentralScore(MeanScore):
+    """`test_<score>`: the mean of a per-example score over the central test set.
 
     By default all clients' test examples.
 
@@ -98,7 +98,7 @@ class HoldoutScore(MeanScore):
             the task does not say it.
     """
 
-    split, called = "holdout", "test"
+    split, called = "central", "test"
 
 
 class ValidationScore(MeanScore):
@@ -129,7 +129,7 @@ def check_split_and_score(
             "validation": "validation=[...]",
         }
         how = options["validation"] if split == "validation" else options["test"]
-        how += ", or holdout={...}, a global set" if isinstance(observer, HoldoutScore) else ""
+        how += ", or central={...}, a global set" if isinstance(observer, CentralScore) else ""
         got, needed = f"task {task.name!r} without {split} examples", f"tasks with {split} examples"
         raise InvalidInput.found(name, got, needed, f"Make the task with {how}.")
     if score != "loss" and score not in task.scores:
@@ -141,9 +141,9 @@ def check_split_and_score(
 
 
 def _public_name(observer: Observer) -> str:
-    """Returns the name by which users make an observer: `TestAccuracy` makes a `HoldoutScore`."""
+    """Returns the name by which users make an observer: `TestAccuracy` makes a `CentralScore`."""
     name = type(observer).__name__
-    if isinstance(observer, HoldoutScore) and observer.score in ("accuracy", "loss"):
+    if isinstance(observer, CentralScore) and observer.score in ("accuracy", "loss"):
         return {"accuracy": "TestAccuracy", "loss": "TestLoss"}[observer.score]
     return name
 
@@ -162,9 +162,9 @@ def score_modes(observer: Any, scores: Mapping[str, Mode], *names: str) -> dict[
     return {} if mode is None else dict.fromkeys(names, mode)
 
 
-def TestAccuracy() -> HoldoutScore:
-    """Observes `test_accuracy`, the accuracy on the global test set, in [0, 1]."""
-    return HoldoutScore("accuracy")
+def TestAccuracy() -> CentralScore:
+    """Observes `test_accuracy`, the accuracy on the central test set, in [0, 1]."""
+    return CentralScore("accuracy")
 
 
 def ValidationAccuracy() -> ValidationScore:
@@ -177,6 +177,6 @@ def ValidationLoss() -> ValidationScore:
     return ValidationScore("loss")
 
 
-def TestLoss() -> HoldoutScore:
-    """Observes `test_loss`, the mean loss on the global test set."""
-    return HoldoutScore("loss")
+def TestLoss() -> CentralScore:
+    """Observes `test_loss`, the mean loss on the central test set."""
+    return CentralScore("loss")

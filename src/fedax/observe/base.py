@@ -22,7 +22,7 @@ from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 
-Split = Literal["train", "validation", "test", "holdout"]
+Split = Literal["train", "validation", "test", "central"]
 OfClients = Literal["train", "validation", "test"]
 """Splits that clients own."""
 
@@ -118,7 +118,7 @@ class View(ABC):
 
     @abstractmethod
     def per_node(self, score: str) -> Float[Array, "clients"]:
-        """Evaluates each client's own model on the global test set; one pass for each.
+        """Evaluates each client's own model on the central test set; one pass for each.
 
         The mean of `"loss"` or of a score.
         """
@@ -145,7 +145,7 @@ class View(ABC):
             "observe", "this engine does not gather the predictions of examples"
         )
 
-    def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
+    def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:
         """Computes a score on the test examples of each client that never takes part.
 
         NaN for a client without any.
@@ -156,9 +156,7 @@ class View(ABC):
         Raises:
             InvalidInput: on engines that do not know these clients.
         """
-        raise InvalidInput.because(
-            "observe", "this engine does not know the clients that are held back"
-        )
+        raise InvalidInput.because("observe", "this engine does not know the unseen clients")
 
 
 class Gradients(eqx.Module):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from fedax.core import InvalidInput
 from fedax.core.directions import SCORES, Mode
-from fedax.observe.accuracy import HoldoutScore, Objective, TrainLoss, TrainScore, ValidationScore
+from fedax.observe.accuracy import CentralScore, Objective, TrainLoss, TrainScore, ValidationScore
 from fedax.observe.base import Observer
 from fedax.observe.cohort_extremes import Extremes
 from fedax.observe.consensus import Consensus, NodeAccuracy
@@ -13,21 +13,21 @@ from fedax.observe.consensus_square import ConsensusSquare
 from fedax.observe.dissimilarity import Dissimilarity
 from fedax.observe.fairness import ClientAccuracy
 from fedax.observe.predictions import AUC, F1, CalibrationError
-from fedax.observe.unseen_clients import HeldBack
+from fedax.observe.unseen_clients import Unseen
 
 
 @functools.cache
 def built_in_modes() -> Mapping[str, Mode]:
     """Returns the directions of what this package's observers give for losses and accuracies."""
-    splits = ("holdout", "validation", "test", "train")
+    splits = ("central", "validation", "test", "train")
     observers: list[Observer] = [TrainLoss(), Objective(), Consensus(), ConsensusSquare()]
     observers += [Dissimilarity()]
     observers += [kind(split=split) for kind in (AUC, F1, CalibrationError) for split in splits]
     score_observers = (
         TrainScore,
-        HoldoutScore,
+        CentralScore,
         ValidationScore,
-        HeldBack,
+        Unseen,
         NodeAccuracy,
         Extremes,
         ClientAccuracy,

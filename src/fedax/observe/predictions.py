@@ -25,18 +25,18 @@ apart."""
 class OnPredictions(Observer):
     """Base of metrics of all predictions on a split: `<split>_<name>`.
 
-    The global test set counts as `test`.
+    The central test set counts as `test`.
 
     The predictions are those of the task (`Task.predictor`), and leave the compiled program; they
     take examples x classes numbers. Not on engines whose clients keep their predictions. NaN if any
     prediction is NaN.
 
     Args:
-        split: `"holdout"`, the global test set (all clients' test examples by default),
+        split: `"central"`, the central test set (all clients' test examples by default),
             `"validation"`, `"test"` or `"train"`.
     """
 
-    split: Split = eqx.field(static=True, default="holdout", kw_only=True)
+    split: Split = eqx.field(static=True, default="central", kw_only=True)
 
     def __check_init__(self) -> None:
         if self.split not in (splits := get_args(Split)):
@@ -69,10 +69,10 @@ class OnPredictions(Observer):
 
     @property
     def _metric_name(self) -> str:
-        return f"{'test' if self.split == 'holdout' else self.split}_{self.name}"
+        return f"{'test' if self.split == 'central' else self.split}_{self.name}"
 
     def _examples(self, task: Task) -> Any:
-        if self.split == "holdout":
+        if self.split == "central":
             return task.test_set
         data = getattr(task, self.split)
         return data.arrays if has_examples(data) else None
@@ -212,7 +212,7 @@ class _OnProbabilities(OnPredictions):
         wrong_label = find_wrong_label(labels, classes)
         if wrong_label is None:
             return
-        split = "global test" if self.split == "holdout" else self.split
+        split = "global test" if self.split == "central" else self.split
         raise InvalidInput.found(
             self._field,
             f"the label {wrong_label} among the {split} examples",

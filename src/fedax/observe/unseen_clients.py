@@ -12,17 +12,17 @@ from fedax.observe.accuracy import check_split_and_score, score_modes
 from fedax.observe.base import Observer, View, count_field
 
 
-class HeldBack(Observer):
+class Unseen(Observer):
     """The global model on clients that never take part, before and after adapting.
 
-    On their test examples; see `tasks.with_held_back`.
+    On their test examples; see `tasks.with_unseen`.
 
-    - `held_back_<score>`: the mean over these clients, who count alike; those without test examples
+    - `unseen_<score>`: the mean over these clients, who count alike; those without test examples
       are left out.
-    - `held_back_<score>_adapted`: the same after `steps` local steps on the client's own training
+    - `unseen_<score>_adapted`: the same after `steps` local steps on the client's own training
       examples, of the run's solver, at its first learning rate, with the batch size of the
       schedule. Each client begins at the global model, and forgets.
-    - `held_back_<score>_each`, `held_back_<score>_adapted_each`: by client, NaN for one without
+    - `unseen_<score>_each`, `unseen_<score>_adapted_each`: by client, NaN for one without
       test examples.
 
     Args:
@@ -38,12 +38,12 @@ class HeldBack(Observer):
 
     def __call__(self, view: View) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
-        others = view.task.held_back
+        others = view.task.unseen
         assert others is not None, "refused by check"
         assert others.test is not None, "refused by check"
         has_examples = jnp.asarray(others.test.sizes) > 0
         for ending, steps in (("", None), ("_adapted", self.steps)):
-            values, name = view.held_back(self.score, steps), f"held_back_{self.score}{ending}"
+            values, name = view.unseen(self.score, steps), f"unseen_{self.score}{ending}"
             metrics |= {
                 name: jnp.where(has_examples, values, 0).sum()
                 / has_examples.sum(dtype=values.dtype),
@@ -52,15 +52,13 @@ class HeldBack(Observer):
         return metrics
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
-        return score_modes(
-            self, scores, f"held_back_{self.score}", f"held_back_{self.score}_adapted"
-        )
+        return score_modes(self, scores, f"unseen_{self.score}", f"unseen_{self.score}_adapted")
 
     def check(self, task: Task) -> None:
-        if task.held_back is None:
+        if task.unseen is None:
             raise InvalidInput.of(
-                "observe HeldBack",
-                f"task {task.name!r} without clients held back",
+                "observe Unseen",
+                f"task {task.name!r} without unseen clients",
                 "tasks with such",
             )
-        check_split_and_score(self, task, self.score, task.held_back.test)
+        check_split_and_score(self, task, self.score, task.unseen.test)

@@ -10,7 +10,7 @@ From your loss, model or data:
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
 - `of_source`: a function that makes federated data, as a classification task.
 
-- `with_validation`: a task with examples of each client kept for validation; `with_held_back`: with
+- `with_validation`: a task with examples of each client kept for validation; `with_unseen`: with
   clients that never take part.
 
 Made or shipped data:
@@ -74,6 +74,6 @@ from fedax.tasks.sources import shakespeare as shakespeare
 from fedax.tasks.sources import stored_clients as stored_clients
 from fedax.tasks.sources import synthetic as synthetic
 from fedax.tasks.sources import tinyshakespeare as tinyshakespeare
-from fedax.tasks.splits import with_held_back as with_held_back
+from fedax.tasks.splits import with_unseen as with_unseen
 from fedax.tasks.splits import with_validation as with_validation
 from fedax.tasks.tweets import sent140 as sent140

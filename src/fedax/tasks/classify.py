@@ -184,13 +184,13 @@ def _check_vocabulary(arguments: dict[str, Any], model: Model) -> None:
     size = getattr(model, "vocabulary", None)
     if size is None:
         return
-    for split in ("train", "test", "validation", "holdout"):
+    for split in ("train", "test", "validation", "central"):
         examples = arguments.get(split)
-        # the holdout is a dict of arrays, the other parts hold theirs
+        # the central is a dict of arrays, the other parts hold theirs
         x = (
             None
             if examples is None
-            else np.asarray((examples if split == "holdout" else examples.arrays)["x"])
+            else np.asarray((examples if split == "central" else examples.arrays)["x"])
         )
         if x is None or not x.size:
             continue

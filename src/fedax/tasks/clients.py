@@ -21,7 +21,7 @@ class Clients(NamedTuple):
     Attributes:
         train: for each client an array, or a mapping of arrays.
         test: the same for test examples, or None.
-        holdout: a global test set, or None.
+        central: a central test set, or None.
         name: for tables and messages, None if the data have none.
         validation: as `test`.
         names: of the clients, or None.
@@ -31,7 +31,7 @@ class Clients(NamedTuple):
 
     train: Sequence[Any]
     test: Sequence[Any] | None = None
-    holdout: Any = None
+    central: Any = None
     name: str | None = None
     validation: Sequence[Any] | None = None
     names: Sequence[str] | None = None
@@ -78,7 +78,7 @@ def read_clients(
         validation_clients = clients.validation if matched[1] is None else matched[1]
         details = clients.names, clients.columns, clients.categories
         return Clients(
-            train, matched[0], clients.holdout, clients.name, validation_clients, *details
+            train, matched[0], clients.central, clients.name, validation_clients, *details
         )
     # the splits of a data set
     if _has_splits(clients, column):
@@ -340,7 +340,7 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     Raises:
         DataError: as `Ragged.of`; a part of another form than the training examples.
     """
-    parts = (data.train, data.test or (), data.validation or (), [data.holdout])
+    parts = (data.train, data.test or (), data.validation or (), [data.central])
     columns = next(filter(None, (data.columns, *map(columns_of, parts))), None)
     # data that were read before have their names, tables of other parts follow them
     frames = ColumnOrder(data.columns)
@@ -353,9 +353,9 @@ def parts_of_task(data: Clients | FederatedData, plain: bool = False) -> dict[st
     for where, clients in (("test", data.test), ("validation", data.validation)):
         if clients is not None:
             arguments[where] = _to_ragged(clients, plain, where, frames, data.names, train)
-    if data.holdout is not None:
-        holdout = _to_ragged([data.holdout], plain, "holdout", frames, None, train)
-        arguments["holdout"] = dict(holdout.arrays)
+    if data.central is not None:
+        central = _to_ragged([data.central], plain, "central", frames, None, train)
+        arguments["central"] = dict(central.arrays)
     return arguments
 
 
@@ -378,7 +378,7 @@ def _to_ragged(
         DataError: as `named_arrays` and `Ragged.of`.
     """
     arrays = named_arrays(clients, plain, where, frames)
-    may_be_empty = like is not None and where != "holdout"
+    may_be_empty = like is not None and where != "central"
     try:
         return Ragged.of(arrays, where=where, allow_empty=may_be_empty, like=like)
     except DataError:

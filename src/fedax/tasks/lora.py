@@ -262,8 +262,6 @@ def _with_adapters(task: Task, trained: Adapted, frozen: Adapted) -> Task:
         scores={name: OnMerged(score) for name, score in task.scores.items()},
         predictor=None if task.predictor is None else OnMerged(task.predictor),
         frozen=frozen,
-        held_back=None
-        if task.held_back is None
-        else _with_adapters(task.held_back, trained, frozen),
+        unseen=None if task.unseen is None else _with_adapters(task.unseen, trained, frozen),
         name=f"{task.name}, LoRA",
     )

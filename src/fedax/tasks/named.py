@@ -81,13 +81,13 @@ def task_maker(name: str) -> Callable[..., Task]:
 def make_task(name: str, **options: Any) -> Task:
     """Makes a task by name, as experiment files and the command line do.
 
-    Every task has the options `validation` and `held_back`, shares in [0, 1) of each client's
-    training examples and of the clients (see `with_validation` and `with_held_back`; their seed is
+    Every task has the options `validation` and `unseen`, shares in [0, 1) of each client's
+    training examples and of the clients (see `with_validation` and `with_unseen`; their seed is
     the task's), and `params`, a file with the model to start from (see `fedax.load_params`).
 
     >>> make_task("digits", partition="iid", clients=4).train.clients
     4
-    >>> make_task("digits", partition="iid", clients=4, held_back=0.25).train.clients
+    >>> make_task("digits", partition="iid", clients=4, unseen=0.25).train.clients
     3
 
     Raises:

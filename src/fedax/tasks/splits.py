@@ -18,7 +18,7 @@ from fedax.utils.numbers import with_python_numbers
 SPLITS = ("train", "test", "validation")
 Clear: TypeAlias = dict[str, Bool[np.ndarray, "examples"]]
 """By split, marks of its examples."""
-COMMON = ("validation", "held_back", "params")
+COMMON = ("validation", "unseen", "params")
 """Options that every task by name has."""
 
 
@@ -79,18 +79,18 @@ def with_validation(
 
 
 @with_python_numbers
-def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
+def with_unseen(task: Task, share: float, seed: int = 0) -> Task:
     """Returns the task without a share of its clients, which never take part.
 
-    They become its `held_back`; see `observe.HeldBack`.
+    They become its `unseen`; see `observe.Unseen`.
 
-    The other clients keep their order, and get new numbers. Their global test set, if the task
+    The other clients keep their order, and get new numbers. Their central test set, if the task
     has none, is theirs. Clients who share half of their examples or more are drawn
     together, and examples that those who take part train on are no longer examples of the others.
 
     Args:
-        task: of several clients, without such as are held back.
-        share: of the clients, in [0, 1); rounded to whole ones, at least one is held back and at
+        task: of several clients, without unseen ones.
+        share: of the clients, in [0, 1); rounded to whole ones, at least one is unseen and at
             least one takes part.
         seed: of the draw.
 
@@ -99,19 +99,19 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
         DataError: the clients have their examples in common.
 
     >>> import fedax
-    >>> task = with_held_back(fedax.tasks.digits(clients=10), 0.2)
-    >>> task.train.clients, task.held_back.train.clients
+    >>> task = with_unseen(fedax.tasks.digits(clients=10), 0.2)
+    >>> task.train.clients, task.unseen.train.clients
     (8, 2)
     """
-    check("with_held_back", {"share": TEST_FRACTION, "seed": SEED}, {"share": share, "seed": seed})
+    check("with_unseen", {"share": TEST_FRACTION, "seed": SEED}, {"share": share, "seed": seed})
     if not share:
         return task
     clients = task.train.clients
-    if task.held_back is not None or clients == 1:
+    if task.unseen is not None or clients == 1:
         got = f"task {task.name!r} " + (
-            "already holds clients back" if task.held_back is not None else "has one client only"
+            "already holds clients back" if task.unseen is not None else "has one client only"
         )
-        raise InvalidInput.because("with_held_back(task=...)", got)
+        raise InvalidInput.because("with_unseen(task=...)", got)
     # clients that never take part; whoever shares half of their examples comes along
     count = min(max(round(share * clients), 1), clients - 1)
     order = np.random.default_rng([seed, 3]).permutation(clients)
@@ -143,16 +143,14 @@ def with_held_back(task: Task, share: float, seed: int = 0) -> Task:
     if not len(unseen_clients):
         hint = "Give the clients different examples, or hold back a smaller share."
         raise DataError.of(
-            "held_back",
+            "unseen",
             share,
             "a share of clients who have examples that no other client trains on",
             hint,
         )
-    # a global test set stays with the clients that take part
-    held_back = dataclasses.replace(
-        task, **_select_clients(task, unseen_clients, clear), holdout=None
-    )
-    return dataclasses.replace(task, **_select_clients(task, participants), held_back=held_back)
+    # a central test set stays with the clients that take part
+    unseen = dataclasses.replace(task, **_select_clients(task, unseen_clients, clear), central=None)
+    return dataclasses.replace(task, **_select_clients(task, participants), unseen=unseen)
 
 
 def _client_slice(data: Ragged, client: int) -> slice:
@@ -176,11 +174,11 @@ def apply_common_options(
     name: str,
     options: Mapping[str, Any],
     validation: Any = None,
-    held_back: Any = None,
+    unseen: Any = None,
     params: Any = None,
 ) -> Task:
     """Applies the options that all tasks have; `options`, the task's own, has the seed."""
-    for option, share in (("validation", validation), ("held_back", held_back)):
+    for option, share in (("validation", validation), ("unseen", unseen)):
         check(name, {option: TEST_FRACTION}, {} if share is None else {option: share})
     if validation and options.get("frozen"):
         hint = "Draw crops and flips in every step: frozen = false."
@@ -191,7 +189,7 @@ def apply_common_options(
         raise InvalidInput.of(f"{name}(params=...)", params, "the path of a file")
     seed = options.get("seed", 0)
     # unseen clients first: validation examples are taken from those that take part
-    changed = with_validation(with_held_back(task, held_back or 0, seed), validation or 0, seed)
+    changed = with_validation(with_unseen(task, unseen or 0, seed), validation or 0, seed)
     if params is None:
         return changed
     start, changed = place_model(read_weights(Path(params)).arrays, changed, params)

@@ -108,5 +108,5 @@ def _largest_label(task: Task) -> int:
     splits = [
         split.arrays for split in (task.train, task.test, task.validation) if split is not None
     ]
-    splits += [] if task.holdout is None else [task.holdout]
+    splits += [] if task.central is None else [task.central]
     return max(int(np.max(split["y"], initial=0)) for split in splits)

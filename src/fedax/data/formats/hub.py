@@ -59,7 +59,7 @@ def hub(
             `ClassLabel`.
         user: the column of users' ids, for the partition "user".
         train: the split that is dealt out.
-        test: the split that is kept as a global test set, or None.
+        test: the split that is kept as a central test set, or None.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` or `"in_order"`.
@@ -92,7 +92,7 @@ def hub(
     data = FederatedData.partitioned(x, y, client_rows, name=f"{dataset}, {partition}", **arguments)
     return dataclasses.replace(
         data,
-        holdout=None
+        central=None
         if test_table is None
         else {"x": _read_inputs(test_table, features, flat), "y": labels},
     )

@@ -63,7 +63,7 @@ def cifar10(
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
         merged: deals out the official test images too, after the training images; otherwise they
-            are the holdout.
+            are the central.
         folder: where the files lie; see `fedax.data.data_folder`.
         examples: as in `mnist`.
         options: of the partition, such as `alpha` for dirichlet.

@@ -60,7 +60,7 @@ def mnist(
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
         merged: deals out the official test images too, after the training images; otherwise they
-            are the holdout.
+            are the central.
         folder: where the file lies; see `fedax.data.data_folder`.
         examples: how many of the first training images, and at most of the test images, are taken,
             for a quick try; 0 is all.
@@ -133,7 +133,7 @@ def mnist_writers(
 
     They wrote 19 to 131 each.
 
-    The 297 writers of the official test images are other people; these images are the holdout, or
+    The 297 writers of the official test images are other people; these images are the central, or
     further clients.
 
     Args:

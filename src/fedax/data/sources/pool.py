@@ -61,7 +61,7 @@ class Images(NamedTuple):
         split: str,
         options: dict[str, Any],
     ) -> FederatedData:
-        """Partitions the images by name; the official test part, if any, is the holdout."""
+        """Partitions the images by name; the official test part, if any, is the central."""
         client_rows = partition_by(partition, self.y, clients, seed, **options)
         return self.to_federated(client_rows, f"{name}, {partition}", test_fraction, split, seed)
 
@@ -83,7 +83,7 @@ class Images(NamedTuple):
             test_fraction=test_fraction,
             split=split,
             seed=seed,
-            holdout={"x": pixels(self.test_x), "y": self.test_y} if len(self.test_y) else None,
+            central={"x": pixels(self.test_x), "y": self.test_y} if len(self.test_y) else None,
             name=name,
             names=names,
         )

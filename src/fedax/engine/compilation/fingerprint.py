@@ -57,11 +57,9 @@ def run_fingerprint(
     """
     params = starts[0]
     describe = Fingerprinter((params, Layout.of(params).ravel(params)))
-    sets = {"train": task.train, "test": task.test, "holdout": task.holdout}
+    sets = {"train": task.train, "test": task.test, "central": task.central}
     sets |= {} if task.validation is None else {"validation": task.validation}
-    sets |= (
-        {} if task.held_back is None else {"held_back": (task.held_back.train, task.held_back.test)}
-    )
+    sets |= {} if task.unseen is None else {"unseen": (task.unseen.train, task.unseen.test)}
     values = {
         # first: other settings of JAX change what follows, and a message names the first difference
         "random": random_settings(),

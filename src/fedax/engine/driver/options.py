@@ -29,7 +29,7 @@ from fedax.engine.driver.early_stopping import Divergence as Divergence
 from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
 from fedax.errors import InvalidInput, UnknownName, shown
-from fedax.observe import HoldoutScore, TrainLoss, TrainScore
+from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import python_number
 
@@ -228,10 +228,10 @@ class RunOptions:
             return self
         if self.channel is not None and self.channel.privacy is not None:
             # what clients have is measured only for those who ask: no noise covers it
-            scores = () if task.holdout is None else task.scores
-            return dataclasses.replace(self, observe=tuple(map(HoldoutScore, scores)))
+            scores = () if task.central is None else task.scores
+            return dataclasses.replace(self, observe=tuple(map(CentralScore, scores)))
         # on test examples if there are any: scores of training say less about the model
-        kind = TrainScore if task.test_set is None else HoldoutScore
+        kind = TrainScore if task.test_set is None else CentralScore
         return dataclasses.replace(self, observe=(TrainLoss(), *map(kind, task.scores)))
 
     def with_directions(self, task: Task) -> "RunOptions":

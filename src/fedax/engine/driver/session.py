@@ -225,12 +225,12 @@ class Grid:
 
     def _check_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks and privacy."""
-        others = self.task.held_back
+        others = self.task.unseen
         setup = dataclasses.replace(
             setup,
             drop=self.options.on_bad_client == "drop",
             # refused where these clients take local steps only
-            pads_held_back=others is not None
+            pads_unseen=others is not None
             and sees_padding(others, setup.schedule, np.asarray(others.train.sizes).tolist()),
         )
         clients, channel = setup.population.clients, self.options.channel

@@ -73,7 +73,7 @@ class Setup(eqx.Module):
         cutoff: the `fedax.engine.round.timing.deadline.Cutoff` of a run whose rounds do not wait
             for all clients.
         kernels: whether steps of small models may be fused (see `fused_loop`).
-        pads_held_back: whether padding would enter the batch statistics of clients held back, see
+        pads_unseen: whether padding would enter the batch statistics of unseen clients, see
             `sees_padding`. Their sizes are traced in a program, so it is found before.
     """
 
@@ -97,7 +97,7 @@ class Setup(eqx.Module):
     clock: Any = eqx.field(static=True, default=None)
     cutoff: Any = eqx.field(static=True, default=None)
     kernels: bool = eqx.field(static=True, default=False)
-    pads_held_back: bool = eqx.field(static=True, default=False)
+    pads_unseen: bool = eqx.field(static=True, default=False)
 
     def published(self, tree: PyTree) -> PyTree:
         """Returns a carry, or a part of one, as the run publishes it.

@@ -226,20 +226,20 @@ class CompiledView(View):
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         if self.nodes is None:
-            return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
+            return jnp.broadcast_to(self.overall("central", score), (self.task.train.clients,))
 
         def evaluate_node(k: Index, w: Float[Array, "dim"]) -> Float[Array, ""]:
             task = self.task.at(None if self.states is None else self.states.of(k))
             return CompiledView(dataclasses.replace(self.setup, task=task), w).overall(
-                "holdout", score
+                "central", score
             )
 
         ids = jnp.arange(self.task.train.clients, dtype=jnp.int32)
         return jax.lax.map(lambda row: evaluate_node(*row), (ids, self.nodes))
 
     def _resolve_split(self, split: Split) -> Split:
-        """Returns the split, or "test" for a global test set that the task does not have."""
-        return "test" if split == "holdout" and self.task.holdout is None else split
+        """Returns the split, or "test" for a central test set that the task does not have."""
+        return "test" if split == "central" and self.task.central is None else split
 
     def sums(self, split: str) -> dict[str, Array]:
         """Sums the loss and all scores over each client's examples, shape (clients,).
@@ -292,8 +292,8 @@ class CompiledView(View):
             getattr(self.task, self._resolve_split(split)),
         )
 
-    def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        return evaluate_held_back(self.setup, self.w, score, steps)
+    def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:
+        return evaluate_unseen(self.setup, self.w, score, steps)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         def evaluate_client(inputs: tuple[Any, ...]) -> Any:
@@ -374,19 +374,19 @@ def _take_piece(data: Examples | Ragged, begin: Index, width: int) -> dict[str, 
     return data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width)
 
 
-def evaluate_held_back(
+def evaluate_unseen(
     setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None
 ) -> Float[Array, "others"]:
-    """Evaluates a model on held-out clients, see `View.held_back`."""
-    task = setup.task.held_back
+    """Evaluates a model on held-out clients, see `View.unseen`."""
+    task = setup.task.unseen
     task = None if task is None else task.at(setup.task.state)
     assert task is not None, "a task that holds no clients back"
     schedule = setup.schedule
     # every held-out client adapts for the same number of steps, without stragglers; no probability
     # is left that may be an array here
     if steps is not None:
-        if setup.pads_held_back:
-            raise padding_refusal(schedule, "clients held back")
+        if setup.pads_unseen:
+            raise padding_refusal(schedule, "unseen clients")
         schedule = dataclasses.replace(
             schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None, dropouts=0.0
         )

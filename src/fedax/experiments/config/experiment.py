@@ -93,7 +93,7 @@ class Experiment(BaseModel):
         stop, early_stopping, budget: end runs early that diverge, no longer become better, or have
             spent their time or energy.
         devices: the clients' devices, whose virtual clock the results have.
-        held_back_steps: local steps before clients that are held back are evaluated a second time.
+        unseen_steps: local steps before unseen clients are evaluated a second time.
         grid: values to try, and the rule that selects among them.
         channel: codecs of what is sent; nothing is coded by default.
         cost: prices of a simulated time.
@@ -137,7 +137,7 @@ class Experiment(BaseModel):
     early_stopping: EarlyStoppingSection | None = None
     devices: DevicesSection | None = None
     budget: BudgetSection | None = None
-    held_back_steps: int | None = None
+    unseen_steps: int | None = None
     grid: GridSection | None = None
     channel: ChannelSection | None = None
     cost: CostSection | None = None
@@ -228,7 +228,7 @@ class Experiment(BaseModel):
 
     def _check_numbers(self) -> None:
         """Checks the numbers at the top of the file, and the reduction of curves."""
-        lowest = {"rounds": 0, "observe_every": 1, "checkpoint_every": 0, "held_back_steps": 1}
+        lowest = {"rounds": 0, "observe_every": 1, "checkpoint_every": 0, "unseen_steps": 1}
         for key, low in lowest.items():
             value = getattr(self, key)
             if value is not None and not low <= value <= MOST_COUNT:
@@ -563,7 +563,7 @@ class Experiment(BaseModel):
         return {section: metric for section, metric in needed.items() if metric}
 
     def _observer(self, name: str, best: Optimum | None = None) -> Observer:
-        return observer_of(name, self.minimum, self.held_back_steps, best)
+        return observer_of(name, self.minimum, self.unseen_steps, best)
 
     def _observers(
         self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
@@ -617,7 +617,7 @@ class Experiment(BaseModel):
             "sources": self.sources or None,
             "checkpoint_every": self.checkpoint_every,
             "seeds_together": self.seeds_together,
-            "held_back_steps": self.held_back_steps,
+            "unseen_steps": self.unseen_steps,
         }
         for name in (*ENDS, "devices", "channel", "cost", "cluster", "simulation", "audit"):
             section = getattr(self, name)

@@ -39,7 +39,7 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
     "solve_errors": observe.SolveErrors,
     "surrogate_diversity": observe.SurrogateDiversity,
     "optimum": observe.Optimum,
-    "held_back_accuracy": observe.HeldBack,
+    "unseen_accuracy": observe.Unseen,
     "validation_auc": lambda: observe.AUC(split="validation"),
     "validation_f1": lambda: observe.F1(split="validation"),
     "test_auc": observe.AUC,
@@ -76,7 +76,7 @@ need."""
 
 
 def observer_of(
-    name: str, minimum: float | None, held_back_steps: int | None, best: Optimum | None = None
+    name: str, minimum: float | None, unseen_steps: int | None, best: Optimum | None = None
 ) -> Observer:
     """Makes an observer by name with the options that the experiment gives it.
 
@@ -89,7 +89,7 @@ def observer_of(
     }
     # without a minimiser the point is empty, which `Optimum` refuses for its size
     options["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
-    options["held_back_accuracy"] = {} if held_back_steps is None else {"steps": held_back_steps}
+    options["unseen_accuracy"] = {} if unseen_steps is None else {"steps": unseen_steps}
     observer = find(
         "observer",
         name,
@@ -183,7 +183,7 @@ def default_observers(
 
     With privacy others than those on a test set at the server are on demand too.
     """
-    at_server = () if task.holdout is None else ("test_loss", "test_accuracy")
+    at_server = () if task.central is None else ("test_loss", "test_accuracy")
     observers: list[Observer] = []
     for name in OBSERVERS:
         is_usual = name in at_server if is_private else name not in ON_DEMAND

@@ -62,9 +62,9 @@ class Plan:
         and the parameters at the `start`.
         """
         task = self.task
-        parts = [task.train, task.test, task.validation, task.holdout]
-        if task.held_back is not None:
-            parts += [task.held_back.train, task.held_back.test]
+        parts = [task.train, task.test, task.validation, task.central]
+        if task.unseen is not None:
+            parts += [task.unseen.train, task.unseen.test]
         hashes = {"examples": _hash_data(parts)}
         # other starting points are drawn, from the seed of the run
         if isinstance(task.start, Given):

@@ -85,7 +85,7 @@ def schema() -> dict[str, Any]:
     properties["checkpoint_every"] = {"type": "integer", "minimum": 0}
     properties["seeds_together"] = {"type": "boolean"}
     properties["on_bad_client"] = {"enum": list(BAD_CLIENT)}
-    properties["held_back_steps"] = {"type": "integer", "minimum": 1}
+    properties["unseen_steps"] = {"type": "integer", "minimum": 1}
     properties["keep_models"] = {"enum": list(KEEP_MODELS)}
     codecs = {"oneOf": [*_codec_schemas(CODECS), _USER]}
     attacks = {

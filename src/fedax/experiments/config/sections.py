@@ -551,7 +551,7 @@ def check_ranks(engine: str, task: Section) -> None:
         if engine == "mpi"
         else None
     )
-    if isinstance(clients, int) and not task.options.get("held_back"):
+    if isinstance(clients, int) and not task.options.get("unseen"):
         MPI().check_clients(clients)
 
 

@@ -30,7 +30,7 @@ _SHARED = (
     "schedule",
     "audit",
     "early_stopping",
-    "held_back_steps",
+    "unseen_steps",
 )
 
 

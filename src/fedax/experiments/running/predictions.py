@@ -18,7 +18,7 @@ from fedax.data.folder import read_npz
 from fedax.data.formats.columns import Columns, normalize
 from fedax.data.formats.files import TABLES, split_ending
 
-SPLITS = ("train", "validation", "test", "holdout", "held_back")
+SPLITS = ("train", "validation", "test", "central", "unseen")
 """Examples of a task that predictions can be made of."""
 
 
@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
 def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen:
     """Returns the examples of a split of a task, or one client's.
 
-    `held_back` are the test examples of clients that never took part.
+    `unseen` are the test examples of clients that never took part.
 
     Raises:
         UnknownName: no such split.
@@ -43,14 +43,14 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     """
     if split not in SPLITS:
         raise UnknownName.among("--split", str(split), SPLITS)
-    if client is not None and split in ("holdout", "held_back"):
+    if client is not None and split in ("central", "unseen"):
         raise InvalidInput.of(
             "--split", split, "a split by client, with --client: train, validation, test"
         )
     # its examples belong to no client
-    if split == "holdout" and task.holdout is not None:
-        return Chosen({name: np.asarray(values) for name, values in task.holdout.items()}, None)
-    owner, name = (task.held_back, "test") if split == "held_back" else (task, split)
+    if split == "central" and task.central is not None:
+        return Chosen({name: np.asarray(values) for name, values in task.central.items()}, None)
+    owner, name = (task.unseen, "test") if split == "unseen" else (task, split)
     data: Ragged | None = getattr(owner, name, None)
     if owner is None or data is None:
         available = [split_name for split_name in SPLITS if getattr(task, split_name) is not None]

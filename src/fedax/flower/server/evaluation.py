@@ -23,8 +23,8 @@ from fedax.utils.layout import accumulator
 class FlowerView(View):
     """See `View`. Clients that are left out are NaN, and do not count in sums.
 
-    A global test set is the server's own. Gradients and memories of single clients are nothing that
-    an observer may ask for.
+    A central test set is the server's own. Gradients and memories of single clients are nothing
+    that an observer may ask for.
 
     Args:
         setup: of the server.
@@ -94,9 +94,9 @@ class FlowerView(View):
         return (jnp.asarray(counts) > 0).all(axis=0)
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
-        if split == "holdout" and self.task.holdout is not None:
-            return CompiledView(self.setup, self.w).overall("holdout", score)
-        all_sums = self._request_sums("test" if split == "holdout" else split).values()
+        if split == "central" and self.task.central is not None:
+            return CompiledView(self.setup, self.w).overall("central", score)
+        all_sums = self._request_sums("test" if split == "central" else split).values()
         total = sum(
             (client_sums.sums[score] for client_sums in all_sums),
             jnp.zeros((), accumulator(self.w.dtype)),
@@ -109,7 +109,7 @@ class FlowerView(View):
         return min(map(len, self._answered_sums.values()), default=None)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
-        return jnp.broadcast_to(self.overall("holdout", score), (self.task.train.clients,))
+        return jnp.broadcast_to(self.overall("central", score), (self.task.train.clients,))
 
     def gradients(self) -> Gradients:
         raise _refusal("gradients of single clients")

@@ -56,8 +56,8 @@ COLUMNS = (
     Column("test_auc", "Test AUC"),
     Column("test_f1", "Test F1"),
     Column("test_calibration_error", "Test calibration error"),
-    Column("held_back_accuracy", "New clients", chart=True),
-    Column("held_back_accuracy_adapted", "New clients, adapted", chart=True),
+    Column("unseen_accuracy", "New clients", chart=True),
+    Column("unseen_accuracy_adapted", "New clients, adapted", chart=True),
     Column("client_accuracy_mean", "Mean over clients"),
     Column("client_accuracy_worst_tenth", "Worst tenth", brief=True),
     Column("local_accuracy_mean", "Mean of the clients' own models"),
@@ -87,7 +87,7 @@ ABOUT = {
     "client_accuracy_worst_tenth": "mean over the tenth of the clients with the lowest accuracy",
     "local_accuracy_mean": "each client's own model on its own test examples, averaged with "
     "equal weights of clients",
-    "node_accuracy_mean": "the nodes' own models on the global test set, averaged",
+    "node_accuracy_mean": "the nodes' own models on the central test set, averaged",
     "auc": "membership inference by shadow models: 0.5 is guessing",
     "auc_calibrated": "membership inference by calibrated losses: 0.5 is guessing",
     "dissimilarity": "of the clients' gradients: 1 if all agree; grows where the loss is nearly "

@@ -31,7 +31,7 @@ def from_loss(
     test: Any = None,
     client: str | None = None,
     scores: Mapping[str, Callable[..., Any]] | None = None,
-    holdout: Any = None,
+    central: Any = None,
     frozen: Which | None = None,
     compute: Any = None,
     state: PyTree = None,
@@ -66,7 +66,7 @@ def from_loss(
         test: the same for test examples; a client may have none.
         client: the column of a table that says which client a row belongs to.
         scores: further per-example functions of the same signature as `loss`, by name.
-        holdout: a global test set in the form of one client.
+        central: a central test set in the form of one client.
         frozen: leaves that are not trained, by name or predicate: neither sent nor counted nor
             differentiated nor copied.
         compute: the float type in which the loss gets the model's leaves, such as "bfloat16". What
@@ -114,7 +114,7 @@ def from_loss(
     # each client is one array, without a name
     plain = bool(data.train) and not isinstance(data.train[0], Mapping)
     data_arguments = parts_of_task(
-        data if holdout is None else data._replace(holdout=holdout), plain
+        data if central is None else data._replace(central=central), plain
     )
     functions = {
         key: _adapt(function, plain, key)

@@ -92,8 +92,8 @@ def from_torch(
     for split in ("test", "validation"):
         if split in settings:
             settings[split] = with_arrays(settings[split], split)
-    if "holdout" in settings:
-        settings["holdout"] = with_arrays([settings["holdout"]], "holdout")[0]
+    if "central" in settings:
+        settings["central"] = with_arrays([settings["central"]], "central")[0]
     data = with_arrays(clients, "clients")
     return from_network(
         "from_torch", lambda inputs: _make_network(module, inputs), loss, data, **settings

@@ -19,7 +19,7 @@ class Options(TypedDict, total=False):
     test: Any
     validation: Any
     client: str | None
-    holdout: Any
+    central: Any
     frozen: Which | None
     state_policy: Policy
     l2: float

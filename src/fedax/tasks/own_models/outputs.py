@@ -167,7 +167,7 @@ def from_network(
     test: Any = None,
     validation: Any = None,
     client: str | None = None,
-    holdout: Any = None,
+    central: Any = None,
     name: str | None = None,
     predict: Callable[..., Any] | None = None,
     **options: Any,
@@ -178,7 +178,7 @@ def from_network(
         maker: the public function, for messages.
         make: the network, given the inputs of some examples.
         loss: of outputs and examples.
-        clients, test, validation, client, holdout, name, options: as `from_loss`.
+        clients, test, validation, client, central, name, options: as `from_loss`.
         inputs: see `Inputs`.
         scores: further functions of outputs and examples by name.
         predict: the predictions, a function of outputs and examples; by default the softmax of
@@ -224,7 +224,7 @@ def from_network(
     elif predict is None and getattr(output_shape, "shape", ())[:1] == (_EXAMPLES,):
         predict = as_they_are
     task_data = data._replace(
-        name=name or data.name, holdout=data.holdout if holdout is None else holdout
+        name=name or data.name, central=data.central if central is None else central
     )
     training_loss = OfOutputs(network, loss, inputs, True)
     if columns:
@@ -334,7 +334,7 @@ def _count_logits(output_shape: Any, examples: Any) -> int:
 
 def _find_other_label(data: Clients, columns: int) -> Any:
     """Returns the first label that is no number of a column of the outputs, or None."""
-    clients = [*data.train, *(data.test or ()), *(data.validation or ()), data.holdout]
+    clients = [*data.train, *(data.test or ()), *(data.validation or ()), data.central]
     labels = [arrays["y"] for arrays in clients if isinstance(arrays, Mapping) and "y" in arrays]
     other_labels = (find_wrong_label(y, columns) for y in labels)
     return next((label for label in other_labels if label is not None), None)

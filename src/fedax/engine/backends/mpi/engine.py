@@ -21,7 +21,7 @@ from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.evaluation import (
     CompiledView,
-    evaluate_held_back,
+    evaluate_unseen,
     personal_models,
     set_run,
 )
@@ -135,7 +135,7 @@ def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> Perso
 
 
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:
-    """Returns the sum of a score over this rank's examples, or over the global test set."""
+    """Returns the sum of a score over this rank's examples, or over the central test set."""
     return CompiledView(setup, w).sums(split)[score][0]
 
 
@@ -185,7 +185,7 @@ class PeerView(View):
         ]  # fmt: skip
         return jnp.stack(
             [
-                self._overall_mean(setup, w, "holdout", score)
+                self._overall_mean(setup, w, "central", score)
                 for setup, w in zip(setups, models, strict=True)
             ]
         )
@@ -204,12 +204,12 @@ class PeerView(View):
     def _overall_mean(
         self, setup: Setup, w: Float[Array, "dim"], split: Split, score: str
     ) -> Float[Array, ""]:
-        holdout = setup.task.holdout
-        if split == "holdout" and holdout is not None:
+        central = setup.task.central
+        if split == "central" and central is not None:
             return setup.task.programs.call(_sums, setup, w, split, score) / len(
-                next(iter(holdout.values()))
+                next(iter(central.values()))
             )
-        split = "test" if split == "holdout" else split
+        split = "test" if split == "central" else split
         sizes = jnp.asarray(getattr(self.task, split).sizes)
         has_examples = bool(sizes[self.peers.rank])
         total = self.peers.sum(
@@ -220,15 +220,15 @@ class PeerView(View):
         return total / sizes.sum().astype(total.dtype)
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
-        if split != "holdout" or self.setup.task.holdout is None:
-            hint = "Give the task a global test set."
+        if split != "central" or self.setup.task.central is None:
+            hint = "Give the task a central test set."
             raise InvalidInput.because(
                 "observe", "predictions of examples that clients own do not leave their ranks", hint
             )
         return CompiledView(self.setup, self.w).predictions(split)
 
-    def held_back(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        return evaluate_held_back(self.setup, self.w, score, steps)
+    def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:
+        return evaluate_unseen(self.setup, self.w, score, steps)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)

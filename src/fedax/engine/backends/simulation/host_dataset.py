@@ -126,7 +126,7 @@ class HostDataset:
     def _move_task(self, task: Task) -> Task:
         sets = {name: getattr(task, name) for name in ("train", "test", "validation")}
         host_data = {name: self._put(data) for name, data in sets.items() if data is not None}
-        held_out = {} if task.held_back is None else {"held_back": self._move_task(task.held_back)}
+        held_out = {} if task.unseen is None else {"unseen": self._move_task(task.unseen)}
         replacements = host_data | held_out
         return eqx.tree_at(
             lambda task: [getattr(task, name) for name in replacements],
@@ -148,7 +148,7 @@ def is_in_files(task: Task) -> bool:
         if data is not None
         for values in data.arrays.values()
     )
-    return has_memmap or (task.held_back is not None and is_in_files(task.held_back))
+    return has_memmap or (task.unseen is not None and is_in_files(task.unseen))
 
 
 def _as_numpy(values: Any) -> np.ndarray:
