@@ -13,7 +13,8 @@ import fedax
 
 texts = fedax.data.roles_of(SCENE)
 clients = {role: sequences(text, LETTERS, 16) for role, text in texts.items()}
-task = fedax.tasks.from_flax(Transformer(len(LETTERS)), loss, clients)
+model = fedax.models.linen(Transformer(len(LETTERS)), clients["BERNARDO"]["x"])
+task = fedax.from_model(model, loss, clients)
 
 schedule = fedax.Schedule(steps=10, batch_size=4)
 outer = optax.sgd(0.7, momentum=0.9, nesterov=True)

@@ -10,8 +10,8 @@ def loss(outputs, examples):
     return optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])
 
 
-task = fedax.tasks.from_equinox(
-    lambda key: eqx.nn.MLP(64, 10, width_size=32, depth=1, key=key),
+task = fedax.from_model(
+    fedax.models.equinox(lambda key: eqx.nn.MLP(64, 10, width_size=32, depth=1, key=key)),
     loss,
     fedax.data.digits("dirichlet", clients=10, alpha=0.3),
 )

@@ -40,8 +40,12 @@ for method, policy in (
     (fedax.FedAvg(), "local"),
     (fedax.FedBN(), "local"),
 ):
-    task = fedax.tasks.from_flax(
-        CNN, loss, lit(data.train, *scene), test=lit(data.test, *scene), state_policy=policy
+    task = fedax.from_model(
+        fedax.models.nnx(CNN),
+        loss,
+        lit(data.train, *scene),
+        test=lit(data.test, *scene),
+        state_policy=policy,
     )
     observe = [fedax.observe.LocalAccuracy()]
     history = fedax.run(

@@ -16,6 +16,8 @@ def loss(outputs, examples):
     return optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])
 
 
-task = fedax.tasks.from_haiku(network, loss, fedax.data.digits("shards", clients=10))
+data = fedax.data.digits("shards", clients=10)
+model = fedax.models.haiku(network, data.train[0]["x"], train="is_training")
+task = fedax.from_model(model, loss, data)
 history = fedax.run(fedax.SCAFFOLD(), task, solver=fedax.SGD(0.1), rounds=20)
 print(f"test accuracy {history.metrics['test_accuracy'][-1]:.3f}")

@@ -98,7 +98,8 @@ def main():
     model = Transformer(len(LETTERS), layers=2)
     roles = fedax.data.roles_of(SCENE)
     clients = {role: sequences(text, LETTERS, length) for role, text in roles.items()}
-    task = fedax.tasks.from_flax(model, loss, clients, scores={"accuracy": accuracy})
+    adapted = fedax.models.linen(model, clients["BERNARDO"]["x"])
+    task = fedax.from_model(adapted, loss, clients, scores={"accuracy": accuracy})
     solver = fedax.Optax(optax.adam(3e-3))
     schedule = fedax.Schedule(epochs=8, batch_size=8)
     history = fedax.run(

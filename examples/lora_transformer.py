@@ -11,16 +11,16 @@ import fedax
 
 texts = fedax.data.roles_of(SCENE)
 clients = {role: sequences(text, LETTERS, 16) for role, text in texts.items()}
-model = Transformer(len(LETTERS))
+model = fedax.models.linen(Transformer(len(LETTERS)), clients["BERNARDO"]["x"])
 options = {
     "solver": fedax.Optax(optax.adam(1e-2)),
     "schedule": fedax.Schedule(steps=20, batch_size=4),
     "observe_every": 1,
 }
 # the base learns Bernardo's lines, the clients both roles'
-known = fedax.tasks.from_flax(model, loss, [clients["BERNARDO"]])
+known = fedax.from_model(model, loss, [clients["BERNARDO"]])
 base = fedax.run(fedax.FedAvg(), known, rounds=5, **options)
-task = fedax.tasks.from_flax(model, loss, clients)
+task = fedax.from_model(model, loss, clients)
 adapted = fedax.lora(task, 4, targets=["*.attention.kernel", "*.wide.kernel"], params=base)
 tuned = fedax.run(fedax.FedAvg(), adapted, rounds=10, **options)
 sent = tuned.bits.up[0] // 32 // len(clients)

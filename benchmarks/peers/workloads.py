@@ -158,11 +158,13 @@ def write(name, path):
 def loss_of(work, vector):
     """The mean cross-entropy over all training examples, in pieces of 500."""
     model = WORKLOADS[work.name].model
-    tree = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
+    tree = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0))[0])
     params = jax.tree.unflatten(tree, work.leaves(np.asarray(vector)))
     total = 0.0
     for begin in range(0, len(work.x), 500):
-        logits = np.asarray(model(params, work.x[begin : begin + 500]), np.float64)
+        logits = np.asarray(
+            model.apply(params, None, work.x[begin : begin + 500], None)[0], np.float64
+        )
         top = logits.max(axis=1, keepdims=True)
         logs = np.log(np.exp(logits - top).sum(axis=1)) + top[:, 0]
         total += (logs - logits[np.arange(len(logits)), work.y[begin : begin + 500]]).sum()

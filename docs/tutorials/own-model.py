@@ -94,10 +94,9 @@ jax.tree.map(jnp.shape, history.params)
 # %% [markdown]
 # ## An Equinox module
 #
-# A module also holds values that are not trained, such as activation functions. `from_equinox` takes
-# them out and puts them back. The loss is a function of the module's outputs and the examples. If
-# you pass a function of a random key, as here, every seed starts from a different model. If you pass
-# a module, all seeds start from it.
+# `fedax.models.equinox` adapts a module that a function makes from a random key, so every seed starts
+# from a different model. Values that are not trained, such as activation functions, stay in the
+# module. `fedax.from_model` makes the task. Its loss is a function of the outputs and the examples.
 
 # %%
 import equinox as eqx
@@ -116,7 +115,7 @@ def cross_entropy(outputs, examples):
     )
 
 
-task = fedax.tasks.from_equinox(network, cross_entropy, clients, central=central)
+task = fedax.from_model(fedax.models.equinox(network), cross_entropy, clients, central=central)
 history = fedax.run(
     fedax.SCAFFOLD(),
     task,
@@ -137,9 +136,8 @@ print(f"accuracy {history.last('test_accuracy'):.2f}")
 # %% [markdown]
 # ## A Flax module
 #
-# `from_flax` takes a module of NNX or Linen. If you pass the class, every seed starts from a
-# different model. `from_flax` handles batch statistics, dropout and the training flag. It needs
-# `pip install flax`. For Haiku there is [`from_haiku`](../libraries.md).
+# `fedax.models.nnx` adapts a module of Flax NNX, with its batch statistics and dropout. It needs
+# `pip install flax`. There are [adapters](../libraries.md) for Flax Linen, Haiku and PyTorch too.
 
 # %%
 from flax import nnx
@@ -157,7 +155,7 @@ class Network(nnx.Module):
         return self.head(self.dropout(nnx.relu(self.norm(self.hidden(x)))))
 
 
-task = fedax.tasks.from_flax(Network, cross_entropy, clients, central=central)
+task = fedax.from_model(fedax.models.nnx(Network), cross_entropy, clients, central=central)
 comparison = {
     name: fedax.run_grid(
         [method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5
@@ -181,8 +179,8 @@ fedax.compare(comparison, "comparison.html", title="Own network")
 #   evaluation the key is `None`, so switch dropout off there.
 # - **State besides parameters.** Running averages are a state. Flax modules bring their own. Your own
 #   loss takes the argument `state` and returns `(losses, new state)`.
-# - **Coupled examples.** A loss that couples the examples of a minibatch takes the argument `mask`,
-#   which is False for padding. `fedax.conformance.check(task)`, or `fedax check --task FILE:NAME`,
+# - **Coupled examples.** A loss that couples the examples of a minibatch takes the argument `state`,
+#   which is `()` if it has none, and gets full minibatches. `fedax.conformance.check(task)`, or `fedax check --task FILE:NAME`,
 #   evaluates examples alone and in a batch, and says where a loss, a score or a prediction differs.
 # - **Precision.** Parameters keep their type. Python numbers get JAX's default, which is 32 bits
 #   unless `jax_enable_x64` is set.

@@ -26,6 +26,8 @@ Runs:
 - `Simulation`, `Eager`, `MPI`, `Flower`: engines: compiled, step by step for reference, one process
   for each client, deployed.
 - `Task`: a federated learning problem.
+- `from_model`: a task of a model and a loss of its outputs. `classification`: of a model whose
+  outputs are logits.
 - `lora`: a task of fine-tuning a frozen model by low-rank adapters.
 - `Graph`: a communication graph with its mixing matrix.
 

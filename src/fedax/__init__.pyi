@@ -131,6 +131,8 @@ from .models.storage import load_state as load_state
 from .models.storage import save_params as save_params
 from .report.single import compare as compare
 from .report.single import table as table
+from .tasks.from_model import classification as classification
+from .tasks.from_model import from_model as from_model
 from .tasks.lora import lora as lora
 
 __version__: str

@@ -49,8 +49,8 @@ def normed(sizes=(8, 12, 4, 16)):
         }
         for k, n in enumerate(sizes)
     ]
-    return fedax.tasks.from_equinox(
-        eqx.nn.make_with_state(Net)(jax.random.key(0)),
+    return fedax.from_model(
+        fedax.models.equinox(eqx.nn.make_with_state(Net)),
         lambda z, e: optax.softmax_cross_entropy_with_integer_labels(z, e["y"]),
         clients,
     )

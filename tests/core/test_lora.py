@@ -75,7 +75,8 @@ def test_a_pretrained_transformer_learns_by_its_attention(as_users_run):
     text = "to be or not to be that is the question " * 4
     clients = [language_model.sequences(text[k:], "".join(sorted(set(text))), 8) for k in range(3)]
     network = language_model.Transformer(15, width=16)
-    task = fedax.tasks.from_flax(network, language_model.loss, clients)
+    model = fedax.models.linen(network, clients[0]["x"])
+    task = fedax.from_model(model, language_model.loss, clients)
     adapted = fedax.lora(task, 4, targets=["*.attention.kernel", "*.wide.kernel"])
     settings = {
         "solver": fedax.Optax(optax.adam(0.02)),
@@ -104,7 +105,7 @@ def test_factors_are_drawn_apart_from_a_base_of_the_same_seed():
     task = fedax.tasks.classification(fedax.data.FederatedData(clients, classes=2), model)
     for seed in (0, 3):
         adapted = fedax.lora(task, 2, targets="*.kernel", seed=seed)
-        base = model.init(jax.random.key(seed))
+        base = model.init(jax.random.key(seed))[0]
         for i, layer in enumerate(base):
             np.testing.assert_array_equal(adapted.frozen.base[i].kernel, layer.kernel)
             a = np.ravel(adapted.frozen.left[f"{i}.kernel"])

@@ -86,4 +86,8 @@ def test_a_module_with_too_few_outputs_is_refused():
     module = eqx.nn.Linear(2, 3, key=jax.random.key(0))
     clients = [{"x": X.astype(np.float32), "y": np.array([0, 1, 2, 3, 0, 1])}]
     with pytest.raises(InvalidInput, match="got the class 3"):
-        fedax.tasks.from_equinox(module, lambda out, e: cross_entropy(out, e["y"], 3), clients)
+        fedax.from_model(
+            fedax.models.equinox(lambda key: module),
+            lambda out, e: cross_entropy(out, e["y"], 3),
+            clients,
+        )

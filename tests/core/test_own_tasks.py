@@ -16,7 +16,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput
-from fedax.tasks import from_equinox, from_loss
+from fedax.tasks import from_loss
 
 RNG = np.random.default_rng(0)
 CLIENTS = {
@@ -167,7 +167,8 @@ def test_equinox_modules_keep_their_other_leaves():
     def loss(z, e):
         return optax.softmax_cross_entropy_with_integer_labels(z, e["y"])
 
-    task = from_equinox(lambda key: eqx.nn.MLP(2, 2, 4, 1, key=key), loss, CLIENTS)
+    model = fedax.models.equinox(lambda key: eqx.nn.MLP(2, 2, 4, 1, key=key))
+    task = fedax.from_model(model, loss, CLIENTS)
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full")}
     found = fedax.run(fedax.FedAvg(), task, rounds=1, **options)
     before, model = (
@@ -201,6 +202,10 @@ def of_logits(outputs, e):
     return optax.softmax_cross_entropy_with_integer_labels(outputs, e["y"])
 
 
+MLP_OF = {
+    columns: fedax.models.equinox(lambda key, n=columns: eqx.nn.MLP(2, n, 4, 1, key=key))
+    for columns in (1, 3)
+}
 COUNTS = []
 
 
@@ -285,15 +290,12 @@ MISTAKES = {
         "In evaluation the key is None",
     ),
     "one output for two labels": (
-        lambda: from_equinox(lambda key: eqx.nn.MLP(2, 1, 4, 1, key=key), of_logits, CLIENTS),
-        r"the label 1, of which the loss is nan, for outputs of shape \(batch, 1\).*or let the "
-        r"loss take outputs\[:, 0\]",
+        lambda: fedax.from_model(MLP_OF[1], of_logits, CLIENTS),
+        r"whole numbers 'y' from 0 to 1, of which .*indices within tables",
     ),
     "more labels than outputs": (
-        lambda: from_equinox(
-            lambda key: eqx.nn.MLP(2, 3, 4, 1, key=key), of_logits, lists(y=lambda c: c["y"] + 4)
-        ),
-        r"the label 5, .*allowed: labels from 0 to 2. Give the model an output for each class",
+        lambda: fedax.from_model(MLP_OF[3], of_logits, lists(y=lambda c: c["y"] + 4)),
+        r"whole numbers 'y' from 4 to 5, of which .*indices within tables",
     ),
     "a column against a row": (
         lambda: from_loss(
@@ -382,7 +384,7 @@ def test_libraries_are_imported_where_they_are_used():
     the optional ones."""
     code = (
         "import sys, fedax, fedax.data, fedax.tasks, fedax.observe, fedax.models; "
-        "fedax.tasks.from_flax;"
+        "fedax.models.nnx;"
         "task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, [[1.0]]); "
         "fedax.run(fedax.FedAvg(), task, rounds=1);"
         "others = 'flax haiku datasets pandas pyarrow flwr mpi4py dp_accounting "

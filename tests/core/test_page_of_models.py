@@ -34,7 +34,10 @@ def flax_nnx():
         def __call__(self, x):
             return self.head(self.dropout(self.norm(x)))
 
-    return fedax.tasks.from_flax(Net, squares, CLIENTS), {"nnx": nnx, "model": Net(nnx.Rngs(7))}
+    return fedax.from_model(fedax.models.nnx(Net), squares, CLIENTS), {
+        "nnx": nnx,
+        "model": Net(nnx.Rngs(7)),
+    }
 
 
 def flax_linen():
@@ -46,7 +49,8 @@ def flax_linen():
             x = nn.BatchNorm(use_running_average=not train)(x)
             return nn.Dense(1)(nn.Dropout(0.5, deterministic=not train)(x))
 
-    return fedax.tasks.from_flax(Net(), squares, CLIENTS), {"module": Net()}
+    model = fedax.models.linen(Net(), X, train="train")
+    return fedax.from_model(model, squares, CLIENTS), {"module": Net()}
 
 
 def haiku():
@@ -55,7 +59,8 @@ def haiku():
     def net(x, is_training=False):
         return hk.Linear(1)(hk.BatchNorm(True, True, 0.9)(x, is_training))
 
-    return fedax.tasks.from_haiku(net, squares, CLIENTS), {"hk": hk, "function": net}
+    model = fedax.models.haiku(net, X, train="is_training")
+    return fedax.from_model(model, squares, CLIENTS), {"hk": hk, "function": net}
 
 
 def equinox():
@@ -69,7 +74,8 @@ def equinox():
         def __call__(self, x, key=None):
             return self.head(self.dropout(x, key=key))
 
-    return fedax.tasks.from_equinox(Net, squares, CLIENTS), {"eqx": eqx}
+    model = fedax.models.equinox(Net, key="key")
+    return fedax.from_model(model, squares, CLIENTS), {"eqx": eqx}
 
 
 def equinox_with_state():
@@ -85,8 +91,8 @@ def equinox_with_state():
             x, state = self.norm(x, state)
             return self.head(x), state
 
-    module = eqx.nn.make_with_state(Net)(jax.random.key(0))
-    return fedax.tasks.from_equinox(module, squares, CLIENTS), {"eqx": eqx}
+    model = fedax.models.equinox(eqx.nn.make_with_state(Net))
+    return fedax.from_model(model, squares, CLIENTS), {"eqx": eqx}
 
 
 def torch():
@@ -101,11 +107,11 @@ def torch():
 
 
 ROWS = {
-    "`from_flax`, NNX": flax_nnx,
-    "`from_flax`, Linen": flax_linen,
-    "`from_haiku`": haiku,
-    "`from_equinox`": equinox,
-    "`from_equinox`, with a state": equinox_with_state,
+    "`nnx`": flax_nnx,
+    "`linen`": flax_linen,
+    "`haiku`": haiku,
+    "`equinox`": equinox,
+    "`equinox`, with a state": equinox_with_state,
     "`from_torch`": torch,
 }
 

@@ -72,8 +72,10 @@ def test_a_model_that_is_no_classifier_predicts_its_outputs():
         for name, own in CLIENTS.items()
     }
     module = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
-    task = fedax.tasks.from_flax(
-        module, lambda outputs, e: (outputs[:, 0] - e["y"].astype(outputs.dtype)) ** 2, data
+    task = fedax.from_model(
+        fedax.models.nnx(lambda rngs: module),
+        lambda outputs, e: (outputs[:, 0] - e["y"].astype(outputs.dtype)) ** 2,
+        data,
     )
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     nnx.update(module, history.params)

@@ -233,7 +233,7 @@ def test_images_are_compared_not_reshaped(shape):
         with pytest.raises(InvalidInput, match=r"rows of shape|logits|fails on examples of shapes"):
             classification(FederatedData([{"x": np.ones((3, *form)), "y": y}], 2), model)
     with pytest.raises(InvalidInput, match=r"Channels come last: write x.transpose\(0, 2, 3, 1\)"):
-        model(model.init(jax.random.key(0)), np.ones((3, *bad[0])))
+        model.apply(model.init(jax.random.key(0))[0], None, np.ones((3, *bad[0])), None)
 
 
 @pytest.mark.parametrize("part", ["test", "validation", "central"])

@@ -72,7 +72,7 @@ def test_fresh_changes_are_made_at_every_step():
 
 def softmax_descent(x, y, rounds, rate):
     """Full gradient descent on softmax regression, from what the model starts with."""
-    w = fedax.models.Softmax(x.shape[1], 10).init(jax.random.fold_in(jax.random.key(0), 0))
+    w = fedax.models.Softmax(x.shape[1], 10).init(jax.random.fold_in(jax.random.key(0), 0))[0]
     kernel, bias = np.array(w.kernel), np.array(w.bias)
     for _ in range(rounds):
         z = np.exp(x @ kernel + bias)

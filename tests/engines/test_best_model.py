@@ -82,12 +82,12 @@ def test_modules_of_equinox_stop_early_with_checkpoints(tmp_path):
         }
         for name, size in (("c", 2), ("a", 3), ("b", 4))
     }
-    net = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+    model = fedax.models.equinox(lambda key: eqx.nn.MLP(3, 2, 4, 1, key=key))
 
     def loss(logits, batch):
         return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
 
-    task = fedax.tasks.from_equinox(net, loss, clients)
+    task = fedax.from_model(model, loss, clients)
     options = {
         "stop": fedax.EarlyStopping("train_loss", patience=2, min_change=100.0),
         "checkpoint": tmp_path,

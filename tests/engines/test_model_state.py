@@ -5,7 +5,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ RNG = np.random.default_rng(0)
 CLIENTS = [{"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)} for k, n in enumerate(SIZES)]
 START = {"scale": np.ones(3), "w": np.full(3, 0.1)}
 STATE = {"count": np.zeros((), np.int32), "mean": np.zeros(3)}
-# a short minibatch in two of three clients
+# a short minibatch, which is filled again, in two of three clients
 SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
 ENGINES = {
     "in turn": fedax.Simulation("sequential", devices=1),
@@ -29,11 +28,11 @@ ENGINES = {
 }
 
 
-def centred(p, e, *, state, mask, training):
+def centred(p, e, *, state, training):
     """Inputs less their mean over the minibatch, or less the running mean in evaluation."""
     x, running, new = e["x"], state["mean"], state
     if training:
-        mean = jnp.where(mask[:, None], x, 0).sum(0) / mask.sum().astype(x.dtype)
+        mean = x.mean(0)
         new, running = (
             {"count": state["count"] + 1, "mean": KEPT * running + (1 - KEPT) * mean},
             mean,
@@ -58,6 +57,12 @@ def history(policy, engine="in turn", method=fedax.FedAvg, rounds=3, **more):
     return fedax.run(method(), task(policy), rounds=rounds, observe_every=3, **settings, **more)
 
 
+def filled(client, begin):
+    """A full minibatch from a place on: after the last example the first ones come again."""
+    rows = np.arange(begin, begin + 4) % len(client["y"])
+    return client["x"][rows], client["y"][rows]
+
+
 def step(w, scale, running, x, y):
     """One step on a minibatch, with the gradient written out."""
     mean = x.mean(0)
@@ -80,7 +85,7 @@ def transcription(policy, rounds=3):
             own = (w, scale, state)
             for _ in range(2):
                 for begin in range(0, len(client["y"]), 4):
-                    own = step(*own, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
+                    own = step(*own, *filled(client, begin))
             ends.append(own)
         w, scale, mean = (
             sum(p * values for p, values in zip(shares, part, strict=True))
@@ -167,8 +172,7 @@ def test_fine_tuned_models_are_looked_at_in_the_state_after_it(policy, engine):
 
     def work(client, w, scale, running, trains_head):
         for begin in [*range(0, len(client["y"]), 4)] * 2:
-            rows = slice(begin, begin + 4)
-            w, after, running = step(w, scale, running, client["x"][rows], client["y"][rows])
+            w, after, running = step(w, scale, running, *filled(client, begin))
             scale = after if trains_head else scale
         return w, scale, running
 
@@ -213,7 +217,7 @@ def test_fedbn_keeps_norms_and_statistics_where_they_are():
         for client, (scale, mean) in zip(CLIENTS, own, strict=True):
             end = (w, scale, mean)
             for begin in [*range(0, len(client["y"]), 4)] * 2:
-                end = step(*end, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
+                end = step(*end, *filled(client, begin))
             ends.append(end)
         w, own = (
             sum(p * end[0] for p, end in zip(shares, ends, strict=True)),
@@ -273,7 +277,7 @@ def test_without_a_server_nodes_mix_their_states():
     for client in CLIENTS:
         own = (START["w"], START["scale"], STATE["mean"])
         for begin in [*range(0, len(client["y"]), 4)] * 2:
-            own = step(*own, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
+            own = step(*own, *filled(client, begin))
         ends.append(own)
     np.testing.assert_allclose(
         found.params["w"], np.mean([w for w, _, _ in ends], axis=0), rtol=1e-10
@@ -328,7 +332,7 @@ def test_dsgd_mixes_the_states_of_the_round_before(engine):
         for client, before, (w, scale, running) in zip(CLIENTS, nodes, mixed, strict=True):
             own = (*before[:2], running)
             for begin in [*range(0, len(client["y"]), 4)] * 2:
-                own = step(*own, client["x"][begin : begin + 4], client["y"][begin : begin + 4])
+                own = step(*own, *filled(client, begin))
             ends.append((w + own[0] - before[0], scale + own[1] - before[1], own[2]))
         nodes = ends
     means = [mean for _, _, mean in nodes]
@@ -384,61 +388,79 @@ def test_loops_of_a_method_train_the_state():
     assert found.model_state.all()["count"].tolist() == [12, 18, 12]
     state = STATE["mean"]
     for begin in [0, 0, 0, 4, 4, 4] * 2:
-        state = KEPT * state + (1 - KEPT) * CLIENTS[0]["x"][begin : begin + 4].mean(0)
+        state = KEPT * state + (1 - KEPT) * filled(CLIENTS[0], begin)[0].mean(0)
     np.testing.assert_allclose(found.model_state.all()["mean"][0], state, rtol=1e-10)
 
 
-def without_mask(p, e, *, state, training):
-    return centred(p, e, state=state, mask=jnp.ones(e["x"].shape[0], bool), training=training)
-
-
-def test_padding_that_a_loss_does_not_see_is_refused():
-    blind = fedax.tasks.from_loss(without_mask, START, CLIENTS, state=STATE)
-    with pytest.raises(
-        InvalidInput,
-        match=r"Schedule\(batch_size=...\): got 4, .* allowed: minibatches of one "
-        r"size. Let the",
-    ):
-        fedax.run(fedax.FedAvg(), blind, schedule=SCHEDULE)
-    found = fedax.run(fedax.FedAvg(), blind, schedule=fedax.Schedule(batch_size=1), rounds=1)
-    assert found.outcome.ok
-
-
-def unseen_client(loss):
-    """A task whose clients have 4 examples each, and one unseen one that has 5."""
-    even = [{name: rows[:4] for name, rows in CLIENTS[k].items()} for k in (0, 1)]
-    odd = CLIENTS[2]
-    taking_part, unseen = (
-        fedax.tasks.from_loss(loss, START, clients, state=STATE, test=clients)
-        for clients in (even, [odd])
-    )
-    return dataclasses.replace(taking_part, unseen=unseen)
-
-
 @pytest.mark.parametrize("engine", ["in turn", "eager"])
-def test_padding_of_clients_unseen_is_refused_too(engine):
-    """They adapt in minibatches of 4 and 1, and three padded rows would be in the statistics."""
-    settings = {
-        "solver": fedax.SGD(RATE),
-        "schedule": SCHEDULE,
-        "engine": ENGINES[engine],
-        "observe": [fedax.observe.Unseen("loss", steps=2)],
-        "rounds": 0,
-    }
-    with pytest.raises(
-        InvalidInput, match=r"got 4, with which some minibatches of unseen clients are shorter"
-    ):
-        fedax.run(fedax.FedAvg(), unseen_client(without_mask), **settings)
-    # without local steps nothing is padded
-    plain = settings | {"observe": [fedax.observe.TrainLoss()]}
-    assert fedax.run(fedax.FedAvg(), unseen_client(without_mask), **plain).outcome.ok
-    masked = fedax.run(fedax.FedAvg(), unseen_client(centred), **settings)
+def test_unseen_clients_adapt_on_filled_minibatches(engine):
+    """One has 5 examples: a minibatch of 4, and one of the last and the first three."""
+    even = [{name: rows[:4] for name, rows in CLIENTS[k].items()} for k in (0, 1)]
+    taking_part, unseen = (
+        fedax.tasks.from_loss(centred, START, clients, state=STATE, test=clients)
+        for clients in (even, CLIENTS[2:])
+    )
+    found = fedax.run(
+        fedax.FedAvg(),
+        dataclasses.replace(taking_part, unseen=unseen),
+        solver=fedax.SGD(RATE),
+        schedule=SCHEDULE,
+        engine=ENGINES[engine],
+        observe=[fedax.observe.Unseen("loss", steps=2)],
+        rounds=0,
+    )
     w, scale, running = START["w"], START["scale"], STATE["mean"]
+    for begin in (0, 4):
+        w, scale, running = step(w, scale, running, *filled(CLIENTS[2], begin))
     x, y = CLIENTS[2]["x"], CLIENTS[2]["y"]
-    for rows in (slice(0, 4), slice(4, 5)):
-        w, scale, running = step(w, scale, running, x[rows], y[rows])
     expected = (((x - running) * scale @ w - y) ** 2 / 2).mean()
-    np.testing.assert_allclose(masked.last("unseen_loss_adapted"), expected, rtol=1e-10)
+    np.testing.assert_allclose(found.last("unseen_loss_adapted"), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("batch_size", ["full", (2, 4), (6, "all"), 16])
+def test_minibatches_of_any_size_are_alike_on_all_engines(batch_size):
+    """Drawn ones are repeated up to the largest, and full ones up to the largest client."""
+    found = [
+        fedax.run(
+            fedax.FedAvg(),
+            task("local"),
+            solver=fedax.SGD(RATE),
+            schedule=fedax.Schedule(epochs=2, batch_size=batch_size),
+            rounds=2,
+            engine=engine,
+        )
+        for engine in ENGINES.values()
+    ]
+    for history in found[1:]:
+        np.testing.assert_allclose(history.params["w"], found[0].params["w"], rtol=1e-10)
+        np.testing.assert_allclose(
+            history.model_state.all()["mean"], found[0].model_state.all()["mean"], rtol=1e-10
+        )
+
+
+def test_a_loss_that_couples_examples_sees_whole_minibatches():
+    """One with the state `()`: no piece of a minibatch is shorter than it, however few examples may
+    pass at once."""
+    widths = set()
+
+    def loss(w, x, *, state, training):
+        if training:
+            widths.add(len(x))
+            return (w - x + x.mean()) ** 2, state
+        return (w - x) ** 2
+
+    clients = [np.arange(float(n)) for n in SIZES]
+    coupled = fedax.tasks.from_loss(loss, 0.0, clients, state=())
+    widths.clear()
+    fedax.run(
+        fedax.FedAvg(),
+        coupled,
+        solver=fedax.SGD(RATE),
+        schedule=fedax.Schedule(batch_size=4),
+        engine=fedax.Simulation(microbatch=2, devices=1),
+        rounds=1,
+    )
+    assert widths == {4}
 
 
 @pytest.mark.parametrize(
@@ -457,7 +479,7 @@ def test_padding_of_clients_unseen_is_refused_too(engine):
 )
 def test_a_state_keeps_its_form(new, message):
     def loss(p, e, *, state, training):
-        values = centred(p, e, state=state, mask=None, training=False)
+        values = centred(p, e, state=state, training=False)
         return (values, new(state)) if training else values
 
     with pytest.raises(InvalidInput, match=message):
@@ -574,7 +596,7 @@ def test_clients_unseen_adapt_the_state_too(policy):
     model = np.asarray(found.params["w"]), np.asarray(found.params["scale"])
     adapted = (*model, mean)
     for begin in (0, 4):
-        adapted = step(*adapted, own["x"][begin : begin + 4], own["y"][begin : begin + 4])
+        adapted = step(*adapted, *filled(own, begin))
     if policy == "frozen":
         adapted = (*adapted[:2], mean)
     for name, (w, scale, running) in (

@@ -297,8 +297,9 @@ def examples(seed):
 
 def task(policy: str = "average"):
     clients = [examples(k) for k in range(3)]
-    return fedax.tasks.from_flax(
-        Net, loss, clients, test=clients, central=examples(1), state_policy=policy
+    model = fedax.models.nnx(Net)
+    return fedax.from_model(
+        model, loss, clients, test=clients, central=examples(1), state_policy=policy
     )
 """
 NORMED_EXPERIMENT = """

@@ -89,10 +89,10 @@ class Linear:
     classes: int
 
     def init(self, key):
-        return jnp.zeros((self.features, self.classes))
+        return jnp.zeros((self.features, self.classes)), None
 
-    def __call__(self, params, x, key=None):
-        return x @ params
+    def apply(self, params, state, x, key):
+        return x @ params, state
 
 
 seven = 7
@@ -392,12 +392,10 @@ def test_a_model_by_name(here):
     assert task.start(jax.random.key(0)).shape == (64, 10)
     pytest.importorskip("flax")
     Path("net.py").write_text(
+        "import fedax\n"
         "from flax import nnx\n"
-        "class Net(nnx.Module):\n"
-        "    def __init__(self, features, classes, rngs):\n"
-        "        self.layer = nnx.Linear(features, classes, rngs=rngs)\n"
-        "    def __call__(self, x):\n"
-        "        return self.layer(x)\n"
+        "def Net(features, classes):\n"
+        "    return fedax.models.nnx(lambda rngs: nnx.Linear(features, classes, rngs=rngs))\n"
     )
     task = make_task("digits", clients=3, model="net.py:Net")
     history = fedax.run(fedax.FedAvg(), task, rounds=1)

@@ -65,7 +65,7 @@ def test_a_task_augments_training_steps_only():
     model = CNN((3, 4, 2), (Stage(2, 2, pool=False),), (), 2)
     task = classification(FederatedData([client], classes=2), model, augment=augmentation)
     plain = classification(FederatedData([{**client, "x": client["x"] - 0.5}], classes=2), model)
-    params, loss = model.init(jax.random.key(0)), jax.jit(task.loss)
+    params, loss = model.init(jax.random.key(0))[0], jax.jit(task.loss)
     examples, shifted = (jax.tree.map(jnp.asarray, t.train.client(0)) for t in (task, plain))
     np.testing.assert_allclose(
         loss(params, examples, None), plain.loss(params, shifted, None), rtol=1e-9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedax.core import InvalidInput
-from fedax.models import MLP, Model, Softmax
+from fedax.models import MLP, Softmax, parameter_count
 
 PUBLISHED = {  # parameter counts of the papers
     Softmax(60, 10): 610,
@@ -19,23 +19,20 @@ PUBLISHED = {  # parameter counts of the papers
 
 @pytest.mark.parametrize("model", PUBLISHED, ids=repr)
 def test_parameter_counts_are_the_published_ones(model):
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    assert isinstance(model, Model)
-    assert model.parameters == PUBLISHED[model]
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == PUBLISHED[model]
+    assert parameter_count(model) == PUBLISHED[model]
 
 
 def test_kernels_come_before_biases():
-    shapes = [leaf.shape for leaf in jax.tree.leaves(MLP((5, 4, 3)).init(jax.random.key(0)))]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(MLP((5, 4, 3)).init(jax.random.key(0))[0])]
     assert shapes == [(5, 4), (4,), (4, 3), (3,)]
-    assert [leaf.shape for leaf in jax.tree.leaves(Softmax(5, 3).init(jax.random.key(0)))] == [
+    assert [leaf.shape for leaf in jax.tree.leaves(Softmax(5, 3).init(jax.random.key(0))[0])] == [
         (5, 3),
         (3,),
     ]
 
 
 def test_kernels_start_glorot_uniform_and_biases_at_zero():
-    first, second = MLP((300, 200, 100)).init(jax.random.key(3))
+    first, second = MLP((300, 200, 100)).init(jax.random.key(3))[0]
     for layer, bound in ((first, np.sqrt(6 / 500)), (second, np.sqrt(6 / 300))):
         kernel = np.asarray(layer.kernel)
         # Uniform on [-bound, bound]: mean 0, variance bound^2 / 3, that of the squares 4 bound^4 /
@@ -44,13 +41,13 @@ def test_kernels_start_glorot_uniform_and_biases_at_zero():
         assert abs(kernel.mean()) < 5 * bound / np.sqrt(3 * kernel.size)
         assert abs((kernel**2).mean() - bound**2 / 3) < 5 * bound**2 * np.sqrt(4 / 45 / kernel.size)
         assert not layer.bias.any()
-    again, other = (Softmax(4, 3).init(jax.random.key(seed)).kernel for seed in (3, 4))
-    assert np.array_equal(again, Softmax(4, 3).init(jax.random.key(3)).kernel)
+    again, other = (Softmax(4, 3).init(jax.random.key(seed))[0].kernel for seed in (3, 4))
+    assert np.array_equal(again, Softmax(4, 3).init(jax.random.key(3))[0].kernel)
     assert not np.array_equal(again, other)
 
 
 def test_layers_start_differently():
-    first, second = MLP((6, 6, 6)).init(jax.random.key(0))
+    first, second = MLP((6, 6, 6)).init(jax.random.key(0))[0]
     assert not np.array_equal(first.kernel, second.kernel)
 
 
@@ -58,23 +55,25 @@ def test_layers_start_differently():
 def test_parameters_have_the_default_float_type(wide):
     with jax.enable_x64(wide):
         for model in (Softmax(3, 2), MLP((3, 4, 2))):
-            params = model.init(jax.random.key(0))
+            params = model.init(jax.random.key(0))[0]
             expected = jnp.float64 if wide else jnp.float32
             assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(expected)}
-            assert model(params, jnp.ones((5, 3))).dtype == expected
+            assert model.apply(params, None, jnp.ones((5, 3)), None)[0].dtype == expected
 
 
 def test_softmax_forward():
     model, rng = Softmax(4, 3), np.random.default_rng(0)
     W, b, x = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=(7, 4))
-    params = jax.tree.map(jnp.asarray, type(model.init(jax.random.key(0)))(W, b))
-    np.testing.assert_allclose(model(params, jnp.asarray(x)), x @ W + b, rtol=1e-12)
+    params = jax.tree.map(jnp.asarray, type(model.init(jax.random.key(0))[0])(W, b))
+    np.testing.assert_allclose(
+        model.apply(params, None, jnp.asarray(x), None)[0], x @ W + b, rtol=1e-12
+    )
 
 
 def test_mlp_forward_has_no_activation_on_top():
     model, rng = MLP((4, 6, 5, 3)), np.random.default_rng(1)
     params = jax.tree.map(
-        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), model.init(jax.random.key(0))
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), model.init(jax.random.key(0))[0]
     )
     x = rng.normal(size=(50, 4))
     hidden = x
@@ -82,7 +81,9 @@ def test_mlp_forward_has_no_activation_on_top():
         hidden = np.maximum(hidden @ np.asarray(W) + np.asarray(b), 0)
     expected = hidden @ np.asarray(params[-1].kernel) + np.asarray(params[-1].bias)
     assert (expected < 0).any()
-    np.testing.assert_allclose(model(params, jnp.asarray(x)), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        model.apply(params, None, jnp.asarray(x), None)[0], expected, rtol=1e-9
+    )
 
 
 def test_equal_models_share_one_compiled_program():
@@ -90,11 +91,11 @@ def test_equal_models_share_one_compiled_program():
 
     def forward(model, params, x):
         traces.append(model)
-        return model(params, x)
+        return model.apply(params, None, x, None)[0]
 
     compiled = jax.jit(forward, static_argnums=0)
     for model in (Softmax(3, 2), Softmax(3, 2)):
-        compiled(model, model.init(jax.random.key(0)), jnp.ones((4, 3)))
+        compiled(model, model.init(jax.random.key(0))[0], jnp.ones((4, 3)))
     assert len(traces) == 1
     assert MLP((3, 2)) == MLP((3, 2)) != MLP((3, 4, 2))
 

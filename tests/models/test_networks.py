@@ -12,18 +12,22 @@ from fedax.models import (
     CNN,
     MLP,
     CharLSTM,
-    Model,
     ResNet,
     SentimentLSTM,
     Stage,
     cifar_cnn,
     lenet,
     mnist_cnn,
+    parameter_count,
 )
-from fedax.tasks import CrossEntropy
+from fedax.tasks.from_model import OfOutputs, cross_entropy
 
 RNG = np.random.default_rng(0)
 BATCH = 16
+
+
+def outputs(model, params, x, key=None):
+    return model.apply(params, None, x, key)[0]
 
 
 def images(*shape):
@@ -51,8 +55,7 @@ PUBLISHED = {  # model: parameters of the paper, inputs, classes
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameter_counts_are_the_published_ones(name):
     model, count, _, _ = PUBLISHED[name]
-    assert isinstance(model, Model)
-    assert model.parameters == count
+    assert parameter_count(model) == count
     assert hash(model) == hash(type(model)(**vars(model)))
 
 
@@ -61,9 +64,8 @@ def test_parameter_counts_are_the_published_ones(name):
 def test_at_the_start_all_classes_are_about_equally_likely(name):
     model, _, x, classes = PUBLISHED[name]
     examples = {"x": jnp.asarray(x), "y": jnp.asarray(np.arange(BATCH) % classes, jnp.int32)}
-    losses = jax.jit(lambda key: CrossEntropy(model)(model.init(key), examples, None))(
-        jax.random.key(1)
-    )
+    loss = OfOutputs(model, cross_entropy)
+    losses = jax.jit(lambda key: loss(model.init(key)[0], examples, None))(jax.random.key(1))
     assert losses.shape == (BATCH,)
     assert abs(losses.mean() - np.log(classes)) < 0.25
 
@@ -88,7 +90,7 @@ def plain_convolution(x, layer, padding):
 def test_cnn_forward(padding):
     model = CNN((9, 10, 2), (Stage(3, 3), Stage(4, 2, pool=False)), (5,), 3, padding=padding)
     params = jax.tree.map(
-        lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0))
+        lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0))[0]
     )
     x = jnp.asarray(RNG.normal(size=(2, 9, 10, 2)))
 
@@ -99,19 +101,21 @@ def test_cnn_forward(padding):
         h = jax.nn.relu(plain_convolution(h, params.convolutions[1], padding)).reshape(2, -1)
         return params.dense[1](jax.nn.relu(params.dense[0](h)))
 
-    expected, forward = plain(params, x), jax.jit(model)
+    expected, forward = plain(params, x), jax.jit(lambda p, x: outputs(model, p, x))
     np.testing.assert_allclose(forward(params, x), expected, rtol=1e-9)
     np.testing.assert_allclose(forward(params, x.reshape(2, -1)), expected, rtol=1e-9)
 
 
 def test_whole_numbers_are_pixels_too():
     model = CNN((4, 4, 1), (Stage(2, 3, pool=False),), (), 2)
-    params, x = model.init(jax.random.key(0)), RNG.integers(0, 256, (3, 16)).astype(np.uint8)
-    np.testing.assert_allclose(model(params, x), model(params, x.astype(float)), rtol=1e-12)
+    params, x = model.init(jax.random.key(0))[0], RNG.integers(0, 256, (3, 16)).astype(np.uint8)
+    np.testing.assert_allclose(
+        outputs(model, params, x), outputs(model, params, x.astype(float)), rtol=1e-12
+    )
 
 
 def test_he_start_of_the_cifar_cnn():
-    params = jax.jit(cifar_cnn().init)(jax.random.key(0))
+    params = jax.jit(cifar_cnn().init)(jax.random.key(0))[0]
     kernel, dense = (
         np.asarray(layer.kernel) for layer in (params.convolutions[1], params.dense[0])
     )
@@ -125,7 +129,7 @@ def test_he_start_of_the_cifar_cnn():
 def test_resnet_forward():
     model = ResNet(blocks=1, width=2, groups=1, classes=3, shape=(8, 8, 1))
     params = jax.tree.map(
-        lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0))
+        lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), model.init(jax.random.key(0))[0]
     )
     x = jnp.asarray(RNG.normal(size=(2, 8, 8, 1)))
 
@@ -149,43 +153,45 @@ def test_resnet_forward():
             h = jax.nn.relu(normed(jax.nn.relu(normed(h, one, stride)), two, 1) + shortcut)
         return params.last(h.mean((1, 2)))
 
-    np.testing.assert_allclose(jax.jit(model)(params, x), plain(params, x), rtol=1e-8)
+    np.testing.assert_allclose(
+        jax.jit(lambda p, x: outputs(model, p, x))(params, x), plain(params, x), rtol=1e-8
+    )
 
 
 @pytest.mark.slow
 def test_char_lstm_reads_its_vectors_in_order():
     model = CharLSTM(5, vectors=3, hidden=4)
-    params = model.init(jax.random.key(0))
+    params = model.init(jax.random.key(0))[0]
     x = jnp.array([[0, 4, -1], [2, 2, 1]], jnp.int32)
     h = jnp.where((x >= 0)[:, :, None], params.embedding[x], 0)
     for layer in params.layers:
         h = layer(h.transpose(1, 0, 2), 1.0).transpose(1, 0, 2)
-    np.testing.assert_allclose(model(params, x), params.last(h[:, -1]), rtol=1e-9)
+    np.testing.assert_allclose(outputs(model, params, x), params.last(h[:, -1]), rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_sentiment_is_a_sigmoid():
     model = SentimentLSTM(2, 3, 4)
-    params, x = model.init(jax.random.key(0)), jnp.asarray(RNG.normal(size=(3, 5, 2)))
-    z = model(params, x)[:, 1]
-    losses = CrossEntropy(model)(params, {"x": x, "y": jnp.ones(3, jnp.int32)}, None)
+    params, x = model.init(jax.random.key(0))[0], jnp.asarray(RNG.normal(size=(3, 5, 2)))
+    z = outputs(model, params, x)[:, 1]
+    losses = OfOutputs(model, cross_entropy)(params, {"x": x, "y": jnp.ones(3, jnp.int32)}, None)
     np.testing.assert_allclose(losses, -jnp.log(jax.nn.sigmoid(z)), rtol=1e-9)
 
 
 def test_dropout_acts_with_a_key_only():
     model = MLP((50, 4000, 2), dropout=0.25)
-    params, x = model.init(jax.random.key(0)), jnp.asarray(RNG.random((1, 50)))
+    params, x = model.init(jax.random.key(0))[0], jnp.asarray(RNG.random((1, 50)))
     plain = MLP((50, 4000, 2))
-    assert np.array_equal(model(params, x), plain(params, x))
-    assert np.array_equal(plain(params, x, jax.random.key(1)), plain(params, x))
-    dropped = [model(params, x, jax.random.key(seed)) for seed in (1, 2, 1)]
+    assert np.array_equal(outputs(model, params, x), outputs(plain, params, x))
+    assert np.array_equal(outputs(plain, params, x, jax.random.key(1)), outputs(plain, params, x))
+    dropped = [outputs(model, params, x, jax.random.key(seed)) for seed in (1, 2, 1)]
     assert np.array_equal(dropped[0], dropped[2])
     assert not np.array_equal(dropped[0], dropped[1])
     # one hidden unit of value 1 and output 1: each is 0 or 4/3, so that the sum over 4000 has mean
     # 4000, variance 4000/3
     ones = jax.tree.map(jnp.ones_like, params)
     ones = (ones[0]._replace(bias=0 * ones[0].bias), ones[1]._replace(bias=0 * ones[1].bias))
-    total = float(model(ones, jnp.full((1, 50), 0.02), jax.random.key(3))[0, 0])
+    total = float(outputs(model, ones, jnp.full((1, 50), 0.02), jax.random.key(3))[0, 0])
     assert total * 3 / 4 == pytest.approx(round(total * 3 / 4))
     assert 0 < abs(total - 4000) < 5 * np.sqrt(4000 / 3)
 

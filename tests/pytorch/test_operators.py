@@ -217,28 +217,6 @@ def test_batch_norm_in_both_modes(training):
     )
 
 
-@pytest.mark.parametrize("real", [0, 1, 2])
-def test_batch_norm_of_a_padded_batch(real):
-    """Padding alone, or one example, has variance 0 and finite gradients."""
-    norm, x = nn.BatchNorm1d(4).double(), normal(3, 4)
-    program = export(norm, [x[:2].numpy()], training=True)
-    tensors = {name: np.asarray(tensor.detach()) for name, tensor in norm.state_dict().items()}
-    mask = np.arange(3) < real
-
-    def total(tensors):
-        outputs, updates = program(tensors, [x.numpy()], layers.Context(mask=jnp.asarray(mask)))
-        return (outputs * mask[:, None]).sum(), updates
-
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        gradient, found = jax.grad(total, has_aux=True, allow_int=True)(tensors)
-    examples = x[:real].numpy()
-    mean = examples.mean(0) if real else 0
-    var = examples.var(0, ddof=1) if real > 1 else 0
-    np.testing.assert_allclose(found["running_mean"], 0.1 * mean, atol=1e-12)
-    np.testing.assert_allclose(found["running_var"], 0.9 + 0.1 * var, atol=1e-12)
-    assert all(np.isfinite(gradient[name]).all() for name in ("weight", "bias"))
-
-
 def test_functions_take_the_arguments_of_their_operators():
     for name, function in (OPERATORS | layers.CONTEXTUAL).items():
         packet, _, overload = name.partition(".")

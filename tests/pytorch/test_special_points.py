@@ -1,4 +1,4 @@
-"""PyTorch's operators where their formulas have no derivative, and its norms of padded batches;
+"""PyTorch's operators where their formulas have no derivative;
 without PyTorch, whose gradients are written out."""
 
 import jax
@@ -6,10 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax.core import InvalidInput
-from fedax.tasks.own_models.outputs import Network
-from fedax.tasks.own_models.padding import leaves_padding_out
-from fedax.tasks.own_models.torch_modules.layers import CONTEXTUAL, Context
 from fedax.tasks.own_models.torch_modules.operators import OPERATORS
 
 
@@ -85,60 +81,3 @@ def test_values_between_bounds_are_kept_and_others_lie_on_them():
     bounds = jnp.array([1.0, 1.0, 0.0, 9.0, 0.0], jnp.float32)
     below = OPERATORS["clamp.Tensor"](x, bounds)
     np.testing.assert_array_equal(below, np.maximum(x, bounds))
-
-
-NORM = CONTEXTUAL["_native_batch_norm_legit_functional.default"]
-
-
-def normed(x, mask, mean):
-    one = jnp.ones(x.shape[1], x.dtype)
-    out = NORM(Context(None, mask), x, None, None, mean, one, True, 0.1, 1e-5)
-    return out[0], out[3]
-
-
-def test_a_batch_norm_of_several_rows_an_example_leaves_padding_out():
-    x = jnp.array([4.0, 2.0, 9.0, 9.0], jnp.float32)[:, None]
-    _, mean = normed(x, jnp.array([True, False]), jnp.zeros(1, jnp.float32))
-    np.testing.assert_allclose(mean, [0.3], rtol=1e-6)
-    message = r"from_torch\(module=...\): got a batch norm of an array of shape \(4, 1\)"
-    with pytest.raises(InvalidInput, match=message):
-        normed(x, jnp.array([True, False, True]), jnp.zeros(1, jnp.float32))
-
-
-def test_instance_norm_has_no_padding_to_leave_out():
-    """It comes as a batch norm of one row, with the channels of all examples."""
-    x = jnp.arange(12.0, dtype=jnp.float32).reshape(1, 4, 3)
-    function = CONTEXTUAL["_native_batch_norm_legit.no_stats"]
-    masked, plain = (
-        function(Context(None, mask), x, None, None, True, 0.1, 1e-5)[0]
-        for mask in (jnp.array([True, False]), None)
-    )
-    np.testing.assert_array_equal(masked, plain)
-
-
-def rows(x, mask, mean):
-    z, mean = normed(x.reshape(-1, 3), mask, mean)
-    return z.reshape(x.shape), mean
-
-
-def time_first(x, mask, mean):
-    z, mean = normed(x.swapaxes(0, 1).reshape(-1, 3), mask, mean)
-    return z.reshape(4, -1, 3).swapaxes(0, 1), mean
-
-
-def own(x, mask, mean):
-    mean = 0.9 * mean + 0.1 * x.mean((0, 1))
-    return x - mean, mean
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"), [(rows, True), (time_first, False), (own, False)]
-)
-def test_buffers_that_padding_enters_are_told(function, expected):
-    def apply(params, state, inputs, key, mask):
-        z, mean = function(inputs[0], mask, state["mean"])
-        return z * params["scale"], {"mean": mean}
-
-    start = {"scale": np.ones(3, np.float32)}
-    network = Network(apply, start, {"mean": np.zeros(3, np.float32)}, True)
-    assert leaves_padding_out(network, network.start, (np.ones((2, 4, 3), np.float32),)) == expected

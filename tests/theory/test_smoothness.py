@@ -11,7 +11,7 @@ import fedax
 from fedax.core import Ragged, Task
 from fedax.data import FederatedData
 from fedax.models import MLP, Softmax
-from fedax.tasks.classify import classification
+from fedax.tasks import classification
 from fedax.tasks.logistic import logistic
 from fedax.theory import constants, fedbc, local_gd
 from marks import slow

@@ -96,7 +96,8 @@ def scene(seed: int) -> tuple[fedax.Task, Any]:
             count = len(arrays["y"]) * 4 // 5
             train.append({name: rows[:count] for name, rows in arrays.items()})
             test.append({name: rows[count:] for name, rows in arrays.items()})
-        return fedax.tasks.from_flax(MODEL, loss, train, test=test)
+        model = fedax.models.linen(MODEL, train[0]["x"])
+        return fedax.from_model(model, loss, train, test=test)
 
     before = fedax.run(
         fedax.FedAvg(),

@@ -17,7 +17,7 @@ from jaxtyping import Float, PyTree
 from fedax.audit.attacks import Attack, Curve, ShadowAttack, curve
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
 from fedax.engine.driver.run import Progress, run
-from fedax.tasks.classify import CrossEntropy
+from fedax.tasks.from_model import OfOutputs, cross_entropy
 from fedax.utils.files import write
 
 PIECE = 2048
@@ -222,7 +222,9 @@ def check_auditable(task: Task) -> None:
     """Refuses tasks whose models give no class probabilities, or whose clients have fewer than four
     examples.
     """
-    if not isinstance(task.loss, CrossEntropy):
+    loss = task.loss
+    is_classifier = isinstance(loss, OfOutputs) and loss.measure is cross_entropy
+    if not is_classifier or task.state is not None:
         raise InvalidInput.found(
             "membership(task=...)", f"the task {task.name!r}", "classification tasks"
         )
@@ -313,14 +315,12 @@ def _run_attacks(
 
 
 def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
-    """Returns the logarithms of the class probabilities that the model of a `CrossEntropy` gives,
-    as in evaluation.
+    """Returns the logarithms of the class probabilities of a classification task's model, as in
+    evaluation.
     """
 
     def log(params: PyTree, x: Any) -> Any:
-        return jax.nn.log_softmax(
-            loss.model(params, x if loss.augment is None else loss.augment(x, None)), axis=1
-        )
+        return jax.nn.log_softmax(loss.outputs(params, {"x": x}, None)[0], axis=1)
 
     log = jax.jit(log)
     # the last piece is shorter, so its size is compiled once more

@@ -62,7 +62,7 @@ TASK_LAWS = {
         "Engines pad batches and cut them into pieces: normalise over features or by fixed "
         "statistics, put an example's weight into the data, draw noise from the argument `key`, "
         "and leave the mean to the engine. A loss that couples a minibatch in training takes the "
-        "argument `mask` or `state`.",
+        "argument `state`.",
         keeps_examples_apart,
     )
 }

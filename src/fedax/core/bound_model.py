@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import PyTree
 
 from fedax.core.federation import Memory
 from fedax.utils.layout import accumulator
@@ -20,15 +20,9 @@ PerExample: TypeAlias = Callable[..., Any]
 """`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no
 augmentation.
 
-A function may have an attribute `takes`, a set of names of further arguments that it gets by
-keyword: `"mask"`, shape (batch,), which is False for padding, and `"state"`. One that takes the
-state returns its values and the new state in training.
+Where the model has a state, a function whose attribute `takes_state` is True gets it as the
+argument `state`. The loss returns its values and the new state in training.
 """
-
-
-def takes(function: Any) -> frozenset[str]:
-    """Returns the names of the further arguments that a per-example function gets."""
-    return frozenset(getattr(function, "takes", ()))
 
 
 class Bound(eqx.Module):
@@ -51,27 +45,16 @@ class Bound(eqx.Module):
         return bool(getattr(self.function, "separate", False))
 
     def __call__(self, params: PyTree, examples: Any, key: Any) -> Any:
-        return self.update(params, examples, key, None)[0]
+        return self.update(params, examples, key)[0]
 
-    def update(
-        self, params: PyTree, examples: Any, key: Any, mask: Bool[Array, "batch"] | None
-    ) -> tuple[Any, PyTree]:
+    def update(self, params: PyTree, examples: Any, key: Any) -> tuple[Any, PyTree]:
         """Returns the values, and the new state (the old one if the function returns none)."""
-        extra_arguments, argument_names = dict[str, Any](), takes(self.function)
-        if "mask" in argument_names:
-            extra_arguments["mask"] = (
-                # without a mask every example counts
-                jnp.ones(len(jax.tree.leaves(examples)[0]), bool) if mask is None else mask
-            )
-        if "state" in argument_names:
-            extra_arguments["state"] = self.state
-        values = self.function(assembled(params, self.frozen), examples, key, **extra_arguments)
+        params = assembled(params, self.frozen)
+        if self.state is None or not getattr(self.function, "takes_state", False):
+            return self.function(params, examples, key), self.state
+        values = self.function(params, examples, key, state=self.state)
         # in evaluation a function may return its values alone
-        return (
-            values
-            if "state" in argument_names and isinstance(values, tuple)
-            else (values, self.state)
-        )
+        return values if isinstance(values, tuple) else (values, self.state)
 
 
 def assembled(params: PyTree, frozen: PyTree) -> PyTree:

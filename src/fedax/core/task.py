@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, takes
+from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled
 from fedax.core.directions import SCORES, Mode, check_mode
 from fedax.core.programs import SHARED, ProgramOwner
 from fedax.core.validation.prediction import Predictor
@@ -307,10 +307,10 @@ class Task(eqx.Module):
 
     @property
     def couples(self) -> bool:
-        """Whether the loss may couple the examples of a minibatch in training: such a minibatch is
-        never cut into pieces.
+        """Whether the loss may couple the examples of a minibatch in training, as that of a model
+        with a state does: minibatches are full then, and never cut into pieces.
         """
-        return bool(takes(self.loss))
+        return self.state is not None
 
     @property
     def test_set(self) -> Mapping[str, Any] | None:
@@ -405,8 +405,7 @@ class Task(eqx.Module):
         loss = self.functions["loss"]
         if not isinstance(loss, Bound):
             return self.total(loss, params, data, weight, key), None
-        # the mask is False for padding
-        values, state = loss.update(params, data, key, weight > 0)
+        values, state = loss.update(params, data, key)
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
 
 
@@ -417,7 +416,7 @@ def _bind_function(
     one.
     """
     # nothing to bind: the function itself
-    is_plain = frozen is None and state is None and not takes(function)
+    is_plain = frozen is None and state is None
     return (
         function
         if is_plain

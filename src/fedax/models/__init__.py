@@ -1,6 +1,6 @@
 """Models of the papers, as immutable descriptions.
 
-Any other JAX model goes through `fedax.tasks.from_loss`.
+Models of other libraries become a `Model` by an adapter.
 
 Dense:
 - `Softmax`: multinomial logistic regression.
@@ -13,7 +13,7 @@ Images:
 - `cifar_cnn`: the CNN of FedAWARE for CIFAR-10, 122,570 parameters.
 - `lenet`: LeNet with ReLU, as FedBC trains it.
 - `ResNet`: residual networks for small images; `ResNet()` is ResNet-20.
-- `Augmentation`: random crops and flips, and normalisation.
+- `Augmentation`: random crops and flips, and normalisation; `Augmented`: a model behind it.
 
 Text:
 - `Bigram`: the next character from the last one.
@@ -21,11 +21,17 @@ Text:
 - `SentimentLSTM`: two LSTM layers over frozen word vectors.
 
 For your own:
-- `Model`: the interface of a model.
+- `Model`: a model as two functions.
+- `linen`, `nnx`, `equinox`, `haiku`: modules of these libraries.
 - `parameter_count`: the number of a model's parameters.
 """
 
+from fedax.models.adapters import equinox as equinox
+from fedax.models.adapters import haiku as haiku
+from fedax.models.adapters import linen as linen
+from fedax.models.adapters import nnx as nnx
 from fedax.models.augment import Augmentation as Augmentation
+from fedax.models.augment import Augmented as Augmented
 from fedax.models.base import Model as Model
 from fedax.models.base import parameter_count as parameter_count
 from fedax.models.bigram import Bigram as Bigram

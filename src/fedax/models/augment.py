@@ -1,17 +1,45 @@
 """Random changes of training images, inside the compiled round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from fedax.core import InvalidInput
 from fedax.models.convolutional import as_images
 from fedax.ops.conv import Images
 from fedax.utils.numbers import are_counts, convert_fields, python_numbers
+
+Augment: TypeAlias = Callable[[Any, Any], Any]
+"""From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal
+ones compare equal.
+"""
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """A model whose inputs are changed on their way, at random in training.
+
+    Args:
+        model: that gets the changed inputs.
+        augment: such as an `Augmentation`: of the inputs and a key, which is None in evaluation.
+    """
+
+    model: Any
+    augment: Augment
+
+    def init(self, key: Any) -> tuple[PyTree, PyTree]:
+        """Draws the model's parameters."""
+        return self.model.init(key)
+
+    def apply(self, params: PyTree, state: PyTree, x: Any, key: Any) -> tuple[Any, PyTree]:
+        """Applies the model to changed inputs."""
+        augment_key, model_key = (None, None) if key is None else jax.random.split(key)
+        return self.model.apply(params, state, self.augment(x, augment_key), model_key)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ class Bigram:
 
     >>> import jax
     >>> model = Bigram(80)
-    >>> model.parameters, model(model.init(jax.random.key(0)), jnp.ones((3, 5), int)).shape
-    (6400, (3, 80))
+    >>> params, _ = model.init(jax.random.key(0))
+    >>> model.apply(params, None, jnp.ones((3, 5), int), None)[0].shape
+    (3, 80)
     """
 
     vocabulary: int
@@ -35,19 +36,16 @@ class Bigram:
         if not are_counts(self.vocabulary, least=2):
             raise InvalidInput.of("Bigram(vocabulary)", self.vocabulary, "whole numbers >= 2")
 
-    @property
-    def parameters(self) -> int:
-        """Returns the number of parameters: vocabulary squared."""
-        return self.vocabulary**2
-
-    def init(self, key: Key[Array, ""]) -> Float[Array, "vocabulary vocabulary"]:
+    def init(self, key: Key[Array, ""]) -> tuple[Float[Array, "vocabulary vocabulary"], None]:
         """Returns a table of zeros: all characters are equally likely."""
-        return jnp.zeros((self.vocabulary, self.vocabulary))
+        return jnp.zeros((self.vocabulary, self.vocabulary)), None
 
-    def __call__(
+    def apply(
         self,
         params: Float[Array, "vocabulary vocabulary"],
+        state: None,
         x: Int[Array, "batch length"],
-        key: Any = None,
-    ) -> Float[Array, "batch vocabulary"]:
-        return params[x[:, -1]]
+        key: Any,
+    ) -> tuple[Float[Array, "batch vocabulary"], None]:
+        """Returns the logits of a batch, and no state."""
+        return params[x[:, -1]], None

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
-from fedax.models.base import parameter_count
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import Convolution, convolve_activate
 from fedax.ops.conv import Images, fan_out_normal
@@ -88,7 +87,9 @@ class CNN:
     Raises:
         InvalidInput: an argument out of range, or images that the stages shrink to nothing.
 
-    >>> CNN((28, 28, 1), (Stage(32, 5), Stage(64, 5)), (512,), 10, padding="SAME").parameters
+    >>> from fedax.models import parameter_count
+    >>> stages = (Stage(32, 5), Stage(64, 5))
+    >>> parameter_count(CNN((28, 28, 1), stages, (512,), 10, padding="SAME"))
     1663370
     """
 
@@ -130,12 +131,7 @@ class CNN:
                 rows, columns = rows // 2, columns // 2
         return rows * columns * channels
 
-    @property
-    def parameters(self) -> int:
-        """Returns the number of parameters: kernels and biases of all layers."""
-        return parameter_count(self)
-
-    def init(self, key: Key[Array, ""]) -> CNNParams:
+    def init(self, key: Key[Array, ""]) -> tuple[CNNParams, None]:
         """Draws kernels as `start` says; biases are 0."""
         glorot = jax.nn.initializers.glorot_uniform()
         convolution, dense = (
@@ -153,9 +149,12 @@ class CNN:
             Affine.init(k, *sizes, dense)
             for k, sizes in zip(keys[len(self.stages) :], pairwise(widths))
         ]
-        return CNNParams(tuple(convolutions), tuple(affine))
+        return CNNParams(tuple(convolutions), tuple(affine)), None
 
-    def __call__(self, params: CNNParams, x: Any, key: Any = None) -> Float[Array, "batch classes"]:
+    def apply(
+        self, params: CNNParams, state: None, x: Any, key: Any
+    ) -> tuple[Float[Array, "batch classes"], None]:
+        """Returns the logits of a batch, and no state."""
         # once, into the order in which the extension reads images
         h = lay_images(as_images(x, self.shape, params.dense[0].kernel.dtype))
         for layer, stage in zip(params.convolutions, self.stages):
@@ -164,7 +163,7 @@ class CNN:
         *hidden, last = params.dense
         for layer in hidden:
             h = jax.nn.relu(layer(h))
-        return last(h)
+        return last(h), None
 
 
 def mnist_cnn(classes: int = 10) -> CNN:

@@ -91,8 +91,9 @@ class Softmax:
 
     >>> import jax
     >>> model = Softmax(60, 10)
-    >>> model.parameters, model(model.init(jax.random.key(0)), jnp.ones((3, 60))).shape
-    (610, (3, 10))
+    >>> params, _ = model.init(jax.random.key(0))
+    >>> model.apply(params, None, jnp.ones((3, 60)), None)[0].shape
+    (3, 10)
     """
 
     features: int
@@ -106,20 +107,16 @@ class Softmax:
                 "Softmax(features, classes)", sizes, "features >= 1 and classes >= 2"
             )
 
-    @property
-    def parameters(self) -> int:
-        """Returns the number of parameters: (features + 1) classes."""
-        return (self.features + 1) * self.classes
-
-    def init(self, key: Key[Array, ""]) -> Affine:
+    def init(self, key: Key[Array, ""]) -> tuple[Affine, None]:
         """Draws parameters (kernel, bias) of shapes (features, classes) and (classes,)."""
-        return Affine.init(key, self.features, self.classes)
+        return Affine.init(key, self.features, self.classes), None
 
-    def __call__(
-        self, params: Affine, x: Float[Array, "batch features"], key: Any = None
-    ) -> Float[Array, "batch classes"]:
+    def apply(
+        self, params: Affine, state: None, x: Float[Array, "batch features"], key: Any
+    ) -> tuple[Float[Array, "batch classes"], None]:
+        """Returns the logits of a batch, and no state."""
         _check_rows("Softmax", x, self.features)
-        return params(x)
+        return params(x), None
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,8 @@ class MLP:
     Raises:
         InvalidInput: fewer than two widths, or one below 1; a dropout out of range.
 
-    >>> MLP((784, 200, 200, 10)).parameters
+    >>> from fedax.models import parameter_count
+    >>> parameter_count(MLP((784, 200, 200, 10)))
     199210
     """
 
@@ -152,26 +150,23 @@ class MLP:
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise InvalidInput.of("MLP(dropout=...)", self.dropout, "numbers in [0, 1)")
 
-    @property
-    def parameters(self) -> int:
-        """Returns the number of parameters: kernels and biases of all layers."""
-        return sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
-
-    def init(self, key: Key[Array, ""]) -> tuple[Affine, ...]:
+    def init(self, key: Key[Array, ""]) -> tuple[tuple[Affine, ...], None]:
         """Draws one (kernel, bias) for each layer, from the input on."""
         keys = jax.random.split(key, len(self.widths) - 1)
-        return tuple(
+        layers = [
             Affine.init(k, inputs, outputs)
             for k, (inputs, outputs) in zip(keys, pairwise(self.widths))
-        )
+        ]
+        return tuple(layers), None
 
-    def __call__(
-        self, params: tuple[Affine, ...], x: Float[Array, "batch features"], key: Any = None
-    ) -> Float[Array, "batch classes"]:
+    def apply(
+        self, params: tuple[Affine, ...], state: None, x: Float[Array, "batch features"], key: Any
+    ) -> tuple[Float[Array, "batch classes"], None]:
+        """Returns the logits of a batch, and no state."""
         _check_rows("MLP", x, self.widths[0])
         *hidden, last = params
         # one key for each hidden layer; none without a key, that is in evaluation
         keys = [None] * len(hidden) if key is None else jax.random.split(key, len(hidden))
         for layer, layer_key in zip(hidden, keys):
             x = jax.nn.relu(dropout(layer(x), self.dropout, layer_key))
-        return last(x)
+        return last(x), None

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from fedax.core import InvalidInput
-from fedax.models.base import parameter_count
 from fedax.models.dense import Affine
 from fedax.ops import LSTM
 from fedax.utils.numbers import are_counts, convert_fields
@@ -42,12 +41,9 @@ class CharLSTM:
     Raises:
         InvalidInput: an argument out of range.
 
-    >>> (
-    ...     CharLSTM(80).parameters,
-    ...     CharLSTM(80, biases=2, start="uniform").parameters,
-    ...     CharLSTM(258, peepholes=True).parameters,
-    ... )
-    (817872, 819920, 866578)
+    >>> from fedax.models import parameter_count
+    >>> parameter_count(CharLSTM(80)), parameter_count(CharLSTM(258, peepholes=True))
+    (817872, 866578)
     """
 
     lowest_token: ClassVar[int] = -1
@@ -67,12 +63,7 @@ class CharLSTM:
             allowed = "vocabulary >= 2, sizes >= 1, biases 1 or 2, and start 'glorot' or 'uniform'"
             raise InvalidInput.of("CharLSTM(...)", self, allowed)
 
-    @property
-    def parameters(self) -> int:
-        """Returns the number of parameters."""
-        return parameter_count(self)
-
-    def init(self, key: Key[Array, ""]) -> CharLSTMParams:
+    def init(self, key: Key[Array, ""]) -> tuple[CharLSTMParams, None]:
         """Draws parameters as `start` says."""
         uniform = self.start == "uniform"
         # two layers, the vectors, the last kernel
@@ -85,13 +76,13 @@ class CharLSTM:
         ]
         draw = _narrow_uniform if uniform else jax.nn.initializers.glorot_uniform()
         embedding = draw(keys[2], (self.vocabulary, self.vectors))
-        return CharLSTMParams(
-            embedding, tuple(layers), Affine.init(keys[3], hidden, self.vocabulary, draw)
-        )
+        last = Affine.init(keys[3], hidden, self.vocabulary, draw)
+        return CharLSTMParams(embedding, tuple(layers), last), None
 
-    def __call__(
-        self, params: CharLSTMParams, x: Int[Array, "batch steps"], key: Any = None
-    ) -> Float[Array, "batch vocabulary"]:
+    def apply(
+        self, params: CharLSTMParams, state: None, x: Int[Array, "batch steps"], key: Any
+    ) -> tuple[Float[Array, "batch vocabulary"], None]:
+        """Returns the logits of a batch, and no state."""
         # a product, because the gradient of a lookup scatters
         # (steps, batch, vocabulary): steps come first in an LSTM; -1 gives zeros
         one_hot = jax.nn.one_hot(x.T, self.vocabulary, dtype=params.embedding.dtype)
@@ -100,7 +91,7 @@ class CharLSTM:
         )
         for layer in params.layers:
             h = layer(h, forget_bias=0.0 if self.start == "uniform" else 1.0)
-        return params.last(h[-1])
+        return params.last(h[-1]), None
 
 
 def _narrow_uniform(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
@@ -132,7 +123,8 @@ class SentimentLSTM:
     Raises:
         InvalidInput: an argument out of range.
 
-    >>> SentimentLSTM().parameters
+    >>> from fedax.models import parameter_count
+    >>> parameter_count(SentimentLSTM())
     243861
     """
 
@@ -148,29 +140,27 @@ class SentimentLSTM:
                 "SentimentLSTM(vectors, hidden, dense)", sizes, "whole numbers >= 1"
             )
 
-    @property
-    def parameters(self) -> int:
-        """Returns the number of trained parameters."""
-        return parameter_count(self)
-
-    def init(self, key: Key[Array, ""]) -> SentimentLSTMParams:
+    def init(self, key: Key[Array, ""]) -> tuple[SentimentLSTMParams, None]:
         """Draws Glorot-uniform kernels; biases are zero."""
         first_key, second_key, dense_key, last_key = jax.random.split(key, 4)
         layers = (
             LSTM.init(first_key, self.vectors, self.hidden),
             LSTM.init(second_key, self.hidden, self.hidden),
         )
-        return SentimentLSTMParams(
-            layers,
-            (Affine.init(dense_key, self.hidden, self.dense), Affine.init(last_key, self.dense, 1)),
-        )
+        dense = Affine.init(dense_key, self.hidden, self.dense)
+        return SentimentLSTMParams(layers, (dense, Affine.init(last_key, self.dense, 1))), None
 
-    def __call__(
-        self, params: SentimentLSTMParams, x: Float[Array, "batch steps vectors"], key: Any = None
-    ) -> Float[Array, "batch 2"]:
+    def apply(
+        self,
+        params: SentimentLSTMParams,
+        state: None,
+        x: Float[Array, "batch steps vectors"],
+        key: Any,
+    ) -> tuple[Float[Array, "batch 2"], None]:
+        """Returns the logits of a batch, and no state."""
         # (steps, batch, vectors)
         h = x.transpose(1, 0, 2)
         for layer in params.layers:
             h = layer(h, forget_bias=1.0)
         z = params.dense[1](params.dense[0](h[-1]))
-        return jnp.concatenate([jnp.zeros_like(z), z], axis=1)
+        return jnp.concatenate([jnp.zeros_like(z), z], axis=1), None

@@ -7,7 +7,6 @@ import jax
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
-from fedax.models.base import parameter_count
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import GroupNorm, convolve, join
@@ -75,7 +74,8 @@ class ResNet:
     Raises:
         InvalidInput: an argument out of range.
 
-    >>> ResNet().parameters
+    >>> from fedax.models import parameter_count
+    >>> parameter_count(ResNet())
     269722
     """
 
@@ -96,12 +96,7 @@ class ResNet:
                 "ResNet(...)", self, "sizes >= 1, classes >= 2, and groups that divide the width"
             )
 
-    @property
-    def parameters(self) -> int:
-        """Returns the number of parameters: kernels, scales and offsets, and the classifier."""
-        return parameter_count(self)
-
-    def init(self, key: Key[Array, ""]) -> ResNetParams:
+    def init(self, key: Key[Array, ""]) -> tuple[ResNetParams, None]:
         """Draws convolutions normal with variance 2 / fan out, as He et al. do.
 
         Scales are 1, offsets 0, and the classifier is narrow.
@@ -117,17 +112,17 @@ class ResNet:
         ]
         # narrow, because the sum over blocks is large: classes are about equally likely at first
         classifier = Affine.init(last, outputs[-1], self.classes, narrow_normal)
-        return ResNetParams(
-            Normed.init(first, self.shape[2], self.width), tuple(blocks), classifier
-        )
+        head = Normed.init(first, self.shape[2], self.width)
+        return ResNetParams(head, tuple(blocks), classifier), None
 
-    def __call__(
-        self, params: ResNetParams, x: Any, key: Any = None
-    ) -> Float[Array, "batch classes"]:
+    def apply(
+        self, params: ResNetParams, state: None, x: Any, key: Any
+    ) -> tuple[Float[Array, "batch classes"], None]:
+        """Returns the logits of a batch, and no state."""
         h = lay_images(as_images(x, self.shape, params.last.kernel.dtype))
         h = params.first(h, self.groups)
         for first, second in params.blocks:
             stride = second.kernel.shape[2] // h.shape[3]  # 2 where the channels double
             inner = first(h, self.groups, stride=stride)
             h = second(inner, self.groups, shortcut=h, every=stride)
-        return params.last(h.mean((1, 2)))
+        return params.last(h.mean((1, 2))), None

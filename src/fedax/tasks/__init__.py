@@ -2,11 +2,9 @@
 
 From your loss, model or data:
 - `from_loss`: a task from a per-example loss and plain arrays, for any JAX model.
-- `from_flax`, `from_haiku`, `from_equinox`: a task of a model that is written with one of these
-  libraries.
+- `from_model`: a task of a model and a loss of its outputs.
 - `from_torch`: a task of a PyTorch module; `torch_state_dict` brings what was trained back into it.
-- `classification`: a model that gives logits on federated data; `CrossEntropy` and `Accuracy` are
-  its loss and score.
+- `classification`: a model that gives logits on federated data.
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
 - `of_source`: a function that makes federated data, as a classification task.
 
@@ -40,9 +38,8 @@ By name:
 - `defaults`: the options of a task, with defaults.
 """
 
-from fedax.tasks.classify import Accuracy as Accuracy
-from fedax.tasks.classify import CrossEntropy as CrossEntropy
-from fedax.tasks.classify import classification as classification
+from fedax.tasks.from_model import classification as classification
+from fedax.tasks.from_model import from_model as from_model
 from fedax.tasks.logistic import LogisticLoss as LogisticLoss
 from fedax.tasks.logistic import a5a as a5a
 from fedax.tasks.logistic import a9a as a9a
@@ -53,9 +50,6 @@ from fedax.tasks.logistic import w8a as w8a
 from fedax.tasks.named import defaults as defaults
 from fedax.tasks.named import make_task as make_task
 from fedax.tasks.named import task_makers as task_makers
-from fedax.tasks.own_models.from_equinox import from_equinox as from_equinox
-from fedax.tasks.own_models.from_flax import from_flax as from_flax
-from fedax.tasks.own_models.from_haiku import from_haiku as from_haiku
 from fedax.tasks.own_models.from_loss import from_loss as from_loss
 from fedax.tasks.own_models.from_torch import from_torch as from_torch
 from fedax.tasks.own_models.from_torch import torch_state_dict as torch_state_dict

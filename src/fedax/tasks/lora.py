@@ -86,8 +86,8 @@ class OnMerged:
     function: Callable[..., Any]
 
     @property
-    def takes(self) -> frozenset[str]:
-        return frozenset(getattr(self.function, "takes", ()))
+    def takes_state(self) -> bool:
+        return bool(getattr(self.function, "takes_state", False))
 
     @property
     def separate(self) -> bool:

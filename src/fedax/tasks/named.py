@@ -99,7 +99,11 @@ def make_task(name: str, **options: Any) -> Task:
     check_options("task", name, all_options, options)
     model = options.get("model", all_options.get("model"))
     # None is allowed where it is the default
-    if not (isinstance(model, str) or callable(model) or model is all_options.get("model")):
+    if not (
+        isinstance(model, str)
+        or callable(getattr(model, "apply", model))
+        or model is all_options.get("model")
+    ):
         raise InvalidInput.of(f"{name}(model=...)", model, "the name of a model, or a model")
     # the maker's own options, and those that every task has
     task_options, common = (

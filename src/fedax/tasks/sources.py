@@ -11,10 +11,9 @@ from fedax.core import DataError, Task, UnknownName
 from fedax.data import FederatedData
 from fedax.data.limits import check, real
 from fedax.data.options import check_partition_options
-from fedax.models import Bigram, CharLSTM, Model
-from fedax.tasks.classify import MODELS, Architecture, classification
+from fedax.models import Bigram, CharLSTM
+from fedax.tasks.from_model import MODELS, Architecture, classification, make_model
 from fedax.tasks.images import CHANGES, DEFAULTS, IMAGE_FORMATS, check_preprocessing, preprocess
-from fedax.tasks.own_models.by_name import make_model
 from fedax.utils.numbers import python_argument, python_number
 from fedax.utils.plugins import is_user_code
 
@@ -55,9 +54,7 @@ def of_source(
     name = source.__name__
     image_options = DEFAULTS if name in IMAGE_FORMATS else {}
 
-    def task(
-        *positional: Any, model: str | Model = default, l2: float | int = 0.0, **options: Any
-    ) -> Task:
+    def task(*positional: Any, model: Any = default, l2: float | int = 0.0, **options: Any) -> Task:
         positional, l2 = tuple(map(python_argument, positional)), python_number(l2)
         options = {key: python_argument(value) for key, value in options.items()}
         check(name, {"l2": real(low=0)}, {"l2": l2})

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int
 from fedax import data
 from fedax.core import Task, UnknownName
 from fedax.data.limits import checked, real
-from fedax.models import Model, SentimentLSTM
-from fedax.tasks.classify import classification
+from fedax.models import SentimentLSTM
+from fedax.tasks.from_model import classification
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class WordVectors:
 @checked(l2=real(low=0))
 def sent140(
     folder: str | Path | None = None,
-    model: str | Model = "lstm",
+    model: Any = "lstm",
     l2: float | int = 0.0,
     *,
     minimum: int = 30,

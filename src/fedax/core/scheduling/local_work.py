@@ -119,12 +119,17 @@ class LocalWork(eqx.Module):
             isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size)
         )
 
-    def widest(self, largest: int) -> int:
-        """Returns the largest possible minibatch, if no client has more than `largest` examples."""
-        if isinstance(self.batch_size, int):
-            return min(self.batch_size, largest)
-        top = self.batch_size[1]
-        return min(top, largest) if isinstance(top, int) else largest
+    def widest(self, largest: int, filled: bool = False) -> int:
+        """Returns the largest possible minibatch, if no client has more than `largest` examples.
+
+        Args:
+            largest: examples.
+            filled: whether clients with fewer examples than a minibatch repeat them.
+        """
+        top = self.batch_size[1] if isinstance(self.batch_size, tuple) else self.batch_size
+        if isinstance(top, str):
+            return largest
+        return top if filled else min(top, largest)
 
     def work(
         self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None
@@ -262,13 +267,6 @@ class LocalWork(eqx.Module):
             for batch in self._batch_bounds(n)
         }
         return len(steps) == 1
-
-    def full_batches(self, sizes: Sequence[int]) -> bool:
-        """Returns whether clients of these sizes need no padding of minibatches."""
-        if isinstance(self.batch_size, tuple):
-            return False
-        width = max(sizes) if self.batch_size == "full" else min(self.batch_size, max(sizes))
-        return all(size % width == 0 for size in sizes)
 
     def mean_steps(self, size: int) -> float:
         """Returns the expected steps of a round of a client with `size` examples.

@@ -134,7 +134,7 @@ def _eval_shapes(function: Any, params: Any, probe: Any, key: Any) -> tuple[Any,
 
     def evaluate(params: Any, examples: Any) -> Any:
         if isinstance(function, Bound):
-            return function.update(params, examples, key, None)
+            return function.update(params, examples, key)
         return function(params, examples, key), None
 
     settings = contextlib.ExitStack()

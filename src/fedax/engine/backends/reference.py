@@ -1,6 +1,8 @@
 """The reference engine: a Python loop over clients and minibatches, with nothing compiled and
 nothing padded.
 
+Minibatches of a model with a state are filled with examples of the client, as in other engines.
+
 It is slow and simple on purpose. Every other engine has to agree with it. Where a work function
 fails, its error names the round and the client.
 """
@@ -54,7 +56,8 @@ class EagerClient(Client):
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
         work = local_work(setup, root, round, index, self.size)
-        self.steps, self.batch = int(work.steps), min(int(work.batch), self.size)
+        self.steps, self.stride = int(work.steps), int(work.batch)
+        self.batch = min(self.stride, self.size)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return EagerMinibatch(self, self.data, None).loss(self.layout.unravel(w))
@@ -87,6 +90,9 @@ class EagerClient(Client):
             for j in range(batches):
                 begin = (batch_index + j) % per_epoch * self.batch
                 rows = order[begin : begin + self.batch]
+                if self.task.couples:
+                    width = self.schedule.widest(self.task.train.largest, filled=True)
+                    rows = order[(begin + np.arange(width) % self.stride) % self.size]
                 key = jax.random.fold_in(jax.random.fold_in(noise, j) if j else noise, 0)
                 minibatches.append(
                     EagerMinibatch(self, {name: v[rows] for name, v in self.data.items()}, key)

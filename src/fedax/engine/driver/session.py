@@ -42,7 +42,6 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, compute_metrics, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
 from fedax.engine.round.footprint import trace_footprint
-from fedax.engine.round.model_state import padding_refusal, sees_padding
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.engine.round.timing.clock import clock_of
@@ -225,14 +224,7 @@ class Grid:
 
     def _check_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks and privacy."""
-        others = self.task.unseen
-        setup = dataclasses.replace(
-            setup,
-            drop=self.options.on_bad_client == "drop",
-            # refused where these clients take local steps only
-            pads_unseen=others is not None
-            and sees_padding(others, setup.schedule, np.asarray(others.train.sizes).tolist()),
-        )
+        setup = dataclasses.replace(setup, drop=self.options.on_bad_client == "drop")
         clients, channel = setup.population.clients, self.options.channel
         if channel is not None and channel.attack is not None:
             setup = dataclasses.replace(
@@ -241,8 +233,6 @@ class Grid:
             channel.attack.check_share(clients)
         sizes = np.asarray(setup.population.sizes).tolist()
         setup.schedule.check_population(sizes)
-        if sees_padding(self.task, setup.schedule, sizes):
-            raise padding_refusal(setup.schedule, "clients")
         schedules = self.options.schedules or (setup.schedule,) * len(self.algorithms)
         for algorithm, schedule in zip(self.algorithms, schedules, strict=True):
             schedule.check_population(sizes)

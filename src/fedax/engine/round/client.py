@@ -3,7 +3,8 @@ minibatch.
 
 One program serves all clients, so the client's number, its size and its number of steps are traced.
 All clients' examples lie in one flat array, and a client is an offset and a size in it. Minibatches
-have the static shape of the widest one; rows beyond the client's examples have weight 0.
+have the static shape of the widest one; rows beyond the client's examples have weight 0. Those of a
+model with a state, whose outputs may depend on all rows, are filled with the client's first ones.
 """
 
 import functools
@@ -73,8 +74,6 @@ class Setup(eqx.Module):
         cutoff: the `fedax.engine.round.timing.deadline.Cutoff` of a run whose rounds do not wait
             for all clients.
         kernels: whether steps of small models may be fused (see `fused_loop`).
-        pads_unseen: whether padding would enter the batch statistics of unseen clients, see
-            `sees_padding`. Their sizes are traced in a program, so it is found before.
     """
 
     task: Task
@@ -97,7 +96,6 @@ class Setup(eqx.Module):
     clock: Any = eqx.field(static=True, default=None)
     cutoff: Any = eqx.field(static=True, default=None)
     kernels: bool = eqx.field(static=True, default=False)
-    pads_unseen: bool = eqx.field(static=True, default=False)
 
     def published(self, tree: PyTree) -> PyTree:
         """Returns a carry, or a part of one, as the run publishes it.
@@ -235,7 +233,7 @@ class CompiledClient(Client):
         loop = _LocalLoop(self, step, batches)
         if self.schedule.batch_size == "full" or self.schedule.order == "given":
             # all epochs have one order, so that all steps may be one kernel
-            fused_carry = loop.run_fused(None, jnp.int32(0), self.steps, carry)
+            fused_carry = loop.run_fused(self.order(None), jnp.int32(0), self.steps, carry)
             if fused_carry is not None:
                 return fused_carry
         # a `while` loop, because the number of epochs follows from the client's size
@@ -246,22 +244,31 @@ class CompiledClient(Client):
     @property
     def widest(self) -> int:
         """The most examples in a minibatch of any client: the static shape of minibatches."""
-        return self.schedule.widest(self.task.train.largest)
+        return self.schedule.widest(self.task.train.largest, filled=self.task.couples)
 
-    def permutation(self, key: Key[Array, ""]) -> Int[Array, "padded"] | None:
+    def order(self, key: Key[Array, ""] | None) -> Int[Array, "padded"] | None:
         """Returns the order of the examples in an epoch, shape (largest + padding,).
 
-        Returns None for the given order.
+        After the last example padding follows, or the first ones again where minibatches are
+        filled. Returns None for the given order without filling.
+
+        Args:
+            key: of the permutation, None for the given order.
         """
-        if self.schedule.order == "given":
-            return None
         largest, width = self.task.train.largest, self.widest * self.steps_per_fetch()
+        position = jnp.arange(largest + width, dtype=jnp.int32)
         with jax.named_scope("fedax.examples"):
-            if self.setup.placement == "sequential":
-                return permutation_by_size(key, self.size, largest, largest + width)
-            # padded, because the slice of the last batch must not run over the end: XLA would move
-            # it back
-            return jnp.pad(permutation(key, self.size, largest), (0, width))
+            if key is None:
+                order = position if self.task.couples else None
+            elif self.setup.placement == "sequential":
+                order = permutation_by_size(key, self.size, largest, largest + width)
+            else:
+                # padded, because the slice of the last batch must not run over the end: XLA would
+                # move it back
+                order = jnp.pad(permutation(key, self.size, largest), (0, width))
+            if order is None or not self.task.couples:
+                return order
+            return order[position % jnp.maximum(self.size, 1)]
 
     def steps_per_fetch(self) -> int:
         """Returns how many steps fetch their examples together.
@@ -330,9 +337,10 @@ class _LocalLoop:
     def run_epoch(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Runs one epoch, or what is left of the steps."""
         number, done, carry = state
-        is_full = self.client.schedule.batch_size == "full"
-        order = (
-            None if is_full else self.client.permutation(jax.random.fold_in(self.order_key, number))
+        schedule = self.client.schedule
+        is_shuffled = schedule.order == "shuffled" and schedule.batch_size != "full"
+        order = self.client.order(
+            jax.random.fold_in(self.order_key, number) if is_shuffled else None
         )
         count = jnp.minimum(self.per_epoch, self.client.steps - done)
         # a kernel of one epoch, where not all epochs could be one
@@ -426,8 +434,10 @@ class Slice(Minibatch):
         # a static bound: shapes of a compiled program cannot follow the client's size
         widest = max_count or client.widest
         self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
-        if key is not None and client.task.couples:  # batch statistics need the whole batch at once
+        self.is_filled = key is not None and client.task.couples
+        if self.is_filled:  # batch statistics need the whole batch at once
             self.piece = widest
+            self.count = widest
         self.widest, self.is_whole, self.has_many_pieces = (
             widest,
             self.piece == widest,
@@ -521,4 +531,7 @@ class Slice(Minibatch):
             0,
         )
         data = self.fetch(self.begin + piece * self.piece, self.piece)
+        if self.is_filled and not isinstance(self.client.stride, int):
+            # a smaller batch is repeated: what follows it belongs to the next one
+            data = jax.tree.map(lambda rows: rows[position % self.client.stride], data)
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)

@@ -24,7 +24,7 @@ from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import CompiledClient, Part, Setup
 from fedax.engine.round.engine import PersonalModels, RunCarry, initial_carry
 from fedax.engine.round.footprint import RecordingBackend
-from fedax.engine.round.model_state import padding_refusal, task_as_evaluated
+from fedax.engine.round.model_state import task_as_evaluated
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
@@ -385,8 +385,6 @@ def evaluate_unseen(
     # every held-out client adapts for the same number of steps, without stragglers; no probability
     # is left that may be an array here
     if steps is not None:
-        if setup.pads_unseen:
-            raise padding_refusal(schedule, "unseen clients")
         schedule = dataclasses.replace(
             schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None, dropouts=0.0
         )

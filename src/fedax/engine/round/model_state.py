@@ -3,7 +3,6 @@
 It travels beside uploads, hidden from the algorithm.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -13,11 +12,8 @@ from jaxtyping import PyTree
 
 from fedax.core.bound_model import state_from_mean as state_from_mean
 from fedax.core.bound_model import state_in_reals as state_in_reals
-from fedax.core.bound_model import takes
 from fedax.core.federation import Gathered, Memory
-from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.errors import InvalidInput
 
 
 class Sent(eqx.Module):
@@ -47,30 +43,3 @@ def task_as_evaluated(task: Task, model_state: Any) -> Task:
         mean = reals.mean(default=state_in_reals(task.state))
         model_state = state_from_mean(mean, task.state)
     return task.at(model_state)
-
-
-def sees_padding(task: Task, schedule: Schedule, sizes: Sequence[int]) -> bool:
-    """Returns whether padded rows of minibatches would enter the batch statistics.
-
-    They would where the loss may couple examples and takes no mask. `sizes` are the examples of
-    each client that takes the local steps.
-    """
-    return task.couples and "mask" not in takes(task.loss) and not schedule.full_batches(sizes)
-
-
-def padding_refusal(schedule: Schedule, clients: str) -> InvalidInput:
-    """Returns the error of a schedule with which padded rows would enter the batch statistics.
-
-    `clients` says whose.
-    """
-    got = (
-        f"{schedule.batch_size!r}, with which some minibatches of {clients} are shorter, of a "
-        "model with a state"
-    )
-    hint = (
-        "Let the loss take `mask`, shape (batch,), False for padding, and leave those rows "
-        "out of batch statistics (batch norms of Flax and PyTorch do, by from_flax and "
-        "from_torch; a module's own statistics do not); or choose a batch_size that divides the "
-        f"examples of all {clients}."
-    )
-    return InvalidInput.found("Schedule(batch_size=...)", got, "minibatches of one size", hint)

@@ -52,9 +52,8 @@ def from_loss(
             (globals, attributes, settings that it closes over) is read when the task's first run
             compiles; a new task reads it anew. It may take more, by these names: `key`, a random
             key for dropout or augmentation, None in evaluation (a third argument without a default
-            is the key, whatever its name); `mask`, shape (batch,), False for padding, for losses
-            that couple the examples of a minibatch in training; `training`, whether this is a
-            training step; `state`, see below.
+            is the key, whatever its name); `training`, whether this is a training step;
+            `state`, see below.
         params: the starting point: a pytree of real numbers or arrays, or a function of a random
             key that makes one, so that seeds differ in it. Leaves that are no numbers, such as
             activation functions, are split off and put back. Of Equinox modules, alone or within
@@ -74,7 +73,9 @@ def from_loss(
             business. Of a model with leaves of several float types, each reaches the loss in its
             own, and the masters are of the widest. None otherwise: masters of the leaves' own type.
         state: what the model updates without a gradient, such as batch statistics; a pytree of
-            arrays. A loss that takes `state` returns `(losses, new state)`.
+            arrays. A loss that takes `state` returns `(losses, new state)`. Its minibatches are
+            full: short ones are filled again with examples of the client. So a loss that couples
+            the examples of a minibatch in training takes a state, `()` if it has none.
         state_policy: `"average"`, `"local"` or `"frozen"`, see `fedax.Task`.
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss.
         name: for tables and messages.
@@ -121,7 +122,7 @@ def from_loss(
         for key, function in {"loss": loss, **(scores or {})}.items()
     }
     predictions = None if predict is None else _adapt(predict, plain, "predict")
-    if state is None and "state" in functions["loss"].takes:
+    if state is None and functions["loss"].takes_state:
         raise InvalidInput.of(
             "from_loss(state=...)",
             None,
@@ -139,7 +140,7 @@ def from_loss(
         l2=python_number(l2),
         name=name or data.name or "task",
         frozen=untrained,
-        state=None if state is None else jax.tree.map(_state_leaf, state),
+        state=None if state is None else jax.tree.map(state_leaf, state),
         state_policy=state_policy,
         modes=dict(modes or {}),
         predictor=None if predictions is None else dataclasses.replace(predictions, types=types),
@@ -157,7 +158,10 @@ Types: TypeAlias = tuple[str | None, ...] | None
 
 
 def starting_point(
-    params: PyTree, frozen: Which | None = None, compute: Any = None
+    params: PyTree,
+    frozen: Which | None = None,
+    compute: Any = None,
+    always: Callable[[str, Any], bool] | None = None,
 ) -> tuple[Callable[[Any], PyTree], PyTree, Types]:
     """Splits a model into the leaves that are trained and the others.
 
@@ -175,6 +179,11 @@ def starting_point(
     names, leaves, structure = _read_leaves(example)
     example = jax.tree.unflatten(structure, leaves)
     is_frozen = _mark_untrained(example, leaves, frozen)
+    if always is not None:
+        is_frozen = [
+            marked or always(name, leaf)
+            for marked, name, leaf in zip(is_frozen, names, leaves, strict=True)
+        ]
     for name, leaf, is_leaf_frozen in zip(names, leaves, is_frozen, strict=True):
         if not is_leaf_frozen:
             _check_leaf(name, leaf)
@@ -205,7 +214,7 @@ def _make_example(make: Callable[[Any], PyTree]) -> PyTree:
     try:
         return make(jax.random.key(0))
     except Exception as error:
-        hint = "A model of Flax, Haiku or Equinox goes into from_flax, from_haiku or from_equinox."
+        hint = "A model of Flax, Haiku or Equinox goes into fedax.from_model."
         got = f"a function that fails with a random key ({type(error).__name__}: {error})"
         raise InvalidInput.found(
             "from_loss(params=...)", got, "a pytree, or a function of a random key", hint
@@ -327,7 +336,7 @@ def _to_native(leaf: Any, name: str, field: str = "from_loss(params=...)") -> An
         return plain.astype(np.float64) if plain.dtype == np.longdouble else plain
 
 
-def _state_leaf(leaf: Any) -> jax.Array:
+def state_leaf(leaf: Any) -> jax.Array:
     return jnp.asarray(_to_native(leaf, "", "from_loss(state=...)"))
 
 
@@ -338,7 +347,7 @@ def _check_leaf(name: str, leaf: Any) -> None:
         hint = (
             "Give it as state=..., and let the loss take `state` and return (losses, new "
             "state), or freeze it by frozen=..."
-            " (from_flax, from_haiku and from_equinox do so by themselves)."
+            " (fedax.from_model does so by itself)."
         )
         raise InvalidInput.found(
             field, "a batch statistic, which no gradient trains", "trained parameters", hint
@@ -442,7 +451,7 @@ class Adapted:
         function: the user's.
         plain: whether the examples are one array.
         takes_key: whether its third argument is the random key.
-        takes: names of further arguments, see `fedax.core.bound_model.PerExample`.
+        takes_state: whether it takes `state`, see `fedax.core.bound_model.PerExample`.
         takes_training: whether it takes `training`.
         types: see `Types`.
     """
@@ -450,7 +459,7 @@ class Adapted:
     function: Callable[..., Any]
     plain: bool
     takes_key: str | bool
-    takes: frozenset[str] = frozenset()
+    takes_state: bool = False
     takes_training: bool = False
     types: Types = None
 
@@ -476,4 +485,4 @@ class Adapted:
 
 def _adapt(function: Callable[..., Any], plain: bool, name: str) -> Adapted:
     key, names = read_signature(function, f"from_loss({name}=...)")
-    return Adapted(function, plain, key, frozenset(names - {"training"}), "training" in names)
+    return Adapted(function, plain, key, "state" in names, "training" in names)

@@ -2,22 +2,22 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
+from fedax.models import Model
+from fedax.tasks.clients import parts_of_task, read_clients
+from fedax.tasks.from_model import from_model, select_inputs
 from fedax.tasks.lora import Adapted
-from fedax.tasks.own_models.libraries import Options, import_library, refuse_other_library
-from fedax.tasks.own_models.outputs import Network, from_network, none_if_empty
-from fedax.tasks.own_models.signature import choose_leaves
 from fedax.tasks.own_models.torch_modules.comparison import refuse_unequal
 from fedax.tasks.own_models.torch_modules.datasets import with_arrays
 from fedax.tasks.own_models.torch_modules.layers import Context, Draws
 from fedax.tasks.own_models.torch_modules.program import export
-from fedax.utils.leaf_names import names_of
 
 _LOSSES = {
     "CrossEntropyLoss": 'optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])',
@@ -33,7 +33,16 @@ _LOSSES |= {
 
 
 def from_torch(
-    module: Any, loss: Callable[..., Any], clients: Any, **options: Unpack[Options]
+    module: Any,
+    loss: Callable[..., Any],
+    clients: Any,
+    *,
+    inputs: Any = "x",
+    test: Any = None,
+    validation: Any = None,
+    central: Any = None,
+    client: str | None = None,
+    **options: Any,
 ) -> Task:
     """Makes a task of a PyTorch module; needs PyTorch (`pip install torch`).
 
@@ -44,10 +53,8 @@ def from_torch(
     buffers are compared with PyTorch's on eight examples, and a module is refused whose forward or
     hooks do what the exported operators do not: stop or change gradients, count calls, draw random
     numbers of Python. Dropout gets a random key in training. Buffers
-    that training changes, such as batch statistics, are the model's state. Batch norms leave
-    padding out of them, and a minibatch of one number per channel, which PyTorch refuses, has
-    variance 0 there. If padding would enter other buffers, the batch size has to divide the
-    clients' examples.
+    that training changes, such as batch statistics, are the model's state. Its minibatches are
+    full: short ones are filled again with examples of the client.
     Parameters without `requires_grad` are frozen. All seeds start from the module's weights.
 
     Args:
@@ -57,7 +64,8 @@ def from_torch(
             `torch.utils.data.Dataset` or another data set with a length, such as one of Hugging
             Face with a transform, whose items are pairs (x, y) or dicts. They are read once, with
             their transforms.
-        options: as in `from_flax`.
+        inputs, options: as in `fedax.from_model`.
+        test, validation, central, client: as in `from_loss`.
 
     Returns:
         A task whose parameters are a dict of arrays by their names in `module.state_dict()`.
@@ -72,8 +80,8 @@ def from_torch(
             operators that have no form in JAX, named with their submodule and line, or that
             differs from PyTorch; a module, a loss or data that do not fit each other.
     """
-    refuse_other_library("from_torch", module)
-    torch = import_library("torch", "from_torch")
+    import torch
+
     if not isinstance(module, torch.nn.Module):
         hint = (
             f"Write {module.__name__}(...), with parentheses." if isinstance(module, type) else ""
@@ -81,23 +89,21 @@ def from_torch(
         raise InvalidInput.of("from_torch(module=...)", module, "a torch.nn.Module", hint)
     _refuse_unsupported(torch, module)
     _refuse_torch_loss(torch, loss)
-    settings: dict[str, Any] = dict(options)
-    untrained = {
-        name for name, parameter in module.named_parameters() if not parameter.requires_grad
-    }
-    if untrained:
-        settings["frozen"] = _merge_frozen(
-            untrained, _read_parameters(module)[1], settings.get("frozen")
-        )
-    for split in ("test", "validation"):
-        if split in settings:
-            settings[split] = with_arrays(settings[split], split)
-    if "central" in settings:
-        settings["central"] = with_arrays([settings["central"]], "central")[0]
-    data = with_arrays(clients, "clients")
-    return from_network(
-        "from_torch", lambda inputs: _make_network(module, inputs), loss, data, **settings
+    data = read_clients(
+        with_arrays(clients, "clients"),
+        with_arrays(test, "test"),
+        client,
+        with_arrays(validation, "validation"),
     )
+    if central is not None:
+        data = data._replace(central=with_arrays([central], "central")[0])
+    arrays = parts_of_task(data, not isinstance(data.train[0], Mapping))["train"].arrays
+    # from the first example to the last one of the first client
+    rows = np.linspace(0, len(jax.tree.leaves(data.train[0])[0]) - 1, 8).astype(int)
+    examples = {name: jnp.asarray(values[rows]) for name, values in arrays.items()}
+    x = select_inputs(examples, inputs)
+    model = _make_model(module, tuple(map(np.asarray, x if isinstance(x, tuple) else (x,))))
+    return from_model(model, loss, data, inputs=inputs, **options)
 
 
 def _refuse_unsupported(torch: Any, module: Any) -> None:
@@ -145,22 +151,12 @@ def _refuse_torch_loss(torch: Any, loss: Any) -> None:
     )
 
 
-def _merge_frozen(
-    untrained: set[str], params: dict[str, np.ndarray], frozen: Any
-) -> Callable[[str, Any], bool]:
-    """Returns a predicate of leaves: those that PyTorch does not train, and the user's choice."""
-    if frozen is not None:
-        frozen_marks = choose_leaves(params, frozen, "from_torch(frozen=...)")
-        untrained = untrained | {
-            name
-            for name, is_frozen in zip(names_of(params), frozen_marks, strict=True)
-            if is_frozen
-        }
-    return lambda name, leaf: name in untrained
-
-
-def _make_network(module: Any, inputs: tuple[Any, ...]) -> Network:
-    arrays = [np.asarray(array) for array in inputs]
+def _make_model(module: Any, arrays: tuple[np.ndarray, ...]) -> Model:
+    """Returns the module's model, whose programs are made and checked on some inputs."""
+    # in the precision of the parameters
+    types = {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
+    if len(types) == 1:
+        arrays = tuple(a.astype(*types) if a.dtype.kind == "f" else a for a in arrays)
     # copies, because the export sets the mode and may count calls
     training = export(copy.deepcopy(module), arrays, training=True)
     evaluation = export(copy.deepcopy(module), arrays, training=False)
@@ -192,11 +188,13 @@ def _make_network(module: Any, inputs: tuple[Any, ...]) -> Network:
             return outputs, state
         return outputs, {name: updates[name] for name in state}
 
-    def apply(params: PyTree, state: PyTree, inputs: tuple[Any, ...], key: Any, mask: Any) -> Any:
-        return run(params, state, inputs, Context(None if key is None else Draws(key), mask))
+    def apply(params: PyTree, state: PyTree, x: Any, key: Any) -> Any:
+        context = Context(None if key is None else Draws(key))
+        return run(params, state, x if isinstance(x, tuple) else (x,), context)
 
-    refuse_unequal(module, run, params, none_if_empty(state), arrays)
-    return Network(apply, params, none_if_empty(state), sees_padding=True)
+    refuse_unequal(module, run, params, state or None, arrays)
+    untrained = {name for name, p in module.named_parameters() if not p.requires_grad}
+    return Model(lambda key: (params, state or None), apply, lambda name, leaf: name in untrained)
 
 
 def _read_parameters(module: Any) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -217,7 +215,8 @@ def state_dict_of(history: History) -> dict[str, Any]:
     """Returns the parameters and the model's state of a run as tensors by name, see
     `History.state_dict`.
     """
-    torch = import_library("torch", "History.state_dict")
+    import torch
+
     return {
         name: torch.from_numpy(np.array(array)) for name, array in _merge_arrays(history).items()
     }
@@ -251,7 +250,8 @@ def torch_state_dict(module: Any, result: History | Mapping[str, Any]) -> dict[s
     Raises:
         InvalidInput: names or shapes that the module does not have.
     """
-    torch = import_library("torch", "torch_state_dict")
+    import torch
+
     if isinstance(result, History):
         result = _merge_arrays(result)
     names, tensors = _read_parameters(module)[0], module.state_dict()

@@ -1,6 +1,5 @@
 """The arguments of a user's per-example function, and the leaves that a user names."""
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +10,7 @@ from fedax.core import InvalidInput
 from fedax.utils.leaf_names import Which, chosen
 
 _KEYS = ("key", "rng", "rng_key")
-_MORE = ("mask", "state", "training")
+_MORE = ("state", "training")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -29,43 +28,6 @@ def choose_leaves(tree: PyTree, which: Which, field: str) -> list[bool]:
     return chosen(tree, names, field)
 
 
-def call_with(maker: Callable[..., Any], name: str, value: Any) -> Any:
-    """Calls a function or class with one argument: by its name where it has that, or else in the
-    first place.
-
-    >>> call_with(lambda *, key: key, "key", 3), call_with(lambda seed: seed, "key", 3)
-    (3, 3)
-    """
-    return maker(**{name: value}) if _takes_by_name(maker, name) else maker(value)
-
-
-def _takes_by_name(maker: Callable[..., Any], name: str) -> bool:
-    """Returns whether a function or class has an argument of a name that is still to be given, and
-    no other argument has to come before it.
-    """
-    function, args, bound = inspect.unwrap(maker), (), {}
-    if isinstance(function, functools.partial):
-        function, args, bound = inspect.unwrap(function.func), function.args, function.keywords
-    # the signature of a class of Flax or Equinox is that of its metaclass
-    if inspect.isclass(function):
-        function, args = function.__init__, (None, *args)
-    try:
-        parameters = inspect.signature(functools.partial(function, *args, **bound)).parameters
-    except (TypeError, ValueError):  # built-in functions do not say
-        return False
-    if name not in parameters or name in bound:
-        return False
-    required = [
-        p.name
-        for p in parameters.values()
-        if p.kind in _POSITIONAL and p.default is inspect.Parameter.empty
-    ]
-    kind = parameters[name].kind
-    return kind is inspect.Parameter.KEYWORD_ONLY or (
-        kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and required in ([], [name])
-    )
-
-
 def read_signature(function: Callable[..., Any], field: str) -> tuple[str | bool, set[str]]:
     """Finds how a function of parameters and examples takes a random key, and what else it takes.
 
@@ -75,8 +37,8 @@ def read_signature(function: Callable[..., Any], field: str) -> tuple[str | bool
 
     >>> read_signature(lambda params, examples, noise: None, "loss")
     (True, set())
-    >>> read_signature(lambda params, examples, scale=2.0, *, key=None, mask=None: None, "loss")
-    ('key', {'mask'})
+    >>> read_signature(lambda params, examples, scale=2.0, *, key=None, state=None: None, "loss")
+    ('key', {'state'})
 
     Raises:
         InvalidInput: fewer than two arguments, or more without a default than a function is given.
@@ -122,7 +84,7 @@ def read_signature(function: Callable[..., Any], field: str) -> tuple[str | bool
     if required:
         names = ", ".join(repr(p.name) for p in required)
         allowed = (
-            "beside params and examples the arguments key, mask, state and training, and "
+            "beside params and examples the arguments key, state and training, and "
             "others with a default"
         )
         raise InvalidInput.found(field, f"a function with the further arguments {names}", allowed)

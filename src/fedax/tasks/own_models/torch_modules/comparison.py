@@ -12,8 +12,6 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fedax.core import InvalidInput
-from fedax.tasks.own_models.libraries import import_library
-from fedax.tasks.own_models.outputs import cast_inputs
 from fedax.tasks.own_models.torch_modules.layers import Context
 from fedax.tasks.own_models.torch_modules.program import as_tensor
 
@@ -88,7 +86,7 @@ def _run_in_jax(
     """Returns outputs and buffers, and the gradients of the parameters that are `trained`."""
 
     def loss(trained: PyTree) -> tuple[Any, tuple[list[Array], Any]]:
-        arguments = cast_inputs(tuple(map(jnp.asarray, inputs)), params)
+        arguments = tuple(map(jnp.asarray, inputs))
         outputs, new_state = run(params | trained, state, arguments, context)
         leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(outputs)]
         real = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
@@ -108,7 +106,7 @@ def _run_in_jax(
 def _run_in_torch(
     module: Any, state: PyTree, inputs: Sequence[np.ndarray], *, backward: bool
 ) -> Values:
-    torch = import_library("torch", "from_torch")
+    import torch
 
     class MeanDraws(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedax.core import DataError
-from fedax.tasks.own_models.libraries import import_library
 
 
 def with_arrays(clients: Any, where: str) -> Any:
@@ -17,7 +16,8 @@ def with_arrays(clients: Any, where: str) -> Any:
     Raises:
         DataError: a data set without a length, or with items that are no pairs and no dicts.
     """
-    torch = import_library("torch", "from_torch")
+    import torch
+
     _refuse_loader(clients, where, torch)
     if isinstance(clients, torch.utils.data.Dataset):
         raise DataError.found(
@@ -36,7 +36,8 @@ def with_arrays(clients: Any, where: str) -> Any:
 
 
 def _read_client(client: Any, where: str) -> Any:
-    torch = import_library("torch", "from_torch")
+    import torch
+
     _refuse_loader(client, where, torch)
     if isinstance(client, tuple):
         hint = 'Write {"x": x, "y": y}, or TensorDataset(x, y).'
@@ -87,7 +88,8 @@ def _read_items(dataset: Any, where: str) -> Any:
         raise DataError.found(
             where, f"a {type(dataset).__name__} without a length", "a data set with items by number"
         )
-    torch = import_library("torch", "from_torch")
+    import torch
+
     items = [dataset[k] for k in range(len(dataset))]
     if not items:
         raise DataError.found(where, "an empty data set", "at least one example")

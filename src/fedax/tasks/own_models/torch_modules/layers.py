@@ -20,7 +20,6 @@ from fedax.core import InvalidInput
 from fedax.ops import convolve, group_norm, max_pool
 from fedax.ops.affine import product_by_rows
 from fedax.ops.norm import EPSILON
-from fedax.tasks.own_models.padding import mask_of_rows
 from fedax.tasks.own_models.torch_modules.operators import operator
 
 Sizes = Sequence[int]
@@ -50,11 +49,9 @@ class Context:
 
     Attributes:
         draw: as `Draws`; None in evaluation.
-        mask: of the examples that are no padding, shape (batch,), or None.
     """
 
     draw: Callable[[float, Sizes], Array | float] | None = None
-    mask: Array | None = None
 
 
 EVALUATION = Context()
@@ -357,19 +354,18 @@ def _broadcast_channels(values: Array, x: Array) -> Array:
     return values.reshape(-1, *(1,) * (x.ndim - 2))
 
 
-@contextual("_native_batch_norm_legit_functional.default")
+@operator("_native_batch_norm_legit_functional.default")
 def _batch_norm(
-    context: Context, x: Array, weight: Any, bias: Any, mean: Array, var: Array, *settings: Any
+    x: Array, weight: Any, bias: Any, mean: Array, var: Array, *settings: Any
 ) -> tuple[Any, ...]:
     """Returns outputs, two that nothing reads, and the new running statistics.
 
-    Padding is left out of the statistics, also where each example has several rows side by side. A
-    batch with a single number per channel, which PyTorch refuses, has variance 0, as in Flax.
+    A batch with a single number per channel, which PyTorch refuses, has variance 0, as in Flax.
     """
     training, momentum, eps = settings
     if not training:
         return (*_normalise(x, weight, bias, mean, var, eps), mean, var)
-    batch_mean, batch_var, count = _statistics(context.mask, x)
+    batch_mean, batch_var, count = _statistics(x)
     # the running variance is that of a sample, as in PyTorch: count / (count - 1), but not 1 / 0
     divisor = count - 1 + (count < 2)
     running = (
@@ -383,15 +379,11 @@ def _batch_norm(
     )
 
 
-@contextual("_native_batch_norm_legit.no_stats")
+@operator("_native_batch_norm_legit.no_stats")
 def _batch_norm_without_state(
-    context: Context, x: Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+    x: Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    mask = context.mask
-    # instance norm lays the channels of all examples side by side, in one row: none is coupled
-    if mask is not None and x.shape[0] == 1 < mask.shape[0]:
-        mask = None
-    batch_mean, batch_var, _ = _statistics(mask, x)
+    batch_mean, batch_var, _ = _statistics(x)
     return _normalise(x, weight, bias, batch_mean, batch_var, eps)
 
 
@@ -402,18 +394,10 @@ def _batch_norm_in_evaluation(
     return _normalise(x, weight, bias, mean, var, eps)
 
 
-def _statistics(mask: Any, x: Array) -> tuple[Array, Array, Any]:
+def _statistics(x: Array) -> tuple[Array, Array, float]:
     """Returns mean and variance of each channel, over how many numbers."""
     reduced_axes = (0, *range(2, x.ndim))
-    if mask is None:
-        return x.mean(reduced_axes), x.var(reduced_axes), math.prod(x.shape) / x.shape[1]
-    is_real = mask_of_rows(mask, x, "from_torch(module=...)")
-    # numbers of each channel that are no padding, at least 1: batches of padding alone are computed
-    # for clients that have ended their work before others, and must not give NaN
-    count = jnp.maximum(is_real.sum().astype(x.dtype) * math.prod(x.shape[2:]), 1)
-    mean = jnp.where(is_real, x, 0).sum(reduced_axes) / count
-    centred = jnp.where(is_real, x - _broadcast_channels(mean, x), 0)
-    return mean, (centred**2).sum(reduced_axes) / count, count
+    return x.mean(reduced_axes), x.var(reduced_axes), math.prod(x.shape) / x.shape[1]
 
 
 def _normalise(

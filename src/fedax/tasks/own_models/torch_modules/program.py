@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import InvalidInput
-from fedax.tasks.own_models.libraries import import_library
 from fedax.tasks.own_models.torch_modules import layers, recurrent
 from fedax.tasks.own_models.torch_modules.operators import OPERATORS
 
@@ -136,7 +135,8 @@ def export(module: Any, inputs: Sequence[np.ndarray], *, training: bool) -> Prog
         InvalidInput: a module that PyTorch cannot export, or with operators that have no function
             here.
     """
-    torch = import_library("torch", "from_torch")
+    import torch
+
     module.train(training)
     examples = tuple(as_tensor(module, array) for array in inputs)
     # one name for all inputs: PyTorch refuses what it decides by the number of examples
@@ -176,14 +176,16 @@ def _silence_torch() -> Iterator[None]:
 
 def float_type(module: Any) -> Any:
     """Returns the type of a module's real parameters, which its real inputs get too."""
-    torch = import_library("torch", "from_torch")
+    import torch
+
     types = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
     return next(types, torch.float32)
 
 
 def as_tensor(module: Any, array: np.ndarray) -> Any:
     """Returns an argument of a module as it would get it in PyTorch."""
-    torch = import_library("torch", "from_torch")
+    import torch
+
     tensor = torch.from_numpy(np.array(array))
     if array.dtype.kind == "f":
         return tensor.to(float_type(module))
