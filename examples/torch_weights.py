@@ -17,14 +17,14 @@ save_file(
 
 def loss(params, e):
     return optax.softmax_cross_entropy_with_integer_labels(
-        e["x"] @ params["kernel"] + params["bias"], e["y"]
+        e["x"] @ params["kernel"].T + params["bias"], e["y"]
     )
 
 
-model = {"kernel": jnp.zeros((64, 10)), "bias": jnp.zeros(10)}
-there = {"names": {"kernel": "weight"}, "transpose": ["kernel"]}
-params = fedax.load_params("linear.safetensors", like=model, **there)
+model = {"kernel": jnp.zeros((10, 64)), "bias": jnp.zeros(10)}
+names = {"kernel": "weight"}
+params = fedax.load_params("linear.safetensors", like=model, names=names)
 task = fedax.tasks.from_loss(loss, params, fedax.data.digits("iid", clients=10))
 history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=10)
-fedax.save_params(history.params, "trained.safetensors", **there)
+fedax.save_params(history.params, "trained.safetensors", names=names)
 print({name: array.shape for name, array in load_file("trained.safetensors").items()})

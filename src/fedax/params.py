@@ -1,9 +1,5 @@
-"""Models as files: safetensors with the names and the structure of their leaves, or NumPy
-archives.
-"""
+"""Models as files: safetensors with the names of their leaves."""
 
-from fedax.models.storage import Axes as Axes
-from fedax.models.storage import Names as Names
 from fedax.models.storage import Weights as Weights
 from fedax.models.storage import leaf_names as leaf_names
 from fedax.models.storage import load_params as load_params
@@ -12,8 +8,6 @@ from fedax.models.storage import read_weights as read_weights
 from fedax.models.storage import save_params as save_params
 
 __all__ = [
-    "Axes",
-    "Names",
     "Weights",
     "leaf_names",
     "load_params",

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 import fedax
 from fedax.core import InvalidInput, WriteFailed
-from fedax.models.storage import leaf_names, read_weights, to_bytes
+from fedax.models.storage import leaf_names, read_weights
 
 MODELS = {
     "dict": {"dense": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.zeros(3)}},
@@ -23,17 +23,16 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("ending", ["safetensors", "npz"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_comes_back(name, ending, tmp_path):
-    model, path = MODELS[name], tmp_path / "new" / f"m.{ending}"
+def test_a_model_comes_back(name, tmp_path):
+    model, path = MODELS[name], tmp_path / "new" / "m.safetensors"
     fedax.save_params(model, path, about={"seed": 3})
     back = fedax.load_params(path, like=jax.tree.map(jnp.zeros_like, model))
     assert jax.tree.structure(back) == jax.tree.structure(model)
     for one, other in zip(jax.tree.leaves(model), jax.tree.leaves(back), strict=True):
         assert jnp.result_type(one) == other.dtype
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
-    assert list(fedax.load_params(path)) == leaf_names(model)
+    assert sorted(fedax.load_params(path)) == sorted(leaf_names(model))
 
 
 def test_any_reader_of_safetensors_reads_it(tmp_path):
@@ -49,41 +48,42 @@ def test_any_reader_of_safetensors_reads_it(tmp_path):
     np.testing.assert_array_equal(seen["dense.kernel"], model["dense"]["kernel"])
     with safetensors.safe_open(tmp_path / "m.safetensors", "numpy") as file:
         facts = json.loads(file.metadata()["fedax"])
-    assert (facts["task"], facts["fedax"], facts["leaves"]) == (
-        "T",
-        fedax.__version__,
-        ["dense.bias", "dense.kernel"],
-    )
-    assert to_bytes(model, about={"task": "T"}) == (tmp_path / "m.safetensors").read_bytes()
+    assert (facts["task"], facts["fedax"]) == ("T", fedax.__version__)
 
 
-NAMES = {"dense.kernel": "0.weight", "dense.bias": "0.bias", "filters": "1.weight"}
-AXES = {"dense.kernel": (1, 0), "filters": (2, 3, 1, 0)}
+NAMES = {"dense.kernel": "0.weight", "dense.bias": "0.bias"}
 
 
 def test_weights_of_pytorch_and_back(tmp_path):
-    """A state dict has (out, in) and (out, in, height, width) in single precision."""
+    """A state dict in single precision, with another entry beside."""
     rng = np.random.default_rng(0)
-    state = {"0.weight": (3, 2), "0.bias": (3,), "1.weight": (4, 3, 5, 5), "steps": ()}
+    state = {"0.weight": (3, 2), "0.bias": (3,), "steps": ()}
     state = {name: rng.normal(size=shape).astype(np.float32) for name, shape in state.items()}
     safetensors.numpy.save_file(state, tmp_path / "torch.safetensors")
-    like = {
-        "dense": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)},
-        "filters": jnp.zeros((5, 5, 3, 4)),
-    }
-    read = fedax.load_params(
-        tmp_path / "torch.safetensors", like, names=NAMES, transpose=AXES, strict=False
-    )
-    x = rng.normal(size=2)
-    np.testing.assert_allclose(x @ read["dense"]["kernel"], state["0.weight"] @ x)
-    assert float(read["filters"][1, 2, 0, 3]) == state["1.weight"][3, 0, 1, 2]
-    assert read["filters"].dtype == jnp.float64
+    like = {"dense": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(3)}}
+    read = fedax.load_params(tmp_path / "torch.safetensors", like, names=NAMES, strict=False)
+    np.testing.assert_array_equal(read["dense"]["kernel"], state["0.weight"])
+    assert read["dense"]["kernel"].dtype == jnp.float64
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), read)
-    fedax.save_params(single, tmp_path / "back.safetensors", names=NAMES.get, transpose=AXES)
+    fedax.save_params(single, tmp_path / "back.safetensors", names=NAMES)
     back = safetensors.numpy.load_file(tmp_path / "back.safetensors")
     assert set(back) == set(NAMES.values())
     for name, array in back.items():
         np.testing.assert_array_equal(array, state[name])
+
+
+def test_two_leaves_under_one_name_are_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="a different name for every leaf"):
+        fedax.save_params(LIKE, tmp_path / "m.safetensors", names={"kernel": "bias"})
+
+
+@pytest.mark.parametrize("state", [{"kernel": np.ones(2)}, {"mean": np.ones(2)}])
+def test_a_state_whose_names_are_those_of_leaves_comes_back(state, tmp_path):
+    path = tmp_path / "m.safetensors"
+    fedax.save_params(LIKE, path, state=state)
+    jax.tree.map(np.testing.assert_array_equal, fedax.load_state(path, state), state)
+    (name,) = state
+    assert f"state.{name}" in fedax.load_params(path) or name == "mean"
 
 
 def dropping():
@@ -92,12 +92,11 @@ def dropping():
     return eqx.nn.Sequential([linear, eqx.nn.Dropout(0.25)])
 
 
-@pytest.mark.parametrize("ending", ["safetensors", "npz"])
-def test_numbers_that_are_settings_of_modules_are_in_no_file(ending, tmp_path):
+def test_numbers_that_are_settings_of_modules_are_in_no_file(tmp_path):
     """A rate of dropout stays a number: as an array, the module could not be traced."""
-    path, model = tmp_path / f"m.{ending}", dropping()
+    path, model = tmp_path / "m.safetensors", dropping()
     fedax.save_params({"net": model, "scale": 2.0}, path)
-    assert list(fedax.load_params(path)) == ["net.layers.0.weight", "net.layers.0.bias", "scale"]
+    assert set(fedax.load_params(path)) == {"net.layers.0.weight", "net.layers.0.bias", "scale"}
     read = fedax.load_params(path, like={"net": model, "scale": 0.0})
     assert (read["net"].layers[1].p, read["net"].layers[1].inference) == (0.25, False)
     assert float(read["scale"]) == 2.0
@@ -109,92 +108,51 @@ def test_numbers_that_are_settings_of_modules_are_in_no_file(ending, tmp_path):
     assert x.shape == (3,)
 
 
-def test_settings_of_modules_in_older_files_are_passed_over(tmp_path):
-    model, path = dropping(), tmp_path / "old.safetensors"
-    arrays = {"weight": np.ones((3, 2), np.float32), "bias": np.ones(3, np.float32)}
-    arrays = {f"layers.0.{name}": array for name, array in arrays.items()}
-    old = arrays | {"layers.1.p": np.array(0.5), "layers.1.inference": np.array(False)}
-    safetensors.numpy.save_file(old, path)
-    read = fedax.load_params(path, like=model)
-    assert (read.layers[1].p, read.layers[1].inference) == (0.25, False)
-    np.testing.assert_array_equal(read.layers[0].weight, arrays["layers.0.weight"])
-    safetensors.numpy.save_file(arrays | {"layers.1.q": np.array(0.5)}, path)
-    with pytest.raises(InvalidInput, match=r"arrays that no leaf takes: \['layers.1.q'\]"):
-        fedax.load_params(path, like=model)
-
-
 LIKE = {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}
 
 
 @pytest.mark.parametrize(
-    ("arrays", "arguments", "words"),
+    ("arrays", "words"),
     [
         (
             {"kernel": np.zeros((3, 2)), "bias": np.zeros(3)},
-            {},
-            r"kernel: got shape \(3, "
-            r"2\).*transpose=\['kernel'\]",
+            r"kernel: got shape \(3, 2\); allowed: shape \(2, 3\)",
         ),
-        ({"kernel": np.zeros((2, 3))}, {}, "no array for the leaf 'bias'"),
-        (
-            {"kernal": np.zeros((2, 3)), "bias": np.zeros(3)},
-            {},
-            "leaf 'kernel'.*Did you mean 'kernal'",
-        ),
+        ({"kernel": np.zeros((2, 3))}, "no array for a leaf, name: got 'bias'"),
+        ({"kernal": np.zeros((2, 3)), "bias": np.zeros(3)}, "'kernel'.*Did you mean 'kernal'"),
         (
             {"kernel": np.zeros((2, 3)), "bias": np.zeros(3), "more": np.zeros(1)},
-            {},
-            "no leaf takes: .*'more'.*strict=False",
-        ),
-        (
-            {"kernel": np.zeros((2, 3)), "bias": np.zeros(3, int)},
-            {},
-            "bias: got int64; allowed: real numbers",
-        ),
-        (
-            {"kernel": np.zeros((2, 3)), "bias": np.zeros(3)},
-            {"names": {"kernl": "a"}},
-            "Did you mean 'kernel'",
-        ),
-        (
-            {"kernel": np.zeros((2, 3)), "bias": np.zeros(3)},
-            {"transpose": {"kernel": (0, 0)}},
-            "the axes 0 to 1",
+            "no leaf takes: .*'more'",
         ),
     ],
 )
-def test_models_that_do_not_fit_are_refused(arrays, arguments, words, tmp_path):
+def test_models_that_do_not_fit_are_refused(arrays, words, tmp_path):
     safetensors.numpy.save_file(arrays, tmp_path / "m.safetensors")
     with pytest.raises(InvalidInput, match=words):
-        fedax.load_params(tmp_path / "m.safetensors", LIKE, **arguments)
+        fedax.load_params(tmp_path / "m.safetensors", LIKE)
 
 
-def test_numbers_that_the_type_cannot_hold_are_refused(tmp_path):
-    fedax.save_params(np.array([1e300]), tmp_path / "m.npz")
-    with pytest.raises(InvalidInput, match="beyond the range"):
-        fedax.load_params(tmp_path / "m.npz", np.zeros(1, np.float32))
+def test_real_numbers_for_whole_ones_are_refused(tmp_path):
+    fedax.save_params(np.array([0.5]), tmp_path / "m.safetensors")
+    with pytest.raises(InvalidInput, match="got float64; allowed: int"):
+        fedax.load_params(tmp_path / "m.safetensors", np.zeros(1, int))
 
 
-def test_damage_is_seen(tmp_path):
+def test_other_files_are_refused(tmp_path):
     path = tmp_path / "m.safetensors"
-    whole = to_bytes(LIKE)
-    flipped = bytearray(whole)
-    flipped[-1] ^= 1
-    for content in (whole[:-1], bytes(flipped), b"", b"\xff" * 40):
+    fedax.save_params(LIKE, path)
+    whole = path.read_bytes()
+    for content in (whole[:-1], b"", b"\xff" * 40):
         path.write_bytes(content)
-        with pytest.raises(
-            InvalidInput,
-            match=r"m\.safetensors: no safetensors file, or a "
-            r"damaged one",
-        ):
+        with pytest.raises(InvalidInput, match=r"m\.safetensors: cannot be read as safetensors"):
             fedax.load_params(path)
-    with pytest.raises(InvalidInput, match="cannot be read"):
-        fedax.load_params(tmp_path / "missing.npz")
-    with pytest.raises(InvalidInput, match=r"end in \.safetensors or \.npz\. PyTorch writes"):
-        fedax.load_params(tmp_path / "model.pt")
+    with pytest.raises(InvalidInput, match=r"missing\.safetensors: cannot be read"):
+        fedax.load_params(tmp_path / "missing.safetensors")
+    with pytest.raises(InvalidInput, match=r"names that end in \.safetensors"):
+        fedax.save_params(LIKE, tmp_path / "model.npz")
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteFailed, match="cannot be written"):
-        fedax.save_params(LIKE, tmp_path / "file" / "m.npz")
+        fedax.save_params(LIKE, tmp_path / "file" / "m.safetensors")
 
 
 @pytest.mark.slow
@@ -212,7 +170,10 @@ def test_a_run_starts_from_a_model(tmp_path):
         assert float(fedax.run(fedax.FedAvg(), task, params=again, **options).params["a"]) == 4.0
     session = fedax.start(fedax.FedAvg(), task, params={"a": 7.0})
     assert float(session.params(session.init())["a"]) == 7.0
-    for wrong, words in (({"b": 7.0}, "leaf 'a'"), ({"a": np.zeros(2)}, r"a: got shape \(2,\)")):
+    for wrong, words in (
+        ({"b": 7.0}, "name: got 'a'"),
+        ({"a": np.zeros(2)}, r"a: got shape \(2,\)"),
+    ):
         with pytest.raises(InvalidInput, match=r"run\(params=\.\.\.\).*" + words):
             fedax.run(fedax.FedAvg(), task, params=wrong, **options)
 

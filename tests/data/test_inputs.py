@@ -509,25 +509,23 @@ def test_columns_that_are_left_out_may_hold_anything(tmp_path):
         client_files(tmp_path, drop=["id", "ide"])
 
 
-@pytest.mark.parametrize("ending", ["safetensors", "npz"])
 @QUICK
 @given(
     kind=st.sampled_from(["<f4", ">f4", "<f8", ">f8", "<f2", ">f2", ">i4", "i8"]),
     shape=st.lists(st.integers(0, 3), max_size=3),
     order=st.sampled_from("CF"),
 )
-def test_models_of_any_type_are_read_as_they_were_saved(
-    tmp_path_factory, ending, kind, shape, order
-):
-    path = tmp_path_factory.mktemp("model") / f"m.{ending}"
+def test_models_of_any_type_are_read_as_they_were_saved(tmp_path_factory, kind, shape, order):
+    path = tmp_path_factory.mktemp("model") / "m.safetensors"
     leaf = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(kind), order=order)
     fedax.save_params({"w": leaf}, path, state={"s": leaf})
     held = fedax.load_params(path)
     np.testing.assert_array_equal(held["w"], leaf)
     assert held["w"].dtype == leaf.dtype.newbyteorder("=")
     if leaf.dtype.kind == "f":
-        like = {"w": leaf.astype(kind)}
-        np.testing.assert_array_equal(fedax.load_params(path, like=like)["w"], leaf)
+        like = {"w": leaf.astype(leaf.dtype.newbyteorder("="))}
+        read = fedax.load_params(path, like=like, strict=False)
+        np.testing.assert_array_equal(read["w"], leaf)
 
 
 @pytest.mark.slow

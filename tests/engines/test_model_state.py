@@ -618,13 +618,13 @@ def test_a_fixed_state_from_a_file_stays_with_the_model(tmp_path):
         predict=lambda p, e, *, state: e["x"] - state["mean"][None, :],
     )
     given = {"count": np.asarray(7, np.int32), "mean": np.full(3, 5.0)}
-    fedax.save_params(START, tmp_path / "given.npz", state=given)
-    begun = fedax.run(fedax.FedAvg(), task, rounds=1, params=tmp_path / "given.npz")
+    fedax.save_params(START, tmp_path / "given.safetensors", state=given)
+    begun = fedax.run(fedax.FedAvg(), task, rounds=1, params=tmp_path / "given.safetensors")
     again = fedax.run(fedax.FedAvg(), task, rounds=1, params=begun)
     resumed = fedax.run(fedax.FedAvg(), task, rounds=2, resume=begun)
     for history in (begun, again, resumed):
         np.testing.assert_array_equal(history.predict({"x": np.zeros((1, 3))}), -5)
-        history.save(tmp_path / "final.npz")
-        state = fedax.load_state(tmp_path / "final.npz", task)
+        history.save(tmp_path / "final.safetensors")
+        state = fedax.load_state(tmp_path / "final.safetensors", task)
         np.testing.assert_array_equal(state["mean"], 5)
         assert state["count"] == 7

@@ -90,21 +90,14 @@ def test_all_models_or_none(tmp_path):
 
 
 @pytest.mark.slow
-def test_export_writes_the_model_in_both_formats(finished, tmp_path):
+def test_export_writes_the_model(finished, tmp_path):
     kept = fedax.load_params(finished.path / "models" / "0000.safetensors")
-    for name in ("m.safetensors", "new/m.npz"):
+    for name in ("m.safetensors", "new/m.safetensors"):
         assert call("export", finished.path, "--run", 0, "--out", tmp_path / name).exit_code == 0
         again = fedax.load_params(tmp_path / name)
         assert again.keys() == kept.keys()
         assert all(np.array_equal(again[leaf], kept[leaf]) for leaf in kept)
     assert read_weights(tmp_path / "m.safetensors").about["label"] == "FedAvg"
-    assert (
-        call(
-            "export", finished.path, "--run", 0, "--format", "npz", "--out", tmp_path / "b.npz"
-        ).exit_code
-        == 0
-    )
-    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "new" / "m.npz").read_bytes()
 
 
 @pytest.mark.slow
@@ -178,7 +171,7 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     kept = fedax.load_params(tmp_path / "a" / "models" / f"{number:04d}-personal.safetensors")
     for name in ("bias", "kernel"):
         np.testing.assert_allclose(kept[name], getattr(own, name), rtol=1e-12)
-    out = tmp_path / "own.npz"
+    out = tmp_path / "own.safetensors"
     assert (
         call("export", directory.path, "--run", number, "--client", 2, "--out", out).exit_code == 0
     )
@@ -225,15 +218,18 @@ def test_own_models_of_many_clients_are_refused_before_they_run(monkeypatch, tmp
     [
         (
             ("export", "--out", "m.pt", "--run", 0),
-            "--format: got 'pt'; allowed: one of safetensors, npz",
+            "--out: got 'm.pt'; allowed: names that end in .safetensors",
         ),
         (
-            ("export", "--out", "m.npz"),
+            ("export", "--out", "m.safetensors"),
             "--run: got none; allowed: one of the runs 0: Tiny <run>, FedAvg, seed 0; ",
         ),
-        (("export", "--out", "m.npz", "--run", 99), "--run: got 99"),
-        (("export", "--out", "m.npz", "--run", 0, "--best"), "kept no best model"),
-        (("export", "--out", "m.npz", "--run", 1), "kept no model; audits, runs that only select"),
+        (("export", "--out", "m.safetensors", "--run", 99), "--run: got 99"),
+        (("export", "--out", "m.safetensors", "--run", 0, "--best"), "kept no best model"),
+        (
+            ("export", "--out", "m.safetensors", "--run", 1),
+            "kept no model; audits, runs that only select",
+        ),
         (("predict", "--run", 0), "needs either --data or --split"),
         (("predict", "--run", 0, "--split", "tests"), "Did you mean 'test'"),
         (("predict", "--run", 0, "--split", "validation"), r"one that task .* has: train, test"),
@@ -266,8 +262,8 @@ def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     again = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
     assert again.runs[0].metrics["train_loss"][0] == finished.runs[0].metrics["train_loss"][-1]
     assert RunDirectory.load(again.path).experiments[0].task.options["params"] == str(path)
-    with pytest.raises(fedax.InvalidInput, match=r"missing\.npz: cannot be read"):
-        Experiment.parse(text.replace(str(path), "missing.npz")).plan()
+    with pytest.raises(fedax.InvalidInput, match=r"missing\.safetensors: cannot be read"):
+        Experiment.parse(text.replace(str(path), "missing.safetensors")).plan()
 
 
 NORMED = """
@@ -337,10 +333,9 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     kept = tmp_path / "a" / "models" / "0000.safetensors"
     arguments = (directory.path, "--trust-code", "--split")
     assert accuracy_of(*arguments, "central") == pytest.approx(seen)
-    for name in ("m.safetensors", "m.npz"):
-        assert call("export", directory.path, "--out", name).exit_code == 0
-        arrays = fedax.load_params(name)
-        assert {"norm.mean.value", "norm.var.value"} <= arrays.keys()
+    assert call("export", directory.path, "--out", "m.safetensors").exit_code == 0
+    arrays = fedax.load_params("m.safetensors")
+    assert {"norm.mean.value", "norm.var.value"} <= arrays.keys()
     text = NORMED_EXPERIMENT.replace("rounds = 3", "rounds = 0")
     text = text.replace('task"', 'task"\nparams = "m.safetensors"')
     started = run_experiment(Experiment.parse(text), tmp_path / "b", Display())

@@ -192,7 +192,9 @@ def test_a_run_directory_is_read_without_its_code(here):
         assert call("report", folder, "--keep", here / f"kept-{folder.parent.name}").exit_code == 0
         assert call("report", here / f"kept-{folder.parent.name}").exit_code == 0
         assert "Half" in call("cite", folder).output
-        assert call("export", folder, "--run", "0", "--out", here / "model.npz").exit_code == 0
+        assert (
+            call("export", folder, "--run", "0", "--out", here / "model.safetensors").exit_code == 0
+        )
         directory = RunDirectory.load(folder)
         render(comparison_page([directory, directory]))
         assert len(import_runs(directory.experiments, [folder])) == len(directory.runs)

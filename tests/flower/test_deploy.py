@@ -345,7 +345,7 @@ def test_a_run_that_fails_is_marked_and_goes_on(tmp_path, monkeypatch):
         summary = json.loads((out / "summary.json").read_text())
         assert summary["status"] == "failed"
         assert "round 1: client 2: no answer within 0.5 seconds" in summary["reason"]
-        asked = ["export", str(out), "--out", str(tmp_path / "model.npz")]
+        asked = ["export", str(out), "--out", str(tmp_path / "model.safetensors")]
         done = CliRunner().invoke(app, asked)
         assert done.exit_code == 2
         assert re.search(

@@ -134,8 +134,8 @@ def test_relative_paths_of_files_are_refused(is_absolute, init, tmp_path):
     """They would begin at the working directory of each program, where another file may lie."""
     task = fedax.tasks.make_task("digits", clients=3)
     with jax.enable_x64(False):
-        fedax.save_params(task.start(jax.random.key(0)), tmp_path / "start.npz")
-    path = tmp_path / "start.npz" if is_absolute else "start.npz"
+        fedax.save_params(task.start(jax.random.key(0)), tmp_path / "start.safetensors")
+    path = tmp_path / "start.safetensors" if is_absolute else "start.safetensors"
     (tmp_path / "a.toml").write_text(DIGITS.format(options=f'params = "{path}"'))
     done = init("d", "a.toml")
     shown = done.output.replace("\n", " ")
@@ -144,7 +144,7 @@ def test_relative_paths_of_files_are_refused(is_absolute, init, tmp_path):
         return
     assert done.exit_code == 2
     assert re.search(
-        r"line \d+: task.params: got 'start.npz'; allowed: an absolute path on every", shown
+        r"line \d+: task.params: got 'start.safetensors'; allowed: an absolute path on every", shown
     )
     assert not (tmp_path / "d").exists()
 

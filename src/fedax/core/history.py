@@ -229,7 +229,7 @@ class History:
         return ClockReadings(spent[SECONDS], spent[JOULES]) if spent else None
 
     def save(self, path: str | Path) -> None:
-        """Writes the final model to a file, `.safetensors` or `.npz`.
+        """Writes the final model to a file of safetensors.
 
         `fedax.load_params` and `load_state` read it.
 
