@@ -31,7 +31,7 @@ labels = ["healthy", "ill"]
 categories = {sex = ["f", "m"]}
 test_fraction = 0.25
 validation = 0.25
-model = "net.py:Net"
+model = "net.py:net"
 
 [schedule]
 batch_size = 10
@@ -50,6 +50,7 @@ seeds = [10]
 learning_rate = [0.01, 0.1, 1.0]
 """
 NET = """\
+import fedax
 from flax import nnx
 
 
@@ -60,6 +61,10 @@ class Net(nnx.Module):
 
     def __call__(self, x):
         return self.out(nnx.relu(self.hidden(x)))
+
+
+def net(features, classes):
+    return fedax.models.nnx(lambda rngs: Net(features, classes, rngs))
 """
 HALF = """\
 from fedax.core import Algorithm, Upload

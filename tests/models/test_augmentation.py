@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax.core import InvalidInput
 from fedax.data import FederatedData
 from fedax.models import CNN, Augmentation, Stage
 from fedax.tasks import classification
@@ -80,24 +79,3 @@ def test_a_task_augments_training_steps_only():
     assert hash(task.loss) == hash(
         classification(FederatedData([client], classes=2), model, augment=augmentation).loss
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"crop": -1}, r"Augmentation\(shape, crop\): got \(\(3, 4, 2\), -1\)"),
-        (
-            {"mean": (0.5,)},
-            r"Augmentation\(mean=...\): got \(0.5,\); allowed: 2 numbers, one "
-            r"for each channel",
-        ),
-        (
-            {"deviation": (1.0, 0.0)},
-            r"Augmentation\(deviation=...\): got \(1.0, 0.0\); allowed: "
-            r"numbers > 0",
-        ),
-    ],
-)
-def test_bad_augmentations_are_refused(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        Augmentation((3, 4, 2), **options)

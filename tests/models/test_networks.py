@@ -204,16 +204,8 @@ def test_dropout_acts_with_a_key_only():
             r"CNN\(shape=...\): got \(4, 4, 1\); "
             r"allowed: images that leave",
         ),
-        (lambda: CNN((4, 4, 1), (), (), 10), r"CNN\(...\): got .* at least one stage"),
-        (
-            lambda: CNN((4, 4, 1), (Stage(2, 3),), (), 10, padding="FULL"),
-            r"CNN\(padding, "
-            r"start\): got \('FULL', 'glorot'\)",
-        ),
-        (lambda: ResNet(groups=3), r"ResNet\(...\): got .*groups that divide the width"),
-        (lambda: CharLSTM(1), r"CharLSTM\(...\): got .*vocabulary >= 2"),
-        (lambda: CharLSTM(80, biases=3), r"biases 1 or 2"),
-        (lambda: SentimentLSTM(0), r"SentimentLSTM\(vectors, hidden, dense\): got \(0, 100, 30\)"),
+        (lambda: CharLSTM(0), r"CharLSTM\(vocabulary=...\): got 0"),
+        (lambda: SentimentLSTM(0), r"SentimentLSTM\(vectors=...\): got 0"),
         (
             lambda: MLP((3, 2), dropout=1.0),
             r"MLP\(dropout=...\): got 1.0; allowed: numbers in "

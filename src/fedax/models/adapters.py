@@ -46,14 +46,15 @@ def linen(module: Any, x: Any, *, train: str | None = None) -> Model:
         return variables.pop("params"), variables or None
 
     def apply(params: Any, state: Any, x: Any, key: Any) -> Any:
-        variables = {"params": params, **(state or {})}
-        flag = _training_flag(train, key is not None)
-        if key is None:
-            return module.apply(variables, *_arguments(x), **flag), state
+        is_training = key is not None
         outputs, changed = module.apply(
-            variables, *_arguments(x), **flag, rngs={"dropout": key}, mutable=list(state or ())
+            {"params": params, **(state or {})},
+            *_arguments(x),
+            **_training_flag(train, is_training),
+            rngs={"dropout": key} if is_training else {},
+            mutable=list(state or ()) if is_training else [],
         )
-        return outputs, state and dict(changed)
+        return outputs, state and {**state, **changed}
 
     return Model(init, apply)
 

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from fedax.core import InvalidInput
 from fedax.models.convolutional import as_images
 from fedax.ops.conv import Images
-from fedax.utils.numbers import are_counts, convert_fields, python_numbers
+from fedax.utils.numbers import convert_fields, python_numbers
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
 """From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal
@@ -57,9 +56,6 @@ class Augmentation:
         mean: for each channel; subtracted. None subtracts nothing.
         deviation: for each channel, above 0; divided by. None divides by nothing.
 
-    Raises:
-        InvalidInput: an argument out of range, or not one number for each channel.
-
     >>> augmentation = Augmentation((1, 2, 1), mean=(1.0,), deviation=(2.0,))
     >>> augmentation(jnp.array([[1.0, 5.0]]), None).tolist()
     [[0.0, 2.0]]
@@ -73,19 +69,6 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         convert_fields(self, python_numbers)
-        if not are_counts(*self.shape) or not are_counts(self.crop, least=0):
-            raise InvalidInput.of(
-                "Augmentation(shape, crop)", (self.shape, self.crop), "sizes >= 1 and crop >= 0"
-            )
-        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
-            if values is not None and len(values) != self.shape[2]:
-                raise InvalidInput.of(
-                    f"Augmentation({name}=...)",
-                    values,
-                    f"{self.shape[2]} numbers, one for each channel",
-                )
-        if self.deviation is not None and min(self.deviation) <= 0:
-            raise InvalidInput.of("Augmentation(deviation=...)", self.deviation, "numbers > 0")
 
     def __call__(self, x: Any, key: Any) -> Float[Array, "batch ..."]:
         # whole numbers, such as bytes, become JAX's default float type

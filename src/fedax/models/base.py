@@ -1,14 +1,20 @@
 """Record of a model: two pure functions, whatever library it is written with."""
 
+import dataclasses
 import math
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.utils.leaf_names import Which
+from fedax.core import InvalidInput
+from fedax.utils.numbers import are_counts, convert_fields, python_numbers
+
+Logits: TypeAlias = tuple[Float[Array, "batch classes"], None]
+"""Outputs of a classifier without a state."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Model:
         apply: `apply(params, state, x, key) -> (outputs, state)` for a batch x, an array or a tuple
             of arrays. The key is for dropout and the like. It is None in evaluation, and then the
             state is returned as it came.
-        frozen: leaves of the parameters that are never trained, by name or predicate.
+        frozen: whether a leaf of the parameters, by its name and array, is never trained.
 
     Example:
         >>> import jax.numpy as jnp
@@ -35,7 +41,7 @@ class Model:
 
     init: Callable[[Key[Array, ""]], tuple[PyTree, PyTree]]
     apply: Callable[[PyTree, PyTree, Any, Any], tuple[Any, PyTree]]
-    frozen: Which | None = None
+    frozen: Callable[[str, Any], bool] | None = None
 
 
 def parameter_count(model: Model | Any) -> int:
@@ -47,3 +53,35 @@ def parameter_count(model: Model | Any) -> int:
     """
     params = jax.eval_shape(model.init, jax.random.key(0))[0]
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+class Sized:
+    """Base of this library's models, frozen dataclasses. The types of their fields are checked.
+
+    Whole numbers are sizes of at least 1, floats are shares in [0, 1). NumPy's numbers become
+    Python's, and lists become tuples, so that equal models compare equal.
+    """
+
+    def __post_init__(self) -> None:
+        convert_fields(self, python_numbers)
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            choices = typing.get_args(field.type)
+            if field.type is int:
+                allowed, fits = "whole numbers >= 1", are_counts(value)
+            elif field.type is float:
+                allowed, fits = (
+                    "numbers in [0, 1)",
+                    isinstance(value, int | float) and 0 <= value < 1,
+                )
+            elif int in choices:
+                allowed, fits = (
+                    "several whole numbers >= 1",
+                    isinstance(value, tuple) and are_counts(*value),
+                )
+            elif typing.get_origin(field.type) is typing.Literal:
+                allowed, fits = f"one of {choices}", value in choices
+            else:
+                continue
+            if not fits:
+                raise InvalidInput.of(f"{type(self).__name__}({field.name}=...)", value, allowed)

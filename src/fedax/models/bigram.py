@@ -6,18 +6,17 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedax.core import InvalidInput
-from fedax.utils.numbers import are_counts, convert_fields
+from fedax.models.base import Logits, Sized
 
 
 @dataclass(frozen=True)
-class Bigram:
+class Bigram(Sized):
     r"""Bigram model: logits depend on the last character of a window only. Convex.
 
     They are row $x_{\text{last}}$ of a table that starts at zero.
 
     Args:
-        vocabulary: characters; at least 2.
+        vocabulary: characters; at least 1.
 
     Raises:
         InvalidInput: a size out of range.
@@ -31,11 +30,6 @@ class Bigram:
 
     vocabulary: int
 
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        if not are_counts(self.vocabulary, least=2):
-            raise InvalidInput.of("Bigram(vocabulary)", self.vocabulary, "whole numbers >= 2")
-
     def init(self, key: Key[Array, ""]) -> tuple[Float[Array, "vocabulary vocabulary"], None]:
         """Returns a table of zeros: all characters are equally likely."""
         return jnp.zeros((self.vocabulary, self.vocabulary)), None
@@ -46,6 +40,6 @@ class Bigram:
         state: None,
         x: Int[Array, "batch length"],
         key: Any,
-    ) -> tuple[Float[Array, "batch vocabulary"], None]:
+    ) -> Logits:
         """Returns the logits of a batch, and no state."""
         return params[x[:, -1]], None

@@ -3,18 +3,18 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from fedax.core import InvalidInput
+from fedax.models.base import Logits, Sized
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import Convolution, convolve_activate
 from fedax.ops.conv import Images, fan_out_normal
 from fedax.ops.lay import lay_images
-from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
@@ -66,7 +66,7 @@ class CNNParams(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CNN:
+class CNN(Sized):
     """Convolutions with bias, ReLU and maximum pooling, then fully connected layers.
 
     ReLU is between the fully connected layers.
@@ -76,9 +76,9 @@ class CNN:
 
     Args:
         shape: rows, columns and channels of an image, at least 1 each.
-        stages: of the convolutions; at least one.
+        stages: of the convolutions.
         widths: hidden widths of the fully connected layers, at least 1 each.
-        classes: at least 2.
+        classes: at least 1.
         padding: "SAME" or "VALID".
         start: "glorot" (uniform up to sqrt(6 / (fan in + fan out)) for all kernels) or "he"
             (convolutions normal with variance 2 / fan out, fully connected kernels normal with
@@ -97,28 +97,14 @@ class CNN:
     stages: tuple[Stage, ...]
     widths: tuple[int, ...]
     classes: int
-    padding: str = "VALID"
-    start: str = "glorot"
+    padding: Literal["SAME", "VALID"] = "VALID"
+    start: Literal["glorot", "he"] = "glorot"
 
     def __post_init__(self) -> None:
-        convert_fields(self, python_numbers)
-        numbers = (*self.shape, *self.widths, *(n for stage in self.stages for n in stage[:2]))
-        is_sized = are_counts(*numbers) and are_counts(self.classes, least=2)
-        if not self.stages or not is_sized:
-            raise InvalidInput.of(
-                "CNN(...)", self, "at least one stage, sizes >= 1 and classes >= 2"
-            )
-        if self.padding not in ("SAME", "VALID") or self.start not in ("glorot", "he"):
-            got = (self.padding, self.start)
-            raise InvalidInput.of(
-                "CNN(padding, start)", got, "'SAME' or 'VALID', and 'glorot' or 'he'"
-            )
+        super().__post_init__()
         if self._flat_size < 1:
-            raise InvalidInput.of(
-                "CNN(shape=...)",
-                self.shape,
-                f"images that leave something after the stages {self.stages}",
-            )
+            allowed = f"images that leave something after the stages {self.stages}"
+            raise InvalidInput.of("CNN(shape=...)", self.shape, allowed)
 
     @property
     def _flat_size(self) -> int:
@@ -151,9 +137,7 @@ class CNN:
         ]
         return CNNParams(tuple(convolutions), tuple(affine)), None
 
-    def apply(
-        self, params: CNNParams, state: None, x: Any, key: Any
-    ) -> tuple[Float[Array, "batch classes"], None]:
+    def apply(self, params: CNNParams, state: None, x: Any, key: Any) -> Logits:
         """Returns the logits of a batch, and no state."""
         # once, into the order in which the extension reads images
         h = lay_images(as_images(x, self.shape, params.dense[0].kernel.dtype))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput
+from fedax.models.base import Logits, Sized
 from fedax.ops import affine
-from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
 class Affine(NamedTuple):
@@ -79,12 +79,12 @@ def _check_rows(model: str, x: Any, features: int) -> None:
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Sized):
     r"""Multinomial logistic regression: logits $x W + b$. Convex in its parameters.
 
     Args:
         features: at least 1.
-        classes: at least 2.
+        classes: at least 1.
 
     Raises:
         InvalidInput: a size out of range.
@@ -99,38 +99,30 @@ class Softmax:
     features: int
     classes: int
 
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        if not are_counts(self.features) or not are_counts(self.classes, least=2):
-            sizes = (self.features, self.classes)
-            raise InvalidInput.of(
-                "Softmax(features, classes)", sizes, "features >= 1 and classes >= 2"
-            )
-
     def init(self, key: Key[Array, ""]) -> tuple[Affine, None]:
         """Draws parameters (kernel, bias) of shapes (features, classes) and (classes,)."""
         return Affine.init(key, self.features, self.classes), None
 
     def apply(
         self, params: Affine, state: None, x: Float[Array, "batch features"], key: Any
-    ) -> tuple[Float[Array, "batch classes"], None]:
+    ) -> Logits:
         """Returns the logits of a batch, and no state."""
         _check_rows("Softmax", x, self.features)
         return params(x), None
 
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(Sized):
     """Fully connected layers with ReLU between them, none after the last.
 
     Args:
-        widths: features, hidden widths, classes; at least two numbers, all at least 1.
+        widths: features, hidden widths, classes, all at least 1.
             `MLP((784, 200, 200, 10))` is the "2NN" of McMahan et al. (arXiv:1602.05629).
         dropout: probability with which a hidden unit is left out of a training step, in [0, 1);
             none in evaluation.
 
     Raises:
-        InvalidInput: fewer than two widths, or one below 1; a dropout out of range.
+        InvalidInput: a width or a dropout out of range.
 
     >>> from fedax.models import parameter_count
     >>> parameter_count(MLP((784, 200, 200, 10)))
@@ -139,16 +131,6 @@ class MLP:
 
     widths: tuple[int, ...]
     dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        convert_fields(self, python_numbers)
-        widths: Any = self.widths
-        if not isinstance(widths, tuple) or len(widths) < 2 or not are_counts(*widths):
-            hint = "Write widths=[features, hidden, classes]." if isinstance(widths, int) else ""
-            allowed = "at least two whole numbers >= 1"
-            raise InvalidInput.of("MLP(widths=...)", widths, allowed, hint)
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise InvalidInput.of("MLP(dropout=...)", self.dropout, "numbers in [0, 1)")
 
     def init(self, key: Key[Array, ""]) -> tuple[tuple[Affine, ...], None]:
         """Draws one (kernel, bias) for each layer, from the input on."""
@@ -161,7 +143,7 @@ class MLP:
 
     def apply(
         self, params: tuple[Affine, ...], state: None, x: Float[Array, "batch features"], key: Any
-    ) -> tuple[Float[Array, "batch classes"], None]:
+    ) -> Logits:
         """Returns the logits of a batch, and no state."""
         _check_rows("MLP", x, self.widths[0])
         *hidden, last = params

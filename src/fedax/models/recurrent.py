@@ -1,16 +1,15 @@
 """Recurrent networks for text."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from fedax.core import InvalidInput
+from fedax.models.base import Logits, Sized
 from fedax.models.dense import Affine
 from fedax.ops import LSTM
-from fedax.utils.numbers import are_counts, convert_fields
 
 
 class CharLSTMParams(NamedTuple):
@@ -22,14 +21,14 @@ class CharLSTMParams(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CharLSTM:
+class CharLSTM(Sized):
     """Two LSTM layers that predict the next character from their last state.
 
     Inputs are whole numbers of shape (batch, steps), a character's place in the vocabulary; -1 is
     read as a zero vector.
 
     Args:
-        vocabulary: characters, and classes; at least 2.
+        vocabulary: characters, and classes; at least 1.
         vectors: numbers in a character's vector, at least 1.
         hidden: width of both layers, at least 1.
         biases: 1, or 2 as in PyTorch.
@@ -52,16 +51,9 @@ class CharLSTM:
     vocabulary: int
     vectors: int = 8
     hidden: int = 256
-    biases: int = 1
+    biases: Literal[1, 2] = 1
     peepholes: bool = False
-    start: str = "glorot"
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        fits = are_counts(self.vectors, self.hidden) and are_counts(self.vocabulary, least=2)
-        if not fits or self.biases not in (1, 2) or self.start not in ("glorot", "uniform"):
-            allowed = "vocabulary >= 2, sizes >= 1, biases 1 or 2, and start 'glorot' or 'uniform'"
-            raise InvalidInput.of("CharLSTM(...)", self, allowed)
+    start: Literal["glorot", "uniform"] = "glorot"
 
     def init(self, key: Key[Array, ""]) -> tuple[CharLSTMParams, None]:
         """Draws parameters as `start` says."""
@@ -81,7 +73,7 @@ class CharLSTM:
 
     def apply(
         self, params: CharLSTMParams, state: None, x: Int[Array, "batch steps"], key: Any
-    ) -> tuple[Float[Array, "batch vocabulary"], None]:
+    ) -> Logits:
         """Returns the logits of a batch, and no state."""
         # a product, because the gradient of a lookup scatters
         # (steps, batch, vocabulary): steps come first in an LSTM; -1 gives zeros
@@ -106,7 +98,7 @@ class SentimentLSTMParams(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SentimentLSTM:
+class SentimentLSTM(Sized):
     """Two LSTM layers over frozen word vectors, and two linear layers.
 
     As FedProx and FedDANE train it on Sent140.
@@ -132,14 +124,6 @@ class SentimentLSTM:
     hidden: int = 100
     dense: int = 30
 
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        sizes = (self.vectors, self.hidden, self.dense)
-        if not are_counts(*sizes):
-            raise InvalidInput.of(
-                "SentimentLSTM(vectors, hidden, dense)", sizes, "whole numbers >= 1"
-            )
-
     def init(self, key: Key[Array, ""]) -> tuple[SentimentLSTMParams, None]:
         """Draws Glorot-uniform kernels; biases are zero."""
         first_key, second_key, dense_key, last_key = jax.random.split(key, 4)
@@ -156,7 +140,7 @@ class SentimentLSTM:
         state: None,
         x: Float[Array, "batch steps vectors"],
         key: Any,
-    ) -> tuple[Float[Array, "batch 2"], None]:
+    ) -> Logits:
         """Returns the logits of a batch, and no state."""
         # (steps, batch, vectors)
         h = x.transpose(1, 0, 2)

@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
-from fedax.core import InvalidInput
+from fedax.models.base import Logits, Sized
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import GroupNorm, convolve, join
 from fedax.ops.conv import Images, Kernel, fan_out_normal
 from fedax.ops.lay import lay_images
-from fedax.utils.numbers import are_counts, convert_fields, python_numbers
 
 
 class Normed(NamedTuple):
@@ -48,7 +47,7 @@ class ResNetParams(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ResNet:
+class ResNet(Sized):
     r"""Residual network of He et al. for small images; `ResNet()` is ResNet-20.
 
     As in arXiv:1512.03385, section 4.2.
@@ -68,7 +67,7 @@ class ResNet:
         width: channels of the first group, at least 1.
         groups: of channels in the normalisation; a divisor of `width`. 1 normalises over all
             channels.
-        classes: at least 2.
+        classes: at least 1.
         shape: rows, columns and channels of an image.
 
     Raises:
@@ -84,17 +83,6 @@ class ResNet:
     groups: int = 2
     classes: int = 10
     shape: tuple[int, int, int] = (32, 32, 3)
-
-    def __post_init__(self) -> None:
-        convert_fields(self, python_numbers)
-        if (
-            not are_counts(self.blocks, self.width, self.groups, *self.shape)
-            or not are_counts(self.classes, least=2)
-            or self.width % self.groups
-        ):
-            raise InvalidInput.of(
-                "ResNet(...)", self, "sizes >= 1, classes >= 2, and groups that divide the width"
-            )
 
     def init(self, key: Key[Array, ""]) -> tuple[ResNetParams, None]:
         """Draws convolutions normal with variance 2 / fan out, as He et al. do.
@@ -115,9 +103,7 @@ class ResNet:
         head = Normed.init(first, self.shape[2], self.width)
         return ResNetParams(head, tuple(blocks), classifier), None
 
-    def apply(
-        self, params: ResNetParams, state: None, x: Any, key: Any
-    ) -> tuple[Float[Array, "batch classes"], None]:
+    def apply(self, params: ResNetParams, state: None, x: Any, key: Any) -> Logits:
         """Returns the logits of a batch, and no state."""
         h = lay_images(as_images(x, self.shape, params.last.kernel.dtype))
         h = params.first(h, self.groups)
