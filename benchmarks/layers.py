@@ -90,7 +90,8 @@ def own_task(name, x, y):
     models["lstm"] = lambda: CharLSTM(80, biases=2)
     clients, _, _, classes = SIZES[name]
     return classification(
-        fedax.data.FederatedData([{"x": x, "y": y}] * clients, classes), models[name]()
+        fedax.data.FederatedData.from_arrays([{"x": x, "y": y}] * clients, classes=classes),
+        models[name](),
     )
 
 

@@ -27,6 +27,7 @@ def measure(clients: int, place: Any) -> dict[str, float]:
     before the run and in all."""
     import fedax
     from fedax import Ragged
+    from fedax.data import FederatedData
     from fedax.engine.driver.options import RunOptions
     from fedax.engine.driver.session import Grid
 
@@ -41,7 +42,7 @@ def measure(clients: int, place: Any) -> dict[str, float]:
         scores = data["x"] @ params["W"] + params["b"][None]
         return -jax.nn.log_softmax(scores)[jax.numpy.arange(len(data["y"])), data["y"]]
 
-    task = fedax.Task(lambda key: start, loss, examples)
+    task = fedax.Task(lambda key: start, loss, FederatedData.from_arrays(examples))
     engine = fedax.Simulation(devices=1, memory=place)
     options = RunOptions.of(
         {"schedule": fedax.Schedule(cohort=COHORT, batch_size=2), "engine": engine}

@@ -43,7 +43,9 @@ class Runner:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
         train = Ragged.flat({"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, np.full(clients, 2))
-        task = fedax.Task(lambda key: np.zeros(FEATURES, np.float32), logistic, train)
+        task = fedax.Task(
+            lambda key: np.zeros(FEATURES, np.float32), logistic, FederatedData.from_arrays(train)
+        )
         schedule = fedax.Schedule(
             cohort=cohort, sampling=sampling, batch_size=2, asynchronous=server
         )

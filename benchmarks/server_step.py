@@ -57,7 +57,7 @@ def measure(model, before, rounds, repeat):
         }
         for _ in range(CLIENTS)
     ]
-    task = classification(FederatedData(clients, classes=CLASSES), build())
+    task = classification(FederatedData.from_arrays(clients, classes=CLASSES), build())
     methods = {
         "FedAvg": fedax.FedAvg(),
         "FedAWARE": fedax.FedAWARE(),

@@ -39,7 +39,7 @@ def measure(folder: str, cold: bool) -> dict[str, float]:
     import fedax
 
     begun = time.perf_counter()
-    data = fedax.data.stored_clients(folder)
+    data = fedax.data.stored(folder)
     task = fedax.tasks.classification(
         data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES)
     )
@@ -100,7 +100,7 @@ def main() -> None:
             ]
         )
 
-    from fedax.data import write_clients
+    from fedax.data import store
 
     print(
         "| clients | files, GB | written, s | opened, s | a round, ms | loss of everybody, s "
@@ -110,7 +110,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         for clients in given.clients:
             folder, begun = Path(place) / str(clients), time.perf_counter()
-            write_clients(folder, people(clients, given.features), CLASSES)
+            store(folder, people(clients, given.features), classes=CLASSES)
             written = time.perf_counter() - begun
             size = sum(file.stat().st_size for file in folder.rglob("*.npy")) / 1e9
             found = apart(folder, False)

@@ -22,6 +22,10 @@ def loss(params, e):
     return (x @ params["w"] + params["b"] - e["weight"]) ** 2 / 2
 
 
-task = fedax.tasks.from_loss(loss, {"w": np.zeros(2), "b": 0.0}, frame, client="shop")
+clients = {
+    shop: {name: rows[name].to_numpy() for name in ("height", "shoe", "weight")}
+    for shop, rows in frame.groupby("shop")
+}
+task = fedax.tasks.from_loss(loss, {"w": np.zeros(2), "b": 0.0}, clients)
 history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=30)
 print(history.params)

@@ -10,7 +10,7 @@ history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=10)
 history.save("digits.safetensors")
 
 params = fedax.load_params("digits.safetensors", like=task)
-own = task.test.client(3)
+own = task.test[3]
 probabilities = task.predict(params, own["x"])
 print(f"client 3: {np.mean(probabilities.argmax(1) == own['y']):.3f} of its test digits are told")
 further = fedax.run(

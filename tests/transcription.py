@@ -22,10 +22,10 @@ class World:
     def __init__(self):
         task = regression()
         self.x = [
-            np.hstack([np.ones((n, 1)), np.asarray(task.train.client(k)["x"])])
+            np.hstack([np.ones((n, 1)), np.asarray(task.train[k]["x"])])
             for k, n in enumerate(SIZES)
         ]
-        self.y = [np.asarray(task.train.client(k)["y"]) for k in range(5)]
+        self.y = [np.asarray(task.train[k]["y"]) for k in range(5)]
         self.start = np.array([0.0, 0.1, 0.1, 0.1])
 
     def gradient(self, k, w, rows=slice(None)):

@@ -20,7 +20,7 @@ from fedax.tasks import classification
 def prepare(work):
     model = WORKLOADS[work.name].model
     loss = classification(
-        FederatedData([{"x": work.x[:1], "y": work.y[:1]}], classes=10), model
+        FederatedData.from_arrays([{"x": work.x[:1], "y": work.y[:1]}], classes=10), model
     ).loss
     tree = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
     initial = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in work.leaves(work.initial)])

@@ -96,7 +96,7 @@ def data_of(name, mnist):
         x, y = pictures(total, 3072 if name == "lenet" else 784, rng)
         origin = "random images"
     ends = np.cumsum([0, *sizes])
-    return FederatedData(
+    return FederatedData.from_arrays(
         [{"x": x[a:b], "y": y[a:b]} for a, b in itertools.pairwise(ends)], classes=10
     ), origin
 

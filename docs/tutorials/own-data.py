@@ -29,7 +29,7 @@ from fedax.data import FederatedData, dirichlet, label_shards
 
 rng = np.random.default_rng(0)
 clients = [{"x": rng.normal(size=(n, 5)), "y": rng.integers(0, 3, size=n)} for n in (30, 12, 55)]
-data = FederatedData(clients, classes=3, name="three clients")
+data = FederatedData.from_arrays(clients, classes=3, name="three clients")
 data.sizes, data.label_counts
 
 # %% [markdown]

@@ -89,7 +89,10 @@ To write an algorithm:
 
 To write the rules of a schedule:
 - `Sampling`: the clients of a cohort. `Availability`: those that can be asked; `Daily`, `Trace`.
-- `Ragged`: rows of examples, a different number for each client. `ClockReadings`: `History.clock`.
+- `ClockReadings`: `History.clock`.
+
+Data:
+- `FederatedData`: the examples of all clients. `Ragged`: one part of them.
 
 Errors:
 - `FedaxError`: the base of all. `InvalidInput`: a value outside what a field allows.

@@ -156,6 +156,7 @@ from .core.scheduling.availability import Daily as Daily
 from .core.scheduling.availability import Trace as Trace
 from .core.scheduling.sampling import Sampling as Sampling
 from .core.solver import sharp_gradient as sharp_gradient
+from .core.task import FederatedData as FederatedData
 from .core.task import Ragged as Ragged
 from .core.traffic import Traffic as Traffic
 from .errors import DataError as DataError

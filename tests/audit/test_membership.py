@@ -26,7 +26,7 @@ def noisy_digits(count=800, clients=2):
         {"x": a, "y": b}
         for a, b in zip(np.array_split(x, clients), np.array_split(y, clients), strict=True)
     ]
-    return classification(FederatedData(parts, classes=10), MLP((64, 64, 10)))
+    return classification(FederatedData.from_arrays(parts, classes=10), MLP((64, 64, 10)))
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_quarters_are_disjoint_and_stay_with_their_clients():
     clients = [
         {"x": np.arange(n)[:, None] + 100.0 * k, "y": np.zeros(n, int)} for k, n in enumerate(sizes)
     ]
-    task = classification(FederatedData(clients, classes=2), Softmax(1, 2))
+    task = classification(FederatedData.from_arrays(clients, classes=2), Softmax(1, 2))
     parts = quarters(task, seed=3)
     four = [
         parts.target.train.arrays["x"],
@@ -66,7 +66,7 @@ def test_quarters_are_disjoint_and_stay_with_their_clients():
     assert [len(part) for part in four] == [2 + 3, 2 + 3, 2 + 3, 2 + 2]
     for side in (parts.target, parts.shadow):
         for k in range(2):
-            assert (np.asarray(side.train.client(k)["x"]) // 100 == k).all()
+            assert (np.asarray(side.train[k]["x"]) // 100 == k).all()
 
 
 def test_curve_by_hand():
@@ -96,7 +96,7 @@ def test_remainders_of_small_clients_go_to_the_parts_in_turn():
         }
         for k, n in enumerate(sizes)
     }
-    task = classification(FederatedData(clients, classes=2), Softmax(1, 2))
+    task = classification(FederatedData.from_arrays(clients, classes=2), Softmax(1, 2))
     parts = quarters(task)
     trained = [np.asarray(side.train.sizes) for side in (parts.target, parts.shadow)]
     counts = [part.sum() for part in trained]

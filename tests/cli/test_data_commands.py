@@ -70,7 +70,7 @@ def test_names_and_options_are_answered_with_the_nearest():
 def test_a_picture_shows_sizes_and_shares():
     parts = [{"x": np.zeros((n, 1)), "y": np.arange(n) % 3} for n in (4, 9, 6)]
     test = [{"x": np.zeros((n, 1)), "y": np.zeros(n, int)} for n in (0, 1, 5)]
-    train, tested, heat = picture(data.FederatedData(parts, 3, test)).data
+    train, tested, heat = picture(data.FederatedData.from_arrays(parts, classes=3, test=test)).data
     assert list(train.y) == [6, 9, 4]
     assert list(tested.y) == [5, 1, 0]
     assert list(train.customdata) == ["client 2", "client 1", "client 0"]

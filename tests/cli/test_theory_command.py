@@ -50,9 +50,7 @@ def values(paper, plan, **options):
 
 def closed_form(plan):
     """Each client's smoothness of softmax regression, in NumPy."""
-    parts = [
-        np.asarray(plan.task.train.client(k)["x"], float) for k in range(plan.task.train.clients)
-    ]
+    parts = [np.asarray(plan.task.train[k]["x"], float) for k in range(plan.task.train.clients)]
     wide = [np.concatenate([x, np.ones((len(x), 1))], axis=1) for x in parts]
     return np.array([np.linalg.eigvalsh(x.T @ x)[-1] / (2 * len(x)) for x in wide])
 
@@ -184,7 +182,7 @@ def test_local_gd_on_logistic_regression(data_folder):
     )
     plan = Experiment.parse(text).plan()
     found = values("local-gd", plan, accuracy=1e-2)
-    parts = [plan.task.train.client(k) for k in range(4)]
+    parts = [plan.task.train[k] for k in range(4)]
     a, signs = (
         np.concatenate([np.asarray(part[key], float) for part in parts]) for key in ("x", "y")
     )

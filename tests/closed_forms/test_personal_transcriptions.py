@@ -16,10 +16,7 @@ COUNT = 6  # examples of the adapting step: more than some clients have, fewer t
 def with_test_examples():
     """The task of `problems.regression`, and test examples of its own; client 3 has none."""
     task, rng = regression(), np.random.default_rng(5)
-    train = [
-        {name: np.asarray(values) for name, values in task.train.client(k).items()}
-        for k in range(5)
-    ]
+    train = [{name: np.asarray(values) for name, values in task.train[k].items()} for k in range(5)]
     test = [
         {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) - k}
         for k, n in enumerate(TEST_SIZES)

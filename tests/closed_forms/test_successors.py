@@ -252,8 +252,8 @@ def test_fedcm_is_fedavg_m():
     task, beta, gamma, steps = regression(sizes=(8,) * 5), 0.3, 0.07, 3
     schedule = fedax.Schedule(steps=steps, batch_size="full")
     w, g = np.array([0.0, 0.1, 0.1, 0.1]), np.zeros(4)
-    x = [np.asarray(task.train.client(k)["x"]) for k in range(5)]
-    y = [np.asarray(task.train.client(k)["y"]) for k in range(5)]
+    x = [np.asarray(task.train[k]["x"]) for k in range(5)]
+    y = [np.asarray(task.train[k]["y"]) for k in range(5)]
     x = [np.hstack([np.ones((8, 1)), each]) for each in x]
     for _ in range(ROUNDS):
         total = np.zeros(4)

@@ -13,8 +13,8 @@ from fedax.engine.driver.options import RunOptions
 from fedax.experiments.config.experiment import Experiment
 from fedax.models import CNN, MLP, ResNet, Softmax
 from fedax.models.convolutional import Stage
-from fedax.tasks import splits
 from fedax.utils.numbers import python_number
+from parts import with_validation
 
 I, F, D = np.int64, np.float32, np.float64  # noqa: E741
 
@@ -113,7 +113,7 @@ def test_tasks_are_those_of_pythons_numbers():
     by_name = fedax.tasks.make_task("synthetic", clients=I(2), seed=I(3))
     drawn = fedax.tasks.synthetic(clients=2, seed=3)
     np.testing.assert_array_equal(by_name.train.arrays["x"], drawn.train.arrays["x"])
-    shares = (splits.with_validation(drawn, share, seed=I(1)) for share in (F(0.2), 0.2))
+    shares = (with_validation(drawn, share, seed=I(1)) for share in (F(0.2), 0.2))
     sizes = [task.train.sizes.tolist() for task in shares]
     assert sizes[0] == sizes[1]
 

@@ -109,14 +109,14 @@ def test_bits_of_arrays():
 def test_ragged_is_flat():
     ragged = Ragged.of([{"x": [1.0, 2.0]}, {"x": [3.0]}])
     assert (ragged.total, ragged.clients, ragged.largest) == (3, 2, 2)
-    assert ragged.client(1)["x"].tolist() == [3.0]
+    assert ragged[1]["x"].tolist() == [3.0]
     assert np.asarray(ragged.sizes).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ([], "clients: got an empty list; allowed: at least one client"),
+        ([], "clients: got no client; allowed: at least one client"),
         ([{"x": [1.0]}, {"x": []}], r"clients\[1\]: got 0 examples; allowed: at least 1 example"),
         (
             [{"x": [1.0], "y": [1, 2]}],
@@ -126,15 +126,14 @@ def test_ragged_is_flat():
         (
             [{"x": [1.0]}, {"z": [1.0]}],
             r"clients\[1\]: got \['z'\]; allowed: the arrays "
-            r"\['x'\], as client 0 has",
+            r"\['x'\], as the first client has",
         ),
         (
             [{"x": [1.0, np.nan]}],
-            r"clients\[0\]\['x'\]: got NaN or infinity in row 1; allowed: "
-            r"finite numbers",
+            r"clients\['x'\]: got NaN or infinity in row 1 of client 0; allowed: finite",
         ),
         ([{"x": [["a"]]}], r"allowed: arrays of real or whole numbers"),
-        ([{"x": [[1.0]]}, {"x": [[1.0, 2.0]]}], r"the same shape of one example in all clients"),
+        ([{"x": [[1.0]]}, {"x": [[1.0, 2.0]]}], r"at index 1 has size 2"),
     ],
 )
 def test_bad_data(clients, message):

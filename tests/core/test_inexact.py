@@ -42,7 +42,7 @@ class Start:
 
 def solved(gamma, mu, engine=None, concavity=0.0, curvatures=None, centres=None, **options):
     task = quadratic(curvatures, centres)
-    task = fedax.core.Task(Start(), task.loss, task.train)
+    task = fedax.core.Task(Start(), task.loss, task.data)
     solver = fedax.Inexact(gamma, RATE, concavity, **options)
     history = fedax.run(
         Solutions(mu=mu),

@@ -23,10 +23,8 @@ CLIENTS = {
     name: {"x": RNG.normal(size=(n, 2)), "y": RNG.integers(0, 2, n)}
     for name, n in (("anna", 3), ("bert", 5), ("cleo", 2))
 }
-OWNERS = np.repeat(list(CLIENTS), [3, 5, 2])
 POOLED = {key: np.concatenate([client[key] for client in CLIENTS.values()]) for key in "xy"}
 START = {"b": np.zeros(2), "w": np.zeros((2, 2))}
-MIXED = np.random.default_rng(1).permutation(10)
 
 
 def logits(p, e):
@@ -37,56 +35,24 @@ def cross_entropy(p, e):
     return optax.softmax_cross_entropy_with_integer_labels(logits(p, e), e["y"])
 
 
-def frame():
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    columns = {"user": OWNERS, "x": list(POOLED["x"]), "y": POOLED["y"]}
-    return pandas.DataFrame(columns).iloc[np.argsort(MIXED, kind="stable")].iloc[MIXED]
-
-
-def hugging_face():
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
-    return datasets.Dataset.from_dict(
-        {"user": OWNERS.tolist(), "x": POOLED["x"].tolist(), "y": POOLED["y"].tolist()}
-    )
-
-
 FORMS = {
-    "a list": lambda: (list(CLIENTS.values()), {}),
-    "a generator": lambda: ((client for client in CLIENTS.values()), {}),
-    "names": lambda: (CLIENTS, {}),
-    "any mappings": lambda: (
-        types.MappingProxyType({k: collections.UserDict(v) for k, v in CLIENTS.items()}),
-        {},
+    "a list": lambda: list(CLIENTS.values()),
+    "a generator": lambda: (client for client in CLIENTS.values()),
+    "names": lambda: CLIENTS,
+    "any mappings": lambda: types.MappingProxyType(
+        {k: collections.UserDict(v) for k, v in CLIENTS.items()}
     ),
-    "federated data": lambda: (fedax.data.FederatedData(list(CLIENTS.values()), 2), {}),
-    "pooled arrays": lambda: ({"user": OWNERS, **POOLED}, {"client": "user"}),
-    "a frame": lambda: (frame(), {"client": "user"}),
-    "a data set": lambda: (hugging_face(), {"client": "user"}),
-    "splits": lambda: (
-        {"train": hugging_face(), "test": hugging_face().select([0, 9])},
-        {"client": "user"},
-    ),
+    "federated data": lambda: fedax.data.FederatedData.from_arrays(CLIENTS, classes=2),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_clients_come_in_any_form(form):
-    clients, more = FORMS[form]()
-    task = from_loss(cross_entropy, START, clients, **more)
+    task = from_loss(cross_entropy, START, FORMS[form]())
     assert task.train.sizes.tolist() == [3, 5, 2]
     for key in "xy":
         np.testing.assert_array_equal(task.train.arrays[key], POOLED[key])
-    assert (None if task.test is None else task.test.sizes.tolist()) == (
-        [1, 0, 1] if form == "splits" else None
-    )
-
-
-def test_clients_from_a_folder(tmp_path):
-    for name, client in CLIENTS.items():
-        np.savez(tmp_path / f"{name}.npz", **client)
-    task = from_loss(cross_entropy, START, tmp_path)
-    np.testing.assert_array_equal(task.train.arrays["x"], POOLED["x"])
 
 
 def test_test_examples_go_by_name():
@@ -228,12 +194,12 @@ MISTAKES = {
         "values of type int.*; allowed: real numbers",
     ),
     "labels from 1": (
-        lambda: fedax.data.FederatedData(lists(y=lambda c: c["y"] + 1), 2),
+        lambda: fedax.data.FederatedData.from_arrays(lists(y=lambda c: c["y"] + 1), classes=2),
         "labels from 0 to 1",
     ),
     "float labels": (
-        lambda: fedax.data.FederatedData(lists(y=lambda c: c["y"] + 0.5), 2),
-        "labels that are whole numbers",
+        lambda: fedax.data.FederatedData.from_arrays(lists(y=lambda c: c["y"] + 0.5), classes=2),
+        "labels from 0 to 1",
     ),
     "NaN": (
         lambda: from_loss(cross_entropy, START, lists(x=lambda c: c["x"] * np.nan)),
@@ -245,7 +211,7 @@ MISTAKES = {
     ),
     "ragged rows": (
         lambda: from_loss(cross_entropy, START, lists(x=lambda c: [[1.0], [1.0, 2.0]])),
-        "rows of unequal shapes",
+        "inhomogeneous",
     ),
     "a mutable": (
         lambda: from_loss(counting, START, CLIENTS),
@@ -269,11 +235,7 @@ MISTAKES = {
     ),
     "arrays of one client": (
         lambda: from_loss(cross_entropy, START, POOLED),
-        "name the column of clients by client=",
-    ),
-    "another column": (
-        lambda: from_loss(cross_entropy, START, {"u": OWNERS, **POOLED}, client="user"),
-        "one of the columns 'u'",
+        "Put the arrays of each client into a list",
     ),
     "an unknown argument": (
         lambda: from_loss(lambda p, e, *, dropout: p, START, CLIENTS),
@@ -307,24 +269,11 @@ MISTAKES = {
         lambda: from_loss(
             cross_entropy, START, lists(x=lambda c: c["x"][:0], y=lambda c: c["y"][:0])
         ),
-        r"clients\[0\]: got 0 examples; allowed: at least 1 example. Drop the client",
-    ),
-    "a frame without the column": (
-        lambda: from_loss(cross_entropy, START, frame(), client="owner"),
-        "got 'owner'; allowed: one of the columns 'user', 'x', 'y'",
-    ),
-    "a table without rows": (
-        lambda: from_loss(
-            cross_entropy,
-            START,
-            {key: a[:0] for key, a in POOLED.items()} | {"user": []},
-            client="user",
-        ),
-        "clients: got no client; allowed: at least one client",
+        r"train\[0\]: got 0 examples; allowed: at least 1 example. Drop the client",
     ),
     "labels as text": (
         lambda: from_loss(cross_entropy, START, lists(y=lambda c: c["y"].astype(str))),
-        r"clients\[0\]\['y'\]: got text such as '1'; allowed: arrays of real or whole numbers",
+        r"train\[0\]\['y'\]: got ndarray of type <U\d+; allowed: arrays of real or whole numbers",
     ),
     "a start with NaN": (
         lambda: from_loss(cross_entropy, START | {"b": np.array([0.0, np.nan])}, CLIENTS),
@@ -353,7 +302,7 @@ MISTAKES = {
     ),
     "test examples of a stranger": (
         lambda: from_loss(cross_entropy, START, CLIENTS, test={"zoe": CLIENTS["anna"]}),
-        "test: got 'zoe'; allowed: names of clients with training examples",
+        "test: got 'zoe'; allowed: names of clients: 'anna'",
     ),
     "an unknown leaf": (
         lambda: from_loss(cross_entropy, START, CLIENTS, frozen="head"),

@@ -6,6 +6,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
+from fedax.data import FederatedData
 
 CLIENTS = 1_000_000
 
@@ -13,7 +14,8 @@ CLIENTS = 1_000_000
 def many(dim):
     """A million clients with an example each."""
     train = Ragged({"x": np.zeros(CLIENTS)}, np.arange(CLIENTS + 1, dtype=np.int32), CLIENTS, 1)
-    return Task(lambda key: jnp.zeros(dim), lambda w, batch, key: (batch["x"] - w[0]) ** 2, train)
+    data = FederatedData.from_arrays(train)
+    return Task(lambda key: jnp.zeros(dim), lambda w, batch, key: (batch["x"] - w[0]) ** 2, data)
 
 
 @pytest.mark.parametrize(

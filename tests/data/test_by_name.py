@@ -129,7 +129,7 @@ def of_rows(w, examples):
 @pytest.mark.parametrize("part", ["test", "validation"])
 @pytest.mark.parametrize("order", [NAMES, sorted(NAMES), NAMES[:2]], ids=["same", "sorted", "some"])
 def test_parts_of_the_data_are_matched_by_name(part, order):
-    data = fedax.data.FederatedData(LABELLED, classes=2, names=NAMES)
+    data = fedax.data.FederatedData.from_arrays(LABELLED, classes=2, names=NAMES)
     given = {name: {"x": [[10.0 * NAMES.index(name)]], "y": [0]} for name in order}
     for clients in (data, dict(zip(NAMES, LABELLED, strict=True))):
         task = fedax.tasks.from_loss(of_rows, 0.0, clients=clients, **{part: given})
@@ -157,62 +157,6 @@ def test_names_without_an_order_are_refused(names):
 
 
 FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [10.0, 20.0]})
-
-
-@pytest.mark.parametrize("part", ["train", "test", "validation", "central"])
-def test_columns_of_frames_are_matched_by_name(part):
-    """Also of the parts that are not trained on."""
-    swapped = {"x": FRAME[["b", "a"]], "y": [0, 1]}
-    parts = {"train": [{"x": FRAME, "y": [0, 1]}] * 2} | {
-        part: swapped if part == "central" else [swapped, swapped]
-    }
-    if part == "train":
-        parts["train"] = [{"x": FRAME, "y": [0, 1]}, swapped]
-    made = fedax.data.FederatedData(**parts, classes=2)
-    found = getattr(made, part) if part == "central" else getattr(made, part)[1]
-    np.testing.assert_array_equal(found["x"], FRAME.to_numpy())
-
-    def loss(w, examples):
-        return (examples["x"] @ w) ** 2
-
-    clients = parts.pop("train")
-    task = fedax.tasks.from_loss(loss, np.zeros(2), clients=clients, **parts)
-    arrays = task.central if part == "central" else getattr(task, part).arrays
-    np.testing.assert_array_equal(np.asarray(arrays["x"])[-2:], FRAME.to_numpy())
-
-
-def test_frames_as_clients_have_their_columns_in_one_order():
-    task = fedax.tasks.from_loss(
-        lambda w, x: (x @ w) ** 2, np.zeros(2), clients=[FRAME, FRAME[["b", "a"]]]
-    )
-    np.testing.assert_array_equal(task.train.arrays["x"], np.tile(FRAME.to_numpy(), (2, 1)))
-    with pytest.raises(
-        InvalidInput,
-        match=r"got .'a', 'c'.; allowed: the columns .'a', 'b'., "
-        r"as the first frame has",
-    ):
-        fedax.tasks.from_loss(
-            lambda w, x: (x @ w) ** 2,
-            np.zeros(2),
-            clients=[FRAME, FRAME.rename(columns={"b": "c"})],
-        )
-    twice = pd.concat([FRAME["a"], FRAME["a"]], axis=1)
-    with pytest.raises(InvalidInput, match="the column 'a' twice"):
-        fedax.tasks.from_loss(lambda w, x: (x @ w) ** 2, np.zeros(2), clients=[twice])
-
-
-@pytest.mark.parametrize("make", ["from_loss", "FederatedData", "partitioned"])
-def test_rows_in_another_order_by_their_labels_are_refused(make):
-    x, y = FRAME, pd.Series([1, 0], index=[1, 0])
-    makers = {
-        "from_loss": lambda: fedax.tasks.from_loss(
-            lambda w, e: e["x"] @ w, np.zeros(2), clients=[{"x": x, "y": y}]
-        ),
-        "FederatedData": lambda: fedax.data.FederatedData([{"x": x, "y": y}], classes=2),
-        "partitioned": lambda: fedax.data.FederatedData.partitioned(x, y, [[0], [1]], classes=2),
-    }
-    with pytest.raises(InvalidInput, match="the rows of 'x' in another order, by their labels"):
-        makers[make]()
 
 
 @pytest.mark.parametrize("name", ["id", "ID", "row", "Row_ID", "nr", "sample id", "index"])
@@ -249,15 +193,5 @@ def test_names_that_look_the_same_are_refused(pair):
     message = "which look the same"
     with pytest.raises(InvalidInput, match=message):
         fedax.tasks.from_loss(of_rows, 0.0, clients=dict(zip(pair, LABELLED[:2], strict=True)))
-    table = pd.DataFrame({"user": pair, "x": [1.0, 2.0]})
     with pytest.raises(InvalidInput, match=message):
-        fedax.tasks.from_loss(lambda w, e: (w - e["x"]) ** 2, 0.0, clients=table, client="user")
-    with pytest.raises(InvalidInput, match=message):
-        fedax.data.FederatedData(LABELLED[:2], classes=2, names=list(pair))
-
-
-@pytest.mark.parametrize("columns", [["user", "x", "x"], ["user", 1, "1"], ["user", "user", "x"]])
-def test_columns_of_a_table_have_different_names(columns):
-    table = pd.DataFrame([[1, 2.0, 3.0], [2, 4.0, 5.0]], columns=columns)
-    with pytest.raises(InvalidInput, match="twice; allowed: columns of different names"):
-        fedax.tasks.from_loss(lambda w, e: (w - e["x"]) ** 2, 0.0, clients=table, client="user")
+        fedax.data.FederatedData.from_arrays(LABELLED[:2], classes=2, names=list(pair))

@@ -12,7 +12,7 @@ import fedax
 from fedax.core import DataError, UnknownName
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
 from fedax.report.record import Record, clients_csv
-from fedax.tasks import with_unseen
+from parts import with_unseen
 
 NAMES = ["client1", "client2", "client10"]
 
@@ -51,7 +51,7 @@ def test_histories_have_the_numbers_of_a_client_by_name(runs):
     found = history.by_client("client_accuracy")
     assert list(found) == NAMES
     for k, name in enumerate(NAMES):
-        values, own = np.asarray(found[name]), task.test.client(k)
+        values, own = np.asarray(found[name]), task.test[k]
         predicted = np.asarray(
             task.predictions(history.params, jax.tree.map(jax.numpy.asarray, own), None)
         ).argmax(1)

@@ -220,7 +220,7 @@ def test_headings_and_texts_count_without_spaces_and_in_one_form_of_accents(tmp_
     data = client_files(tmp_path, label=label, categories=texts)
     assert data.columns == ("gr\u00f6\u00dfe", "farbe")
     assert [own["x"].tolist() for own in data.train] == [[[1.0, 1.0]], [[2.0, 0.0]]]
-    assert data.categories == {"farbe": ["red", "cafe\u0301"]}
+    assert data.categories == {"farbe": ("red", "cafe\u0301")}
     with pytest.raises(InvalidInput, match="a list of different texts"):
         client_files(tmp_path, categories={"farbe": ["red ", "red"]})
 

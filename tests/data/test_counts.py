@@ -12,8 +12,9 @@ import fedax
 from fedax import data
 from fedax.communication.attacks import SignFlip
 from fedax.core import DataError, InvalidInput, Ragged
-from fedax.data.overlap import train_size
+from fedax.examples.overlap import train_size
 from fedax.utils.shares import whole_part
+from parts import with_validation
 
 ONE = fedax.Simulation(devices=1)
 DECIMALS = st.integers(0, 999).map(lambda thousandths: Fraction(thousandths, 1000))
@@ -47,10 +48,7 @@ def test_every_split_keeps_the_same_counts(share, sizes):
         clients=[np.random.default_rng(n).normal(size=n) + k for k, n in enumerate(sizes)],
     )
     if share and expected != sizes:
-        assert (
-            np.asarray(fedax.tasks.with_validation(task, float(share)).train.sizes).tolist()
-            == expected
-        )
+        assert np.asarray(with_validation(task, float(share)).train.sizes).tolist() == expected
 
 
 @given(st.integers(1, 60), DECIMALS)
@@ -92,8 +90,7 @@ def loss(w, x):
 def test_clients_without_any_example_of_a_split_are_refused(split, empty):
     with pytest.raises(
         DataError,
-        match=rf"from_loss\({split}=...\): got clients without any "
-        r"example",
+        match=rf"{split}: got 0 examples in all",
     ):
         fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], **{split: empty})
 
@@ -142,10 +139,12 @@ def test_an_empty_split_of_a_ragged_set_has_no_mean():
         def __call__(self, view):
             return {"asked": view.overall("test", "loss"), "each": view.per_client("test", "loss")}
 
-    import dataclasses
+    import equinox as eqx
 
     task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]])
-    task = dataclasses.replace(task, test=Ragged.flat({"x": np.zeros(0)}, [0, 0]))
+    none = Ragged.flat({"x": np.zeros(0)}, [0, 0])
+    data = eqx.tree_at(lambda data: data.test, task.data, none, is_leaf=lambda leaf: leaf is None)
+    task = task.with_data(data)
     seen = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[Asks()], engine=ONE).metrics
     assert np.isnan(seen["asked"]).all()
     assert np.isnan(seen["each"]).all()

@@ -120,7 +120,7 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
 
     assert value(w) == pytest.approx(optimum, abs=1e-12)
     assert value(np.zeros(a.shape[1])) == pytest.approx(np.log(2), abs=1e-12)
-    blocks = [task.train.client(k) for k in range(20)]
+    blocks = [task.train[k] for k in range(20)]
     tops, squares = [], []
     for block in blocks:
         b, s = np.asarray(block["x"], float), 2.0 * block["y"] - 1
@@ -132,15 +132,15 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
 
 
 def test_logistic_needs_two_classes_and_rows():
-    three = data.FederatedData([{"x": [[0.0], [1.0]], "y": [0, 2]}], classes=3)
+    three = data.FederatedData.from_arrays([{"x": [[0.0], [1.0]], "y": [0, 2]}], classes=3)
     with pytest.raises(InvalidInput, match="3 classes"):
         tasks.logistic(three)
-    images = data.FederatedData([{"x": [[[0.0]], [[1.0]]], "y": [0, 1]}], classes=2)
+    images = data.FederatedData.from_arrays([{"x": [[[0.0]], [[1.0]]], "y": [0, 1]}], classes=2)
     with pytest.raises(InvalidInput, match="shape"):
         tasks.logistic(images)
 
 
 def test_accuracy_counts_the_right_side():
     examples = {"x": jnp.array([[1.0], [1.0], [-1.0], [0.0]]), "y": jnp.array([1, 0, 0, 1])}
-    task = tasks.logistic(data.FederatedData([dict(examples)], classes=2))
+    task = tasks.logistic(data.FederatedData.from_arrays([dict(examples)], classes=2))
     assert task.scores["accuracy"](jnp.array([2.0]), examples, None).tolist() == [1, 0, 1, 0.5]

@@ -10,7 +10,8 @@ import fedax
 from fedax.core import DataError
 from fedax.data import FederatedData
 from fedax.data.sources.play import play
-from fedax.tasks import classification, with_unseen, with_validation
+from fedax.tasks import classification
+from parts import with_unseen, with_validation
 
 QUICK = settings(max_examples=20, deadline=None, database=None, derandomize=True)
 
@@ -27,7 +28,7 @@ def task_of(clients):
 def halves(clients, share, seed=0, **options):
     """Training and validation examples as sets of the numbers in them, and of their rows."""
     labelled = [{**client, "y": np.zeros(len(client["x"]), int)} for client in clients]
-    data = FederatedData(labelled, 1).with_validation(share, seed, **options)
+    data = FederatedData.from_arrays(labelled, classes=1).with_validation(share, seed, **options)
     return data.train, data.validation
 
 
@@ -114,10 +115,8 @@ def test_a_plain_split_is_as_before():
     for k, client in enumerate(clients):
         n = len(client["x"])
         order, cut = np.random.default_rng([7, 2, k]).permutation(n), max(1, int(0.6 * n))
-        np.testing.assert_array_equal(parts.train.client(k)["x"], client["x"][np.sort(order[:cut])])
-        np.testing.assert_array_equal(
-            parts.validation.client(k)["x"], client["x"][np.sort(order[cut:])]
-        )
+        np.testing.assert_array_equal(parts.train[k]["x"], client["x"][np.sort(order[:cut])])
+        np.testing.assert_array_equal(parts.validation[k]["x"], client["x"][np.sort(order[cut:])])
 
 
 def test_augmented_copies_stay_together_where_their_source_is_named():
@@ -137,7 +136,7 @@ def test_augmented_copies_stay_together_where_their_source_is_named():
     )
     assert not kept & away
     assert parts.validation.total == 27
-    data = FederatedData(clients, 1).with_validation(0.3, together="picture")
+    data = FederatedData.from_arrays(clients, classes=1).with_validation(0.3, together="picture")
     assert not {p for c in data.train for p in c["picture"]} & {
         p for c in data.validation for p in c["picture"]
     }

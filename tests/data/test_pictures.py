@@ -198,7 +198,9 @@ def test_a_source_made_into_a_task_has_the_options():
 
 def test_published_constants_and_changes_at_every_step_reach_the_model():
     """As the recipes on CIFAR-10 ask for, without its images."""
-    none = data.FederatedData([{"x": np.zeros((2, 3072), np.float32), "y": np.arange(2)}], 10)
+    none = data.FederatedData.from_arrays(
+        [{"x": np.zeros((2, 3072), np.float32), "y": np.arange(2)}], classes=10
+    )
     _, augment = preprocess(
         "cifar10", none, 0, crop=4, flip=True, frozen=False, normalize="published"
     )

@@ -69,7 +69,7 @@ def test_images(name, rate, data_folder):
     x = federated.train[0]["x"]
     assert (x.shape[1], x.min(), x.max()) == (3072 if name == "cifar10" else 784, 0, 1)
     central = {key: values[:500] for key, values in federated.central.items()}
-    few = data.FederatedData(federated.train[:3], 10, central=central)
+    few = data.FederatedData.from_arrays(federated.train[:3], classes=10, central=central)
     before, after = one_round(tasks.classification(few, fedax.models.Softmax(x.shape[1], 10)), rate)
     assert before == pytest.approx(np.log(10), rel=0.2)  # the starting point is not zero
     assert after < before - 0.02
@@ -228,7 +228,7 @@ def test_missing_and_broken_cifar(tmp_path):
 @pytest.mark.slow
 def test_a_bigram_learns_what_follows():
     codes = jnp.array([[0, 1], [1, 0]])
-    federated = data.FederatedData([{"x": codes, "y": jnp.array([1, 0])}], classes=2)
+    federated = data.FederatedData.from_arrays([{"x": codes, "y": jnp.array([1, 0])}], classes=2)
     task = tasks.classification(federated, fedax.models.Bigram(2))
     history = fedax.run(
         fedax.FedAvg(),

@@ -11,12 +11,13 @@ import fedax
 from fedax import observe
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData
-from fedax.tasks import classification, make_task, with_unseen, with_validation
+from fedax.tasks import classification, make_task
 from marks import slow
+from parts import with_unseen, with_validation
 
 
 def rows(data):
-    return [data.client(k)["x"].tolist() for k in range(data.clients)]
+    return [data[k]["x"].tolist() for k in range(data.clients)]
 
 
 def numbered(sizes):
@@ -46,7 +47,7 @@ def test_validation_takes_a_share_of_each_client_once():
 def test_tasks_and_data_are_split_alike():
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(n, 2)), "y": rng.integers(0, 2, n)} for n in (9, 4)]
-    data, model = FederatedData(clients, classes=2), fedax.models.Softmax(2, 2)
+    data, model = FederatedData.from_arrays(clients, classes=2), fedax.models.Softmax(2, 2)
     one = classification(data.with_validation(0.4, seed=1), model)
     other = with_validation(classification(data, model), 0.4, seed=1)
     assert rows(one.train) == rows(other.train)
@@ -151,7 +152,7 @@ def test_every_task_by_name_has_the_splits():
         (lambda: with_unseen(make_task("digits", clients=1), 0.5), "one client only"),
         (
             lambda: with_validation(make_task("digits", validation=0.1), 0.1),
-            "already has validation",
+            "data with validation examples",
         ),
         (lambda: observe.Unseen().check(make_task("digits")), "without unseen clients"),
         (
@@ -170,6 +171,6 @@ def test_a_share_that_leaves_nothing_to_validate_with_is_refused():
     task = fedax.tasks.from_loss(square, 0.0, clients=[[1.0], [2.0]])
     with pytest.raises(DataError, match="some client an example"):
         with_validation(task, 0.9)
-    data = FederatedData([{"x": [[0.0]], "y": [0]}], classes=2)
+    data = FederatedData.from_arrays([{"x": [[0.0]], "y": [0]}], classes=2)
     with pytest.raises(DataError, match="validation"):
         data.with_validation(0.9)

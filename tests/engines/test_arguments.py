@@ -34,15 +34,6 @@ WRONG = {
     "folder": "fedax.tasks.mnist(folder=3)",
     "partition": "fedax.tasks.digits(partition=3)",
     "number of clients": "fedax.tasks.digits(clients=None)",
-    "clients": "FederatedData([3], 2)",
-    "no clients": "FederatedData(None, 2)",
-    "classes": "FederatedData([{'x': [[1]], 'y': [0]}], 'two')",
-    "inputs": "FederatedData([{'x': None, 'y': [0]}], 2)",
-    "uneven inputs": "FederatedData([{'x': [[1], [1, 2]], 'y': [0, 1]}], 2)",
-    "test part": "FederatedData([{'x': [[1]], 'y': [0]}], 2, test=3)",
-    "validation part": "FederatedData([{'x': [[1]], 'y': [0]}], 2, validation=3)",
-    "share": "fedax.tasks.with_validation(task, 'a')",
-    "central": "FederatedData([{'x': [[1]], 'y': [0]}], 2, central=3)",
 }
 ADVICE = {
     "fedax.run(fedax.FedAvg, task)": "Write FedAvg(), with parentheses.",

@@ -29,9 +29,7 @@ def breaks_beyond(params, examples):
 def task_with(bad, only=range(5)):
     """The regression of some clients, of whom some cannot compute their loss."""
     task = regression()
-    clients = [
-        dict(task.train.client(k)) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only
-    ]
+    clients = [dict(task.train[k]) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only]
     start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
     return fedax.tasks.from_loss(breaks_beyond, start, clients, l2=0.01)
 

@@ -146,7 +146,9 @@ def test_a_round_costs_its_cohort(sampling):
     clients, layout, root = 10_000, Layout.of(np.zeros(2)), jax.random.key(0)
     train = Ragged.flat({"x": np.ones((clients, 2))}, np.ones(clients, int))
     task = fedax.Task(
-        lambda key: np.zeros(2), lambda w, data, key: ((data["x"] - w[None]) ** 2).sum(1), train
+        lambda key: np.zeros(2),
+        lambda w, data, key: ((data["x"] - w[None]) ** 2).sum(1),
+        fedax.data.FederatedData.from_arrays(train),
     )
     schedule = fedax.Schedule(cohort=10, sampling=sampling)
     setup = Setup(task, fedax.SGD(0.1), schedule, layout, train.population)

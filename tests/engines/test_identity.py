@@ -22,8 +22,7 @@ TASK = regression()
 
 def task_with(loss=squares, start=0.1, **more):
     clients = [
-        {name: np.asarray(values) for name, values in TASK.train.client(k).items()}
-        for k in range(5)
+        {name: np.asarray(values) for name, values in TASK.train[k].items()} for k in range(5)
     ]
     return fedax.tasks.from_loss(loss, {"b": np.zeros(()), "w": np.full(3, start)}, clients, **more)
 

@@ -278,7 +278,7 @@ def test_a_decay_that_needs_the_count_is_named(task):
 def test_scores_of_the_user_are_observed_by_default(task):
     """On the training examples, where there are no others."""
     history = run(Base(), task, rounds=0)
-    arrays = [task.train.client(k) for k in range(3)]
+    arrays = [task.train[k] for k in range(3)]
     expected = np.abs(np.concatenate([client["y"] for client in arrays])).mean()
     assert set(history.metrics) == {"train_loss", "train_mae"}
     np.testing.assert_allclose(history.last("train_mae"), expected, rtol=1e-6)

@@ -1,7 +1,6 @@
 """State that no gradient trains: as its policy says, on every engine, against a transcription in
 NumPy."""
 
-import dataclasses
 import functools
 
 import jax
@@ -12,6 +11,7 @@ import fedax
 from fedax.core import InvalidInput
 from fedax.experiments.results.models import arrays_of
 from marks import quick
+from parts import with_parts, with_unseen
 
 SIZES, RATE, KEPT = (7, 12, 5), 0.05, 0.9
 RNG = np.random.default_rng(0)
@@ -402,7 +402,7 @@ def test_unseen_clients_adapt_on_filled_minibatches(engine):
     )
     found = fedax.run(
         fedax.FedAvg(),
-        dataclasses.replace(taking_part, unseen=unseen),
+        with_parts(taking_part, unseen=unseen.data),
         solver=fedax.SGD(RATE),
         schedule=SCHEDULE,
         engine=ENGINES[engine],
@@ -577,7 +577,7 @@ def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
 def test_clients_unseen_adapt_the_state_too(policy):
     """Two steps from the global model and its state, on the client's own examples; then the
     client's running mean is its own."""
-    whole = fedax.tasks.with_unseen(task(policy, test=CLIENTS), 0.3)
+    whole = with_unseen(task(policy, test=CLIENTS), 0.3)
     options = {
         "solver": fedax.SGD(RATE),
         "schedule": SCHEDULE,
@@ -587,7 +587,7 @@ def test_clients_unseen_adapt_the_state_too(policy):
     found = fedax.run(
         fedax.FedAvg(), whole, observe=[fedax.observe.Unseen("loss", steps=2)], **options
     )
-    own = {name: np.asarray(values) for name, values in whole.unseen.train.client(0).items()}
+    own = {name: np.asarray(values) for name, values in whole.unseen.train[0].items()}
     mean = STATE["mean"]
     if policy == "average":
         mean = np.asarray(found.model_state["mean"])

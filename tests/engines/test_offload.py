@@ -289,7 +289,9 @@ def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked(monkeyp
         monkeypatch.setattr(RowStore, name, lambda self, version, ids, *rows, original=original: (
             moved.append(len(ids)), original(self, version, ids, *rows))[1])  # fmt: skip
     clients, dim = 100_000, 7
-    examples = fedax.core.Ragged.flat({"x": np.ones((clients, dim))}, np.ones(clients, int))
+    examples = fedax.FederatedData.from_arrays(
+        fedax.core.Ragged.flat({"x": np.ones((clients, dim))}, np.ones(clients, int))
+    )
     task = fedax.Task(
         lambda key: np.zeros(dim),
         lambda w, data, key: ((w[None] - data["x"]) ** 2).sum(1),

@@ -37,7 +37,7 @@ def go(method=None, task=None, rounds=2, **options):
 
 def neighbour():
     """The same data but for one number of one example."""
-    clients = [regression().train.client(k) for k in range(len(SIZES))]
+    clients = [regression().train[k] for k in range(len(SIZES))]
     clients[2] = {name: np.array(values) for name, values in clients[2].items()}
     clients[2]["x"][5, 1] += 0.25
     start = {"b": np.zeros(()), "w": np.full(3, 0.1)}

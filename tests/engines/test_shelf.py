@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.data import stored_clients, write_clients
+from fedax.data import store, stored
 from fedax.engine.backends.simulation.host_dataset import HostDataset, HostExamples
 from marks import quick
+from parts import with_unseen, with_validation
 
 SCHEDULE = fedax.Schedule(cohort=4, epochs=1, batch_size=7)
 
@@ -19,7 +20,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def folder(data, tmp_path_factory):
-    return write_clients(tmp_path_factory.mktemp("stored") / "digits", data)
+    return store(tmp_path_factory.mktemp("stored") / "digits", data)
 
 
 def task_of(data):
@@ -59,7 +60,7 @@ METHODS = {
 def test_files_and_devices_give_the_same_bits(data, folder, name):
     runs = [
         fedax.run(METHODS[name], task_of(each), schedule=SCHEDULE, rounds=3, observe=OBSERVED)
-        for each in (data, stored_clients(folder))
+        for each in (data, stored(folder))
     ]
     same(*runs)
 
@@ -94,7 +95,7 @@ def test_files_and_two_devices(data, folder):
             observe=OBSERVED,
             engine=engine,
         )
-        for each in (data, stored_clients(folder))
+        for each in (data, stored(folder))
     ]
     same(*runs)
 
@@ -104,7 +105,7 @@ def test_grids_of_settings_and_seeds_read_from_files(data, folder):
     grid = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
     runs = [
         fedax.run_grid(grid, task_of(each), seed=[0, 1], schedule=SCHEDULE, rounds=2)
-        for each in (data, stored_clients(folder))
+        for each in (data, stored(folder))
     ]
     for one, other in zip(*runs, strict=True):
         same(one, other)
@@ -114,14 +115,14 @@ def test_grids_of_settings_and_seeds_read_from_files(data, folder):
 def test_every_engine_takes_files(data, folder):
     runs = [
         fedax.run(fedax.FedAvg(), task_of(each), schedule=SCHEDULE, rounds=2, engine=fedax.Eager())
-        for each in (data, stored_clients(folder))
+        for each in (data, stored(folder))
     ]
     same(*runs)
 
 
 @pytest.mark.slow
 def test_own_models_validation_and_unseen_clients_read_from_the_host(data):
-    task = fedax.tasks.with_unseen(fedax.tasks.with_validation(task_of(data), 0.2), 0.25)
+    task = with_unseen(with_validation(task_of(data), 0.2), 0.25)
     observed = (
         fedax.observe.ClientAccuracy(personal=True),
         fedax.observe.Unseen(),
@@ -147,11 +148,13 @@ def test_own_models_validation_and_unseen_clients_read_from_the_host(data):
 @pytest.mark.slow
 def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
     options = {"schedule": SCHEDULE, "checkpoint": tmp_path / "kept", "checkpoint_every": 1}
-    fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), rounds=2, **options)
-    went_on = fedax.run(fedax.FedAvg(), task_of(stored_clients(folder)), rounds=4, **options)
+    fedax.run(fedax.FedAvg(), task_of(stored(folder)), rounds=2, **options)
+    went_on = fedax.run(fedax.FedAvg(), task_of(stored(folder)), rounds=4, **options)
     same(went_on, fedax.run(fedax.FedAvg(), task_of(data), rounds=4, schedule=SCHEDULE))
     changed = [{"x": c["x"] * 2, "y": c["y"]} for c in data.train]
-    changed = fedax.data.FederatedData(changed, 10, data.test, name=data.name)
+    changed = fedax.data.FederatedData.from_arrays(
+        changed, classes=10, test=data.test, name=data.name
+    )
     with pytest.raises(fedax.InvalidInput, match=r"data\.train"):
         fedax.run(fedax.FedAvg(), task_of(changed), rounds=4, **options)
 
@@ -174,8 +177,8 @@ def test_a_program_does_not_keep_the_examples(data):
     engine = fedax.Simulation(data="host", devices=1)
     before = len(_sets())
     for factor in (1.0, 2.0):
-        changed = fedax.data.FederatedData(
-            [{"x": c["x"] * factor, "y": c["y"]} for c in data.train], 10
+        changed = fedax.data.FederatedData.from_arrays(
+            [{"x": c["x"] * factor, "y": c["y"]} for c in data.train], classes=10
         )
         fedax.run(
             fedax.FedAvg(), task_of(changed), schedule=SCHEDULE, rounds=1, observe=[], engine=engine
@@ -195,8 +198,7 @@ def _sets():
 def test_data_in_files_stay_there(data, folder):
     engine = fedax.Simulation()
     session = [
-        fedax.start(fedax.FedAvg(), task_of(each), engine=engine)
-        for each in (data, stored_clients(folder))
+        fedax.start(fedax.FedAvg(), task_of(each), engine=engine) for each in (data, stored(folder))
     ]
     assert [isinstance(each._program.host_dataset, HostDataset) for each in session] == [
         False,

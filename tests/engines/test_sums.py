@@ -9,6 +9,7 @@ import pytest
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
 from fedax.core.task import weighted_sum
+from fedax.data import FederatedData
 from fedax.engine.round.aggregation import (
     LONG,
     accumulate_p,
@@ -41,7 +42,7 @@ def mean_of(values, dtype, method=None):
     task = Task(
         start=lambda key: jnp.zeros(1, dtype),
         loss=lambda w, batch, key: -batch["x"] * w[0],
-        train=train,
+        data=FederatedData.from_arrays(train),
     )
     engine = fedax.Simulation("sequential", devices=1)
     return float(
@@ -77,7 +78,9 @@ def test_observers_means_are_exact_to_a_few_roundings():
         values = np.random.default_rng(0).uniform(0, 1, 1_000_000).astype(np.float32)
         train = Ragged({"x": values}, np.arange(len(values) + 1, dtype=np.int32), len(values), 1)
         task = Task(
-            start=lambda key: jnp.zeros(1), loss=_linear, train=train, central={"x": values}
+            start=lambda key: jnp.zeros(1),
+            loss=_linear,
+            data=FederatedData.from_arrays(train, central={"x": values}),
         )
         watch = [fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.Dissimilarity()]
         seen = fedax.run(
@@ -104,7 +107,11 @@ def test_observers_means_in_half_precision():
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
         values = np.full(100_000, 0.5, np.float32)
         train = Ragged({"x": values}, np.array([0, 99_000, 100_000], np.int32), 2, 99_000)
-        task = Task(start=lambda key: jnp.zeros(1, jnp.bfloat16), loss=_linear, train=train)
+        task = Task(
+            start=lambda key: jnp.zeros(1, jnp.bfloat16),
+            loss=_linear,
+            data=FederatedData.from_arrays(train),
+        )
         watch = [
             fedax.observe.TrainLoss(),
             fedax.observe.Objective(),

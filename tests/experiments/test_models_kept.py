@@ -177,7 +177,7 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     )
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
     result = call("predict", directory.path, "--run", number, "--client", 2, "--split", "test")
-    rows, x = list(csv.DictReader(io.StringIO(result.stdout))), plan.task.test.client(2)["x"]
+    rows, x = list(csv.DictReader(io.StringIO(result.stdout))), plan.task.test[2]["x"]
     assert {row["client"] for row in rows} == {"2"}
     assert [int(row["label"]) for row in rows] == (x @ kept["kernel"][2] + kept["bias"][2]).argmax(
         1

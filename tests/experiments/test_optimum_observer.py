@@ -39,7 +39,7 @@ def test_theorem_1_live_from_a_file(folder):
     plan = Experiment.parse(FILE.replace("FOLDER", str(folder))).plan()
     ((label, method),) = plan.algorithms.items()
     history = fedax.run(method, plan.task, **plan.arguments_of(label))
-    parts = [plan.task.train.client(k) for k in range(2)]
+    parts = [plan.task.train[k] for k in range(2)]
     a, signs = (
         np.concatenate([np.asarray(part[key], float) for part in parts]) for key in ("x", "y")
     )

@@ -1,13 +1,13 @@
 """A client's own examples (`fedax deploy client --data`): columns are the task's by their names."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 pytest.importorskip("pandas", reason="pandas is not installed")
-
-import pandas as pd
 
 import fedax
 from fedax.core import DataError
@@ -30,13 +30,15 @@ def squares(w, example):
     return (example["x"] @ w - example["y"].astype(w.dtype)) ** 2 / 2
 
 
-def task_of(x):
-    rows = {"x": x, "y": np.zeros(len(x), np.float32)}
-    return fedax.tasks.from_loss(squares, np.zeros(2, np.float32), [rows], test=[rows])
+def task_of(columns, y=(0.0, 0.0)):
+    rows = {"x": np.zeros((2, 2), np.float32), "y": np.array(y)}
+    data = fedax.data.FederatedData.from_arrays([rows], test=[rows])
+    data = dataclasses.replace(data, columns=columns)
+    return fedax.tasks.from_loss(squares, np.zeros(2, np.float32), data)
 
 
-NAMED = {"age": np.float32([0, 0]), "w": np.float32([0, 0])}
-UNNAMED = np.zeros((2, 2), np.float32)
+NAMED = ("age", "w")
+UNNAMED = None
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def load(tmp_path):
 
 
 def test_columns_of_frames_are_matched_by_name(load):
-    task = task_of(pd.DataFrame(NAMED))
+    task = task_of(NAMED)
     train = [[1, 2], [3, 4], [5, 6]]
     assert load(task, FRAME) == [train, []]
     assert load(task, f"({FRAME}, {ORDERED})") == [train, [[7, 8]]]
@@ -82,7 +84,7 @@ def test_columns_of_frames_are_matched_by_name(load):
 )
 def test_columns_that_are_not_the_tasks_are_refused(load, code, message):
     with pytest.raises(DataError, match=message):
-        load(task_of(pd.DataFrame(NAMED)), code)
+        load(task_of(NAMED), code)
 
 
 def test_rows_of_frames_are_those_of_their_labels(load):
@@ -92,7 +94,7 @@ def test_rows_of_frames_are_those_of_their_labels(load):
         "'y': pd.Series(Y[:2], index=[5, 7])}"
     )
     with pytest.raises(DataError, match="the rows of 'x' in another order, by their labels"):
-        load(task_of(pd.DataFrame(NAMED)), code)
+        load(task_of(NAMED), code)
 
 
 @pytest.mark.parametrize("code", [FRAME, f"({ARRAY}, {ORDERED})"])
@@ -132,12 +134,9 @@ def test_columns_of_files_are_matched_by_name(load, tmp_path, header):
     (tmp_path / "site" / "own.csv").write_text("\n".join([header, *map(",".join, lines)]) + "\n")
     code = f"fedax.data.client_files({str(tmp_path / 'site')!r})"
 
-    def task(x):
-        rows = {"x": x, "y": np.array([0, 1])}
-        return fedax.tasks.from_loss(squares, np.zeros(2, np.float32), [rows], test=[rows])
-
-    assert load(task(pd.DataFrame(NAMED)), code) == [[[30, 1], [40, 2]], []]
+    y = np.array([0, 1])
+    assert load(task_of(NAMED, y), code) == [[[30, 1], [40, 2]], []]
     with pytest.raises(DataError, match=r"examples\(partition\), columns: got the columns .*names"):
-        load(task(UNNAMED), code)
+        load(task_of(UNNAMED, y), code)
     with pytest.raises(DataError, match=r"columns: got .*; allowed: \['age', 'v'\] in any order"):
-        load(task(pd.DataFrame({"age": NAMED["age"], "v": NAMED["w"]})), code)
+        load(task_of(("age", "v"), y), code)

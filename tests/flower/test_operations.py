@@ -34,6 +34,7 @@ from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid
+from parts import with_validation
 from sources import ROOT
 
 
@@ -296,7 +297,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
 
 def test_a_device_has_examples_of_one_client(tables, tmp_path):
     write_rows(tmp_path / "site", 40)
-    two = fedax.tasks.with_validation(fedax.tasks.synthetic(clients=2), 0.2)
+    two = with_validation(fedax.tasks.synthetic(clients=2), 0.2)
     mixed = eqx.tree_at(lambda t: t.train, two, tables[1]("site").train)
     with pytest.raises(InvalidInput, match="test: got examples of 2 clients; allowed: of one"):
         Device(mixed, 0, tmp_path / "device", [])

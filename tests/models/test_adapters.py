@@ -224,7 +224,7 @@ def test_the_argument_that_is_named_says_whether_a_module_trains(name):
     task = fedax.from_model(fedax.models.linen(Net(), X, train=name), lambda z, e: z, CLIENTS)
     params = task.start(jax.random.key(0))
     for key, expected in ((None, 0.0), (jax.random.key(1), 1.0)):
-        losses = task.functions["loss"](params, task.train.client(0), key)
+        losses = task.functions["loss"](params, task.train[0], key)
         np.testing.assert_array_equal(losses, np.full(7, expected))
 
 
@@ -273,7 +273,7 @@ def dropouts():
 def test_dropout_draws_from_the_key_of_a_step_alone(library):
     task = fedax.from_model(dropouts()[library], lambda z, e: z, CLIENTS)
     assert task.state is None
-    params, examples = task.start(jax.random.key(0)), task.train.client(0)
+    params, examples = task.start(jax.random.key(0)), task.train[0]
     loss = task.functions["loss"]
     evaluated = [loss(params, examples, None) for _ in range(2)]
     np.testing.assert_array_equal(*evaluated)
@@ -315,11 +315,11 @@ def test_several_inputs_are_several_arguments():
     model = fedax.models.equinox(lambda key: Net(jnp.ones(())))
     task = fedax.from_model(model, lambda z, e: z, clients, inputs=("x", "z"))
     params = task.start(jax.random.key(0))
-    np.testing.assert_array_equal(task.functions["loss"](params, task.train.client(0), None), 5.0)
+    np.testing.assert_array_equal(task.functions["loss"](params, task.train[0], None), 5.0)
     task = fedax.from_model(
         model, lambda z, e: z, clients, inputs=lambda e: (2 * e["x"], e["z"]), frozen=None
     )
-    np.testing.assert_array_equal(task.functions["loss"](params, task.train.client(0), None), 7.0)
+    np.testing.assert_array_equal(task.functions["loss"](params, task.train[0], None), 7.0)
 
 
 @pytest.mark.parametrize(("low", "columns", "scored"), [(0, 3, True), (1, 3, False), (0, 1, False)])
@@ -335,7 +335,7 @@ def test_a_classifier_has_accuracy_and_probabilities_by_default(part, low, colum
     others = list(CLIENTS.values())
     data = {"train": examples(0), "test": examples(0), "central": examples(0)[0]}
     data[part] = examples(low)[0] if part == "central" else examples(low)
-    federated = fedax.data.FederatedData(
+    federated = fedax.data.FederatedData.from_arrays(
         data["train"], classes=4, test=data["test"], central=data["central"]
     )
     model = fedax.models.equinox(lambda key: eqx.nn.Linear(6, columns, key=key))

@@ -62,10 +62,14 @@ def test_a_task_augments_training_steps_only():
     client = {"x": IMAGES.reshape(64, -1), "y": np.arange(64) % 2}
     augmentation = Augmentation((3, 4, 2), crop=1, flip=True, mean=(0.5, 0.5))
     model = CNN((3, 4, 2), (Stage(2, 2, pool=False),), (), 2)
-    task = classification(FederatedData([client], classes=2), model, augment=augmentation)
-    plain = classification(FederatedData([{**client, "x": client["x"] - 0.5}], classes=2), model)
+    task = classification(
+        FederatedData.from_arrays([client], classes=2), model, augment=augmentation
+    )
+    plain = classification(
+        FederatedData.from_arrays([{**client, "x": client["x"] - 0.5}], classes=2), model
+    )
     params, loss = model.init(jax.random.key(0))[0], jax.jit(task.loss)
-    examples, shifted = (jax.tree.map(jnp.asarray, t.train.client(0)) for t in (task, plain))
+    examples, shifted = (jax.tree.map(jnp.asarray, t.train[0]) for t in (task, plain))
     np.testing.assert_allclose(
         loss(params, examples, None), plain.loss(params, shifted, None), rtol=1e-9
     )
@@ -77,5 +81,7 @@ def test_a_task_augments_training_steps_only():
     assert np.array_equal(first, again)
     assert not np.allclose(first, other)
     assert hash(task.loss) == hash(
-        classification(FederatedData([client], classes=2), model, augment=augmentation).loss
+        classification(
+            FederatedData.from_arrays([client], classes=2), model, augment=augmentation
+        ).loss
     )

@@ -79,7 +79,7 @@ def test_more_classes_than_the_type_of_labels_can_count(kind):
 
 def data(classes=3, features=4, **more):
     client = {"x": RNG.normal(size=(5, features)), "y": np.arange(5) % classes}
-    return FederatedData([client, client], classes, name="made up", **more)
+    return FederatedData.from_arrays([client, client], classes=classes, name="made up", **more)
 
 
 def test_functions_of_equal_models_are_equal():
@@ -171,7 +171,10 @@ def task_of(function, start, train, **options):
     is_score = isinstance(function, LogisticAccuracy) or function == ACCURACY
     loss = (lambda params, e, key: e["x"].sum(1).astype("float32")) if is_score else function
     options |= {"scores": {"accuracy": function}} if is_score else {}
-    return Task(start=start, loss=loss, train=train, **options)
+    parts = {
+        name: options.pop(name) for name in ("test", "validation", "central") if name in options
+    }
+    return Task(start=start, loss=loss, data=FederatedData.from_arrays(train, **parts), **options)
 
 
 @pytest.mark.parametrize(

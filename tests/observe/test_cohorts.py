@@ -117,7 +117,7 @@ def test_extremes_of_a_draw_with_replacement():
     """A client that was drawn twice has two draws' weight in the mean, and its share once."""
     with jax.enable_x64(False):
         task, sizes = regression((7, 20, 33, 4, 11)), np.array([7, 20, 33, 4, 11])
-        task = fedax.tasks.from_loss(*_parts(task), test=[task.train.client(k) for k in range(5)])
+        task = fedax.tasks.from_loss(*_parts(task), test=[task.train[k] for k in range(5)])
         drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
         metrics = fedax.run(
             fedax.FedAvg(),
@@ -148,7 +148,7 @@ def test_members_of_a_grid_and_a_resumed_run():
     del options["seed"]
     sizes = (7, 20, 33, 4, 11)
     task = regression(sizes)
-    task = fedax.tasks.from_loss(*_parts(task), test=[task.train.client(k) for k in range(5)])
+    task = fedax.tasks.from_loss(*_parts(task), test=[task.train[k] for k in range(5)])
     grid = fedax.run_grid(method, task, seed=seeds, **options)
     for history, (algorithm, seed) in zip(
         grid, [(a, s) for a in method for s in seeds], strict=True
@@ -171,4 +171,4 @@ def _parts(task):
     def loss(params, examples):
         return task.loss(params, examples, None)
 
-    return loss, {"b": 0.0, "w": np.full(3, 0.1)}, [task.train.client(k) for k in range(5)]
+    return loss, {"b": 0.0, "w": np.full(3, 0.1)}, [task.train[k] for k in range(5)]

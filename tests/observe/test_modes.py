@@ -15,6 +15,7 @@ from fedax.core.directions import check_mode, is_better, worst_of
 from fedax.papers.claims import Claim
 from fedax.report.record import Record
 from fedax.report.tables.numbers import Results
+from parts import with_unseen
 
 ONE = {
     "engine": fedax.Simulation(devices=1),
@@ -160,7 +161,7 @@ def test_the_worst_tenth_of_a_loss_is_the_highest():
 )
 @pytest.mark.parametrize("engine", [ONE["engine"], fedax.Eager()], ids=["simulation", "eager"])
 def test_two_metrics_of_one_name_are_refused(observers, engine):
-    task = fedax.tasks.with_unseen(fedax.tasks.digits(clients=6), 0.34)
+    task = with_unseen(fedax.tasks.digits(clients=6), 0.34)
     with pytest.raises(InvalidInput, match="one metric of each name"):
         fedax.run(fedax.FedAvg(), task, rounds=0, observe=observers, **ONE | {"engine": engine})
 

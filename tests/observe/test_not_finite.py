@@ -10,6 +10,7 @@ import fedax
 from fedax import observe
 from fedax.core import Outcome
 from fedax.core.task import Given
+from parts import with_unseen
 
 ONE = {
     "engine": fedax.Simulation(devices=1),
@@ -74,7 +75,7 @@ def test_clients_unseen_that_are_not_finite(ending):
         clients=clients,
         test=tests,
     )
-    parts = [fedax.tasks.with_unseen(task, 0.5, seed=seed) for seed in range(20)]
+    parts = [with_unseen(task, 0.5, seed=seed) for seed in range(20)]
     bad = [bool(np.asarray(part.unseen.test.arrays["x"])[:, 1].any()) for part in parts]
     for expected in (True, False):
         held = parts[bad.index(expected)]

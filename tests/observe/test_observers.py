@@ -16,7 +16,7 @@ def test_train_loss_counts_every_example_alike():
     task = regression()
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TrainLoss()])
     params = {"b": np.zeros(()), "w": np.full(3, 0.1)}
-    per_client = [float(np.mean(squares(params, task.train.client(k)))) for k in range(5)]
+    per_client = [float(np.mean(squares(params, task.train[k]))) for k in range(5)]
     np.testing.assert_allclose(
         history.last("train_loss"), np.average(per_client, weights=SIZES), rtol=1e-12
     )
@@ -42,7 +42,7 @@ def test_dissimilarity_by_its_definition(piece, monkeypatch):
     params = {"b": jnp.zeros(()), "w": jnp.full(3, 0.1)}
 
     def local(params, k):
-        data = {name: jnp.asarray(v) for name, v in task.train.client(k).items()}
+        data = {name: jnp.asarray(v) for name, v in task.train[k].items()}
         return squares(params, data).mean() + 0.005 * (params["b"] ** 2 + (params["w"] ** 2).sum())
 
     gradients = []

@@ -92,7 +92,7 @@ def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
 def test_two_classes_by_the_margin():
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(20, 3)), "y": rng.integers(0, 2, 20)} for _ in range(2)]
-    task = logistic(fedax.data.FederatedData(clients, classes=2, central=clients[0]))
+    task = logistic(fedax.data.FederatedData.from_arrays(clients, classes=2, central=clients[0]))
     session = fedax.start(fedax.FedAvg(), task, params=np.array([1.0, -2.0, 0.5]))
     seen = session.observe(session.init(), observe.AUC(), observe.F1(average="binary"))
     margin = clients[0]["x"] @ [1.0, -2.0, 0.5]

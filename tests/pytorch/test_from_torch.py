@@ -483,7 +483,7 @@ def test_a_class_is_the_model_of_a_classification_task(tmp_path):
     weights = [task.start(jax.random.key(0))["layer.weight"] for task in (one, two)]
     np.testing.assert_array_equal(*weights)
     module = runpy.run_path(str(tmp_path / "net.py"))["Net"](60, 10)
-    clients = fedax.data.FederatedData([one.train.client(k) for k in range(3)], classes=10)
+    clients = fedax.data.FederatedData.from_arrays([one.train[k] for k in range(3)], classes=10)
     task = fedax.tasks.classification(clients, module)
     np.testing.assert_array_equal(
         task.start(jax.random.key(0))["layer.weight"], module.layer.weight.detach()
@@ -538,6 +538,8 @@ def test_types_and_layers_without_a_form_are_named(module, message):
 
 
 def test_a_module_has_an_output_for_each_class():
-    data = fedax.data.FederatedData([{"x": np.ones((4, 3)), "y": [0, 1, 2, 3]}], 4)
+    data = fedax.data.FederatedData.from_arrays(
+        [{"x": np.ones((4, 3)), "y": [0, 1, 2, 3]}], classes=4
+    )
     with pytest.raises(fedax.InvalidInput, match="got '2 logits'; allowed: 4"):
         fedax.tasks.classification(data, nn.Linear(3, 2))

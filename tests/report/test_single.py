@@ -94,7 +94,7 @@ def test_tasks_and_schedules_print_short():
     kinds = {name: values.dtype for name, values in tasks[1].train.arrays.items()}
     arrays = next(line for line in repr(tasks[1]).splitlines() if line.split()[0] == "arrays")
     assert arrays.split(maxsplit=1)[1] == f"x: {kinds['x']}[60], y: {kinds['y']}"
-    assert ["training", "examples", "5"] in [line.split() for line in lines]
+    assert ["train", "examples", "5"] in [line.split() for line in lines]
 
 
 @pytest.mark.slow
@@ -187,10 +187,10 @@ def test_data_print_short():
     assert lines[0] == "FederatedData"
     assert ["clients", "5"] in [line.split() for line in lines]
     assert not any("object at 0x" in line for line in lines)
-    one = fedax.data.FederatedData(
+    one = fedax.data.FederatedData.from_arrays(
         [{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, central={"x": [[2.0]], "y": [1]}
     )
     assert repr(one).splitlines()[-2:] == [
-        "  central test set    1 examples",
-        "  arrays             x: float64[1], y: int32",
+        "  central examples  1",
+        "  arrays            x: float64[1], y: int32",
     ]

@@ -10,7 +10,8 @@ import pytest
 
 import fedax
 from convex import newton, value
-from fedax.core import InvalidInput, Ragged, Task
+from fedax.core import InvalidInput, Task
+from fedax.data import FederatedData
 from fedax.theory import estimate, feddane, local_gd
 from random_problems import quadratics
 
@@ -27,7 +28,9 @@ def task_of(q, l2=0.0):
         {"a": np.repeat(a[None], n, 0), "b": np.repeat(b[None], n, 0)}
         for a, b, n in zip(q.a, q.b, times, strict=True)
     ]
-    return Task(lambda key: jnp.zeros(q.b.shape[1]), quadratic, Ragged.of(clients), l2=l2)
+    return Task(
+        lambda key: jnp.zeros(q.b.shape[1]), quadratic, FederatedData.from_arrays(clients), l2=l2
+    )
 
 
 @pytest.mark.slow
@@ -120,7 +123,7 @@ def logistic_task(rng):
         Task(
             lambda key: jnp.zeros(3),
             loss,
-            Ragged.of([{"x": a[i], "y": y[i]} for i in parts]),
+            FederatedData.from_arrays([{"x": a[i], "y": y[i]} for i in parts]),
             l2=0.05,
         ),
         a,

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import InvalidInput, Ragged, Task
+from fedax.core import InvalidInput, Task
+from fedax.data import FederatedData
 from fedax.theory import dfedavgm, feddane, live
 from random_problems import quadratics
 
@@ -17,7 +18,9 @@ def quadratic(w, examples, key):
 
 def task_of(q, start=3.0):
     clients = [{"a": a[None], "b": b[None]} for a, b in zip(q.a, q.b, strict=True)]
-    return Task(lambda key: jnp.full(q.b.shape[1], start), quadratic, Ragged.of(clients))
+    return Task(
+        lambda key: jnp.full(q.b.shape[1], start), quadratic, FederatedData.from_arrays(clients)
+    )
 
 
 @pytest.mark.slow
@@ -80,7 +83,11 @@ def test_consensus_of_a_run_is_below_its_bound():
     def linear(w, examples, key):
         return examples["g"] @ w
 
-    task = Task(lambda key: jnp.zeros(3), linear, Ragged.of([{"g": g[None]} for g in slopes]))
+    task = Task(
+        lambda key: jnp.zeros(3),
+        linear,
+        FederatedData.from_arrays([{"g": g[None]} for g in slopes]),
+    )
     options = {
         "solver": fedax.SGD(1e-2, momentum=0.5),
         "schedule": fedax.Schedule(steps=4, batch_size="full"),

@@ -63,14 +63,14 @@ def logistic_curvature(x, w):
 
 
 def examples(task, client):
-    return np.asarray(task.train.client(client)["x"], float)
+    return np.asarray(task.train[client]["x"], float)
 
 
 @pytest.mark.parametrize("classes", [2, 10])
 def test_softmax_regression_has_a_closed_form(classes):
     """Two classes have 1/2 too: the Hessian in two logits is p (1 - p) times a matrix of norm 2."""
     rng = np.random.default_rng(classes)
-    data = FederatedData(clients_of(rng, [3, 9, 1, 30], 4, classes), classes=classes)
+    data = FederatedData.from_arrays(clients_of(rng, [3, 9, 1, 30], 4, classes), classes=classes)
     for model, l2 in ((Softmax(4, classes), 0.0), (MLP((4, classes)), 0.3)):
         task = classification(data, model, l2=l2)
         right = np.array([top(with_ones(examples(task, k))) / 2 + l2 for k in range(4)])
@@ -86,7 +86,8 @@ def test_softmax_with_opposed_clients_reaches_its_closed_form():
     0."""
     x = np.array([[2.0, 0.0]])
     task = classification(
-        FederatedData([{"x": x, "y": [0]}, {"x": x, "y": [1]}], classes=10), Softmax(2, 10)
+        FederatedData.from_arrays([{"x": x, "y": [0]}, {"x": x, "y": [1]}], classes=10),
+        Softmax(2, 10),
     )
     tie = softmax_curvature(x, np.zeros((2, 10)), np.array([50.0, 50.0, *[0.0] * 8]))
     assert tie == pytest.approx(5 * softmax_curvature(x, np.zeros((2, 10)), np.zeros(10)))
@@ -102,10 +103,12 @@ def test_closed_forms_are_above_the_curvature_anywhere(seed):
         int(rng.integers(2, 5)),
     )
     softmax = classification(
-        FederatedData(clients_of(rng, sizes, features, classes), classes=classes),
+        FederatedData.from_arrays(clients_of(rng, sizes, features, classes), classes=classes),
         Softmax(features, classes),
     )
-    binary = logistic(FederatedData(clients_of(rng, sizes, features, 2), classes=2), l2=0.1)
+    binary = logistic(
+        FederatedData.from_arrays(clients_of(rng, sizes, features, 2), classes=2), l2=0.1
+    )
     bounds = [constants.Measured(task).smoothness for task in (softmax, binary)]
     for client in range(3):
         x, z = examples(softmax, client), examples(binary, client)
@@ -237,7 +240,7 @@ def test_tasks_without_curvature_are_refused():
 def test_multipliers_stay_within_the_bounds_of_the_analysis(engine):
     """Dual steps large enough to reach both ends; multipliers begin at the lower one."""
     rng = np.random.default_rng(2)
-    data = FederatedData(clients_of(rng, [4, 9, 20], 3, 4), classes=4)
+    data = FederatedData.from_arrays(clients_of(rng, [4, 9, 20], 3, 4), classes=4)
     task = classification(data, Softmax(3, 4), l2=0.01)
     right = np.array([top(with_ones(examples(task, k))) / 2 + 0.01 for k in range(3)])
     bounds = fedbc.multiplier_bounds(constants.Measured(task).smoothness)
@@ -262,5 +265,5 @@ def test_a_loss_may_state_its_smoothness():
             return float(len(examples["x"]))
 
     train = Ragged.of([{"x": np.zeros(2)}, {"x": np.zeros(5)}])
-    task = Task(lambda key: jnp.zeros(()), Stated(), train, l2=0.5)
+    task = Task(lambda key: jnp.zeros(()), Stated(), FederatedData.from_arrays(train), l2=0.5)
     np.testing.assert_allclose(constants.Measured(task).smoothness, [2.5, 5.5], rtol=1e-4)

@@ -93,7 +93,7 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
     rng, groups = np.random.default_rng(seed), [[], [], [], []]
     next_part = 0
     for k in range(task.train.clients):
-        examples = {name: np.asarray(values) for name, values in task.train.client(k).items()}
+        examples = {name: np.asarray(values) for name, values in task.train[k].items()}
         count = len(next(iter(examples.values())))
         # `array_split` gives the remainder to its first pieces
         for i, rows in enumerate(np.array_split(rng.permutation(count), 4)):
@@ -102,7 +102,10 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
             )
         next_part = (next_part + count) % 4
     # parts 0 and 2 are trained on, parts 1 and 3 are the examples that were not
-    target, shadow = (dataclasses.replace(task, train=Ragged.of(groups[i])) for i in (0, 2))
+    target, shadow = (
+        dataclasses.replace(task, data=dataclasses.replace(task.data, train=Ragged.of(groups[i])))
+        for i in (0, 2)
+    )
     target_out, shadow_out = (
         {name: np.concatenate([client[name] for client in groups[i]]) for name in groups[i][0]}
         for i in (1, 3)

@@ -1,6 +1,7 @@
 """Tasks: per-example losses and scores, federated data, the starting point."""
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,18 +17,17 @@ from fedax.core.directions import SCORES, Mode, check_mode
 from fedax.core.programs import SHARED, ProgramOwner
 from fedax.core.validation.prediction import Predictor
 from fedax.core.validation.probe import check_per_example, check_rows
-from fedax.errors import DataError, InvalidInput, UnknownName, short
-from fedax.examples.arrays import as_array
+from fedax.errors import InvalidInput, UnknownName, short
 from fedax.examples.client_names import ClientNames
-from fedax.examples.container import MOST_EXAMPLES as MOST_EXAMPLES
-from fedax.examples.container import Examples as Examples
-from fedax.examples.container import Population as Population
-from fedax.examples.container import Ragged as Ragged
-from fedax.examples.container import conformed, rows_of
-from fedax.examples.container import has_examples as has_examples
-from fedax.examples.container import offsets_of as offsets_of
-from fedax.examples.container import piece as piece
+from fedax.examples.federated import FederatedData as FederatedData
 from fedax.examples.integer_ranges import check_indices
+from fedax.examples.ragged import MOST_EXAMPLES as MOST_EXAMPLES
+from fedax.examples.ragged import Examples as Examples
+from fedax.examples.ragged import Population as Population
+from fedax.examples.ragged import Ragged as Ragged
+from fedax.examples.ragged import has_examples as has_examples
+from fedax.examples.ragged import offsets_of as offsets_of
+from fedax.examples.ragged import piece as piece
 
 
 class Given(eqx.Module):
@@ -37,14 +37,6 @@ class Given(eqx.Module):
 
     def __call__(self, key: Any) -> PyTree:
         return jax.tree.map(jnp.asarray, self.params)
-
-
-def _client_names(names: Any) -> ClientNames | None:
-    return (
-        names
-        if names is None or isinstance(names, ClientNames)
-        else ClientNames(names, "Task(names=...)")
-    )
 
 
 class Task(eqx.Module):
@@ -57,11 +49,9 @@ class Task(eqx.Module):
             the engine's. The value of an example must not depend on the others of its batch, nor
             on its place: `fedax check --task` tests that, a task checks shapes and types only. See
             `fedax.core.bound_model.PerExample` for further arguments it may take.
-        train: the clients' training examples.
+        data: the clients' examples.
         scores: further per-example quantities by name, of the same signature, such as
             `{"accuracy": ...}`.
-        test: the clients' test examples, in the same client order (a client may have none).
-        central: a central test set; by default the union of the clients' test examples.
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported
             example losses). At least 0.
         modes: of scores, `"max"` where more is better and `"min"` where less is; of the loss less
@@ -70,11 +60,6 @@ class Task(eqx.Module):
         predictor: of the signature of `loss`, the model's predictions: the probabilities of all
             classes, shape (batch, classes), or anything else with one row per example; None if the
             task has none.
-        validation: the clients' examples for choices made while training, such as among the
-            settings of a grid; in the same client order (a client may have none). They are no part
-            of `train`. See `fedax.tasks.with_validation`.
-        unseen: a task of the same model and loss whose clients never take part; see
-            `fedax.tasks.with_unseen`.
         frozen: the model's pytree with the leaves that are not trained, and None in the place of
             the trained ones. They are neither sent nor differentiated nor copied for each client.
             None if all are trained.
@@ -82,12 +67,6 @@ class Task(eqx.Module):
             arrays, None if it has none.
         state_policy: `"average"`: sent and averaged with the uploads; `"local"`: every client keeps
             its own, and the global model is looked at with their mean; `"frozen"`: stays as given.
-        names: of the clients, in their order, or None. Traces of availability and results refer to
-            them.
-        columns: names of the columns of x, or None. Tables that predictions are made of are read by
-            them.
-        categories: by column, the texts that its cells are in tables, in the order of their
-            numbers; `"y"` has those of labels.
         owner: of the compiled programs, by default the task itself: another task compiles anew,
             also one of the same functions, which may read other values by then. A task with other
             arrays made by `dataclasses.replace` keeps it. None: tasks of equal functions share
@@ -100,24 +79,15 @@ class Task(eqx.Module):
 
     start: Callable[[Key[Array, ""]], PyTree]
     loss: PerExample = eqx.field(static=True)
-    train: Ragged
+    data: FederatedData
     scores: dict[str, PerExample] = eqx.field(static=True, default_factory=dict)
-    test: Ragged | None = None
-    central: dict[str, Array | np.ndarray] | None = None
     l2: float = eqx.field(static=True, default=0.0)
+    modes: dict[str, Mode] = eqx.field(static=True, default_factory=dict[str, Mode])
     name: str = eqx.field(static=True, default="task")
     predictor: PerExample | None = eqx.field(static=True, default=None)
-    validation: Ragged | None = None
-    unseen: "Task | None" = None
     frozen: PyTree = None
     state: PyTree = None
     state_policy: str = eqx.field(static=True, default="average")
-    names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
-    columns: tuple[str, ...] | None = eqx.field(static=True, default=None)
-    modes: dict[str, Mode] = eqx.field(static=True, default_factory=dict[str, Mode])
-    categories: dict[str, tuple[str, ...]] = eqx.field(
-        static=True, default_factory=dict[str, tuple[str, ...]]
-    )
     owner: ProgramOwner | None = eqx.field(static=True, default_factory=ProgramOwner)
 
     def __check_init__(self) -> None:
@@ -133,23 +103,6 @@ class Task(eqx.Module):
             if score not in self.scores:
                 raise UnknownName.among("Task(modes=...)", score, self.scores)
             check_mode(f"Task(modes=...)[{score!r}]", mode, optional=False)
-        for split in ("test", "validation"):
-            data: Ragged | None = getattr(self, split)
-            if data is not None and data.clients != self.train.clients:
-                raise DataError.found(
-                    f"Task({split}=...)",
-                    f"{data.clients} clients",
-                    f"{self.train.clients}, as in train",
-                )
-        self._check_splits()
-        if self.names is not None and len(self.names) != self.train.clients:
-            raise DataError.of(
-                "Task(names=...)",
-                f"{len(self.names)} names",
-                f"{self.train.clients}, one for each client",
-            )
-        if self.central is not None and not rows_of(self.central, "central"):
-            raise DataError.found("central", "0 examples", "at least 1 example, or None")
         # three examples, a number that no other axis is likely to have
         probe = {
             k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype)
@@ -157,75 +110,73 @@ class Task(eqx.Module):
         }
         for name, function in self.functions.items():
             check_per_example(name, function, self.start, probe, training=name == "loss")
-        split_arrays = [
-            examples.arrays
-            for examples in (self.train, self.test, self.validation)
-            if examples is not None
-        ]
+        splits = [*self.data.arrays_by_part.values()]
+        if self.data.unseen is not None:
+            splits += self.data.unseen.arrays_by_part.values()
         for name, function in {"loss": self.loss, **self.scores}.items():
             # losses and scores of classifiers check labels; a wrong one would not fail
             if (check_labels := getattr(function, "check_labels", None)) is not None:
                 check_labels(
-                    f"Task({name}=...)",
-                    lambda key: self.assembled(self.start(key)),
-                    split_arrays + ([] if self.central is None else [self.central]),
+                    f"Task({name}=...)", lambda key: self.assembled(self.start(key)), splits
                 )
-        check_indices(
-            "loss",
-            self.functions["loss"],
-            self.start,
-            split_arrays + ([] if self.central is None else [self.central]),
-            self.programs.call,
-        )
+        check_indices("loss", self.functions["loss"], self.start, splits, self.programs.call)
         if (predictions := self.predictions) is not None:
             check_rows("predict", predictions, self.start, probe)
 
-    def _check_splits(self) -> None:
-        """Refuses test, validation and unseen examples of another form than the training
-        examples.
-        """
-        splits = {
-            "test": self.test,
-            "validation": self.validation,
-            "unseen": self.unseen and self.unseen.train,
-        }
-        form = {
-            name: (values.shape[1:], values.dtype) for name, values in self.train.arrays.items()
-        }
-        arrays_by_split: dict[str, Examples] = {
-            split: data.arrays for split, data in splits.items() if data is not None
-        }
-        if self.central is not None:
-            rows_of(self.central, "central")
-            arrays_by_split["central"] = {
-                name: as_array(values, "central") for name, values in self.central.items()
-            }
-        for split, arrays in arrays_by_split.items():
-            if {name: (values.shape[1:], values.dtype) for name, values in arrays.items()} != form:
-                # raises and says what differs, unless the types alone do and can be converted
-                conformed(arrays, self.train.arrays, split)
-
     def __repr__(self) -> str:
         """Returns a short table: examples, their arrays, scores."""
-        arrays = {
-            name: f"{a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train.arrays.items()
-        }
-        rows = {
-            "name": self.name,
-            "clients": f"{self.train.clients:,}",
-            "training examples": f"{self.train.total:,}",
-        }
-        for split in ("validation", "test"):
-            if (data := getattr(self, split)) is not None:
-                rows[f"{split} examples"] = f"{data.total:,}"
-        if self.central is not None:
-            rows["central test set"] = f"{len(next(iter(self.central.values()))):,} examples"
-        rows["arrays"] = ", ".join(f"{name}: {form}" for name, form in arrays.items())
+        rows = {"name": self.name} | self.data.summary
         rows["scores"] = ", ".join(["loss", *self.scores])
         width = max(map(len, rows))
         return "\n".join(
-            ["Task", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items() if text)]
+            ["Task", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items())]
         )
+
+    @property
+    def train(self) -> Ragged:
+        """The clients' training examples."""
+        return self.data.train
+
+    @property
+    def validation(self) -> Ragged | None:
+        """The clients' examples for choices made while training; see `FederatedData`."""
+        return self.data.validation
+
+    @property
+    def test(self) -> Ragged | None:
+        """The clients' test examples."""
+        return self.data.test
+
+    @property
+    def central(self) -> dict[str, Any] | None:
+        """The test set that belongs to no client."""
+        return self.data.central
+
+    @property
+    def names(self) -> ClientNames | None:
+        """Names of the clients, in their order."""
+        return self.data.names
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns of x."""
+        return self.data.columns
+
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """By column, the texts of its cells in tables, in the order of their numbers."""
+        return self.data.categories
+
+    @property
+    def unseen(self) -> "Task | None":
+        """The task of the clients that never take part; see `FederatedData.with_unseen`."""
+        return None if self.data.unseen is None else self.with_data(self.data.unseen)
+
+    def with_data(self, data: FederatedData) -> "Task":
+        """Returns the task of other examples of the same form, which are not checked again."""
+        task = copy.copy(self)
+        object.__setattr__(task, "data", data)
+        return task
 
     @property
     def score_modes(self) -> dict[str, Mode]:
@@ -337,10 +288,7 @@ class Task(eqx.Module):
         """
         if not self.is_single or count in (None, 1) or self.names is None:
             return self
-        # `dataclasses.replace` would check the model again
-        task = copy.copy(self)
-        object.__setattr__(task, "names", None)
-        return task
+        return self.with_data(dataclasses.replace(self.data, names=None))
 
     def at(self, state: PyTree) -> "Task":
         """Returns the task with another state of the model."""

@@ -47,8 +47,8 @@ from fedax.data.sources.tweets import read_tweets as read_tweets
 from fedax.data.sources.tweets import sent140 as sent140
 from fedax.data.sources.tweets import tweet_vectors as tweet_vectors
 from fedax.data.sources.tweets import words as words
-from fedax.data.stored import stored_clients as stored_clients
-from fedax.data.stored import write_clients as write_clients
+from fedax.data.storage import store as store
+from fedax.data.storage import stored as stored
 from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
 from fedax.data.text import encode as encode
 from fedax.data.text import windows as windows

@@ -36,7 +36,7 @@ CLIENTS = whole(low=1, high=10_000_000)
 SEED = whole(low=0, high=2**32 - 1)  # what every generator in use here takes
 TEST_FRACTION = real(low=0, high=1)
 SPLIT = choice("shuffled", "in_order", "shuffled_rows", "in_order_rows")
-"""See `fedax.data.overlap` for the rule that the first two follow."""
+"""See `fedax.examples.overlap` for the rule that the first two follow."""
 DEALT = {"clients": CLIENTS, "seed": SEED, "test_fraction": TEST_FRACTION, "split": SPLIT}
 """Options of data sets that are dealt out to clients."""
 POOLED = DEALT | {"merged": choice(False, True), "examples": whole(low=0)}

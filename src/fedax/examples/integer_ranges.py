@@ -52,7 +52,7 @@ def check_labels(field: str, splits: Sequence[Mapping[str, Any]], classes: int) 
         DataError: such a label.
     """
     for split in splits:
-        if not _is_in_memory(split["y"]):
+        if not is_in_memory(split["y"]):
             continue
         wrong_label = find_wrong_label(np.asarray(split["y"]), classes)
         if wrong_label is not None:
@@ -60,7 +60,8 @@ def check_labels(field: str, splits: Sequence[Mapping[str, Any]], classes: int) 
             raise DataError.found(field, f"the label {wrong_label}", allowed, LABELS_HINT)
 
 
-def _is_in_memory(array: Any) -> bool:
+def is_in_memory(array: Any) -> bool:
+    """Returns whether an array is on this host, and neither in a file nor being traced."""
     return (
         isinstance(array, np.ndarray | jax.Array)
         and not isinstance(array, np.memmap | Tracer)

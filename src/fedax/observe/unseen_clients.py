@@ -15,7 +15,7 @@ from fedax.observe.base import Observer, View, count_field
 class Unseen(Observer):
     """The global model on clients that never take part, before and after adapting.
 
-    On their test examples; see `tasks.with_unseen`.
+    On their test examples; see `FederatedData.with_unseen`.
 
     - `unseen_<score>`: the mean over these clients, who count alike; those without test examples
       are left out.

@@ -8,9 +8,6 @@ From your loss, model or data:
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
 - `of_source`: a function that makes federated data, as a classification task.
 
-- `with_validation`: a task with examples of each client kept for validation; `with_unseen`: with
-  clients that never take part.
-
 Made or shipped data:
 - `synthetic`: Synthetic(alpha, beta) of the FedProx paper: 60 features, 10 classes.
 - `digits`: the small digits of scikit-learn: 64 features, 10 classes.
@@ -27,7 +24,7 @@ Data from files (`fedax data list` lists the data sets and how to download them)
 - `tinyshakespeare`: the same of a small corpus.
 - `sent140`: sentiment of tweets by user.
 - `client_files`: a file for each client.
-- `stored_clients`: clients in NumPy files that are read as they are needed.
+- `stored`: clients in NumPy files that are read as they are needed.
 - `hub`: a data set of the Hugging Face hub, or from a folder; images or numbers.
 - `libsvm`: binary logistic regression on a LIBSVM text file.
 - `a5a`, `a9a`, `mushrooms`, `w8a`: the same on their file.
@@ -65,9 +62,7 @@ from fedax.tasks.sources import mnist_devices as mnist_devices
 from fedax.tasks.sources import mnist_writers as mnist_writers
 from fedax.tasks.sources import of_source as of_source
 from fedax.tasks.sources import shakespeare as shakespeare
-from fedax.tasks.sources import stored_clients as stored_clients
+from fedax.tasks.sources import stored as stored
 from fedax.tasks.sources import synthetic as synthetic
 from fedax.tasks.sources import tinyshakespeare as tinyshakespeare
-from fedax.tasks.splits import with_unseen as with_unseen
-from fedax.tasks.splits import with_validation as with_validation
 from fedax.tasks.tweets import sent140 as sent140

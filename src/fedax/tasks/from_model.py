@@ -22,7 +22,7 @@ from fedax.examples.integer_ranges import check_labels, find_wrong_label
 from fedax.models import MLP, Augmented, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
 from fedax.models.augment import Augment
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.clients import parts_of_task, read_clients
+from fedax.tasks.clients import read_clients
 from fedax.tasks.own_models.from_loss import starting_point, state_leaf
 from fedax.utils.leaf_names import Which
 from fedax.utils.numbers import python_number
@@ -203,7 +203,6 @@ def from_model(
     test: Any = None,
     validation: Any = None,
     central: Any = None,
-    client: str | None = None,
     scores: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     l2: float | int = 0.0,
     frozen: Which | None = None,
@@ -223,7 +222,7 @@ def from_model(
         loss: `loss(outputs, examples) -> (batch,)`, one number per example. `examples` is a dict of
             arrays with a batch axis; where clients hold one array each, it is `x`.
         data: the clients' examples, as in `from_loss`.
-        test, validation, central, client: as in `from_loss`.
+        test, validation, central: as in `from_loss`.
         inputs: what the model gets: the name of an array, a tuple of names, whose arrays it gets as
             a tuple, or a function of the examples.
         scores: further per-example functions of outputs and examples, by name. A classifier has
@@ -255,22 +254,17 @@ def from_model(
         hint = "Adapt modules by fedax.models.linen, nnx, equinox, haiku or torch."
         allowed = "a model with init(key) and apply(params, state, x, key)"
         raise InvalidInput.of("model", model, allowed, hint)
-    clients = read_clients(data, test, client, validation)
-    if central is not None:
-        clients = clients._replace(central=central)
-    arguments = parts_of_task(
-        clients, bool(clients.train) and not isinstance(clients.train[0], Mapping)
-    )
+    data, _ = read_clients(data, name, test=test, validation=validation, central=central)
 
     def of_outputs(function: Callable[[Any, Any], Any]) -> OfOutputs:
         return OfOutputs(model, function, inputs)
 
     functions = {score: of_outputs(function) for score, function in (scores or {}).items()}
     try:
-        shape = of_outputs(loss).shape(arguments["train"].arrays)
+        shape = of_outputs(loss).shape(data.train.arrays)
     except Exception:  # the probe of the loss says why
         shape = ()
-    is_classifier = loss is cross_entropy or _labels_are_columns(arguments, shape)
+    is_classifier = loss is cross_entropy or _labels_are_columns(data, shape)
     if is_classifier:
         functions.setdefault("accuracy", of_outputs(accuracy))
     if predict is None and (is_classifier or shape[:1] == (3,)):
@@ -285,10 +279,10 @@ def from_model(
     return Task(
         start=start,
         loss=of_outputs(loss),
-        **arguments,
+        data=data,
         scores=functions,
         l2=python_number(l2),
-        name=name or clients.name or "task",
+        name=name or data.name,
         frozen=untrained,
         state=None if state is None else jax.tree.map(state_leaf, state),
         state_policy=state_policy,
@@ -298,10 +292,9 @@ def from_model(
     )
 
 
-def _labels_are_columns(parts: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
+def _labels_are_columns(data: FederatedData, shape: tuple[int, ...]) -> bool:
     """Returns whether all labels y are numbers of columns of outputs of a shape."""
-    splits = [parts[name].arrays for name in ("train", "test", "validation") if parts.get(name)]
-    labels = [arrays.get("y") for arrays in (*splits, parts.get("central") or splits[0])]
+    labels = [arrays.get("y") for arrays in data.arrays_by_part.values()]
     return (
         len(shape) == 2
         and shape[1] > 1
@@ -335,7 +328,7 @@ def classification(
 
     >>> from fedax.data import FederatedData
     >>> from fedax.models import Softmax
-    >>> data = FederatedData(
+    >>> data = FederatedData.from_arrays(
     ...     [{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2
     ... )
     >>> classification(data, Softmax(1, 2)).train.clients
@@ -359,11 +352,7 @@ def classification(
 def _check_vocabulary(task: Task, model: Any) -> None:
     """Refuses tokens that are none of a model's vocabulary."""
     size = getattr(model, "vocabulary", None)
-    parts = {name: getattr(task, name) for name in ("train", "test", "validation")}
-    arrays = {name: part.arrays for name, part in parts.items() if part is not None}
-    if task.central is not None:
-        arrays["central"] = task.central
-    for split, examples in arrays.items() if size is not None else ():
+    for split, examples in task.data.arrays_by_part.items() if size is not None else ():
         x = np.asarray(examples["x"])
         is_token = x.dtype.kind in "iu"
         if x.size and not (is_token and x.min() >= 0 and x.max() < size):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fedax.core import InvalidInput
+from fedax.core import InvalidInput, Ragged
 from fedax.core.hyper import Hyper
 from fedax.data import FederatedData
 from fedax.data.limits import check, choice, whole
@@ -105,7 +105,7 @@ def preprocess(
             {**client, "x": _crop_and_flip(client["x"], image_format.shape, crop, flip, rng)}
             for client in data.train
         ]
-        data = dataclasses.replace(data, train=train)
+        data = dataclasses.replace(data, train=Ragged.of(train, where="train"))
     # what is left to be drawn in every step
     per_step = (0, False) if frozen else (crop, flip)
     if per_step == (0, False) and normalize == "none":

@@ -16,7 +16,6 @@ from fedax.data import FederatedData
 from fedax.data.limits import real
 from fedax.examples.integer_ranges import check_labels
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.clients import parts_of_task
 from fedax.tasks.sources import like_source
 from fedax.utils.numbers import python_number, with_python_numbers
 
@@ -120,7 +119,7 @@ def logistic(
         InvalidInput: data with other than two classes or other than one axis of features, or a bad
             l2.
 
-    >>> federated = FederatedData(
+    >>> federated = FederatedData.from_arrays(
     ...     [{"x": [[0.0], [1.0]], "y": [0, 1]}, {"x": [[2.0]], "y": [1]}], classes=2
     ... )
     >>> logistic(federated).l2 == 1 / 3
@@ -143,7 +142,7 @@ def logistic(
     return Task(
         start=Zeros(shape[0]),
         loss=LogisticLoss(),
-        **parts_of_task(federated),
+        data=federated,
         scores={"accuracy": LogisticAccuracy()},
         l2=1 / int(federated.sizes.sum()) if l2 is None else python_number(l2),
         name=federated.name if name is None else name,

@@ -262,6 +262,5 @@ def _with_adapters(task: Task, trained: Adapted, frozen: Adapted) -> Task:
         scores={name: OnMerged(score) for name, score in task.scores.items()},
         predictor=None if task.predictor is None else OnMerged(task.predictor),
         frozen=frozen,
-        unseen=None if task.unseen is None else _with_adapters(task.unseen, trained, frozen),
         name=f"{task.name}, LoRA",
     )

@@ -25,7 +25,7 @@ SOURCES = (
     "mnist_devices",
     "mnist_writers",
     "shakespeare",
-    "stored_clients",
+    "stored",
     "synthetic",
     "tinyshakespeare",
 )
@@ -82,8 +82,9 @@ def make_task(name: str, **options: Any) -> Task:
     """Makes a task by name, as experiment files and the command line do.
 
     Every task has the options `validation` and `unseen`, shares in [0, 1) of each client's
-    training examples and of the clients (see `with_validation` and `with_unseen`; their seed is
-    the task's), and `params`, a file with the model to start from (see `fedax.load_params`).
+    training examples and of the clients (see `with_validation` and `with_unseen` of
+    `FederatedData`; their seed is the task's), and `params`, a file with the model to start from
+    (see `fedax.load_params`).
 
     >>> make_task("digits", partition="iid", clients=4).train.clients
     4

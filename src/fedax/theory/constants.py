@@ -143,7 +143,7 @@ def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
     state: Any = getattr(task.loss, "smoothness", None)
     if state is None:
         return None
-    bounds = [state(task.train.client(k)) for k in range(task.train.clients)]
+    bounds = [state(task.train[k]) for k in range(task.train.clients)]
     return (
         None
         if any(value is None for value in bounds)

@@ -54,7 +54,7 @@ STATEFUL = {
 
 def stateful(name, rank):
     plain = task(rank)
-    kept = [plain.train.client(k) for k in range(plain.train.clients)]
+    kept = [plain.train[k] for k in range(plain.train.clients)]
     more = {"state": {"mean": np.zeros(3)}, "state_policy": STATEFUL[name]}
     return fedax.tasks.from_loss(centred, {"b": 0.0, "w": np.full(3, 0.1)}, kept, test=kept, **more)
 

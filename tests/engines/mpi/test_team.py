@@ -17,6 +17,7 @@ import fedax
 from fedax.core import InvalidInput, RankFailed, WriteFailed
 from fedax.core.task import Ragged
 from marks import quick, slow
+from parts import with_parts
 
 SIZES = (7, 12, 9, 4)
 
@@ -310,6 +311,4 @@ def test_values_that_cannot_be_compared_are_said(recwarn):
 
 def two():
     whole = task()
-    return dataclasses.replace(
-        whole, train=Ragged.of([whole.train.client(k) for k in (0, 1)]), test=None
-    )
+    return with_parts(whole, train=Ragged.of(whole.train[:2]), test=None)

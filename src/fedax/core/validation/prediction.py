@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 
 from fedax.errors import DataError, InvalidInput, UnknownName
 from fedax.examples.arrays import as_array
-from fedax.examples.container import conformed, rows_of
 from fedax.examples.integer_ranges import check_inputs
+from fedax.examples.ragged import conformed, rows_of
 
 PIECE = 2048
 """Examples that pass through the model at once."""

@@ -18,8 +18,8 @@ from fedax.data.federated import MOST_CLASSES, FederatedData, Labelled
 from fedax.data.folder import MissingFile, import_extra, read_npz, read_whole, reading
 from fedax.data.formats.columns import Columns, check_label, normalize
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked
-from fedax.data.overlap import draw_rows
 from fedax.examples.client_names import ClientNames, grouped_by_name, natural
+from fedax.examples.overlap import draw_rows
 
 CLASSES = "client_files(classes=...)"
 
@@ -81,11 +81,11 @@ def client_files(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for client in ("anna", "berta"):
     ...         _ = (Path(folder) / f"{client}.csv").write_text(
-    ...             "height,weight,y\n1.5,60,0\n1.8,80,1\n"
+    ...             "height,weight,y\n1.5,60,0\n1.75,80,1\n"
     ...         )
     ...     data = client_files(folder)
     >>> data.clients, data.classes, data.train[0]["x"].tolist()
-    (2, 2, [[1.5, 60.0], [1.8, 80.0]])
+    (2, 2, [[1.5, 60.0], [1.75, 80.0]])
     """
     dropped = _check_drop_names(drop, label)
     words = _check_categories(labels, categories, label)
@@ -155,16 +155,15 @@ def client_files(
             "0 beside a folder of test parts",
             hint,
         )
-    data = FederatedData(
+    data = FederatedData.from_arrays(
         list(train.values()),
-        classes or count_classes(label_arrays, words.get(label, ()), CLASSES),
-        test,
+        classes=classes or count_classes(label_arrays, words.get(label, ()), CLASSES),
+        test=test,
         name=name or folder.name,
         validation=validation,
         names=ClientNames(train),
-        columns=schema.names,
-        categories=schema.categories,
     )
+    data = _with_columns(data, schema)
     return _hold_out_tests(data, list(train.values()), test_fraction, seed, split)
 
 
@@ -202,14 +201,13 @@ def _from_table(
     rows = [np.flatnonzero(owner == k) for k in range(len(names))]
     train = [{key: values[client_rows] for key, values in examples.items()} for client_rows in rows]
     texts = schema.words.get(schema.label, ())
-    data = FederatedData(
+    data = FederatedData.from_arrays(
         train,
-        classes or count_classes([examples["y"]], texts, CLASSES),
+        classes=classes or count_classes([examples["y"]], texts, CLASSES),
         name=name or path.stem,
         names=ClientNames(names),
-        columns=schema.names,
-        categories=schema.categories,
     )
+    data = _with_columns(data, schema)
     return _hold_out_tests(data, train, *split_arguments)
 
 
@@ -221,6 +219,12 @@ def split_ending(path: Path) -> tuple[str, str]:
     """
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     return name.stem, name.suffix.lower()
+
+
+def _with_columns(data: FederatedData, schema: Columns) -> FederatedData:
+    categories = {column: tuple(texts) for column, texts in (schema.categories or {}).items()}
+    columns = None if schema.names is None else tuple(schema.names)
+    return dataclasses.replace(data, columns=columns, categories=categories)
 
 
 def _hold_out_tests(
@@ -246,7 +250,14 @@ def _hold_out_tests(
         [{key: values[rows] for key, values in arrays.items()} for rows in rows_by_client]
         for rows_by_client in splits
     )
-    return dataclasses.replace(data, train=train, test=test)
+    return dataclasses.replace(
+        FederatedData.from_arrays(
+            train, test=test, classes=data.classes, name=data.name, names=data.names
+        ),
+        validation=data.validation,
+        columns=data.columns,
+        categories=data.categories,
+    )
 
 
 def _check_categories(labels: Any, categories: Any, label: str) -> dict[str, list[str]]:

@@ -1,6 +1,5 @@
 """Data sets of the Hugging Face hub."""
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,11 +89,10 @@ def hub(
         "names": names,
     }
     data = FederatedData.partitioned(x, y, client_rows, name=f"{dataset}, {partition}", **arguments)
-    return dataclasses.replace(
-        data,
-        central=None
-        if test_table is None
-        else {"x": _read_inputs(test_table, features, flat), "y": labels},
+    if test_table is None:
+        return data
+    return FederatedData.from_arrays(
+        data, central={"x": _read_inputs(test_table, features, flat), "y": labels}
     )
 
 

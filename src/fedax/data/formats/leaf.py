@@ -15,7 +15,6 @@ from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.limits import checked
 from fedax.data.text import LEAF_CHARACTERS, encode
-from fedax.examples.ragged import Stacked
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
 """Inputs and labels of each user as the file has them."""
@@ -141,7 +140,7 @@ def from_users(
     """Makes federated data with a client for each user who has training examples; see `leaf`."""
     training = {user: examples for user, examples in train.items() if examples[1]}
     clients = [convert(x, y, f"user {user!r}") for user, (x, y) in training.items()]
-    data = FederatedData(clients, classes, name=name, names=list(training))
+    data = FederatedData.from_arrays(clients, classes=classes, name=name, names=list(training))
     if test is None:
         return data
     for user, (_, labels) in test.items():
@@ -154,7 +153,7 @@ def from_users(
         convert(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else empty
         for user in training
     ]
-    return dataclasses.replace(data, test=test_clients)
+    return FederatedData.from_arrays(data, test=test_clients)
 
 
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
@@ -254,8 +253,7 @@ def shakespeare(folder: str | Path | None = None) -> FederatedData:
         folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"]
     )
     # windows of 80 characters, one character apart, and the character that follows
-    assert isinstance(data.train, Stacked)
-    return dataclasses.replace(data, train=Stacked(data.train.arrays, data.sizes, gap=81))
+    return dataclasses.replace(data, train=dataclasses.replace(data.train, gap=81))
 
 
 _ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."

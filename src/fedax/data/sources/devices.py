@@ -10,10 +10,10 @@ from jaxtyping import Real
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, choice, real, whole
-from fedax.data.overlap import train_size
 from fedax.data.partition import Partition
 from fedax.data.partition.base import labels_of
 from fedax.data.sources.mnist import read_images
+from fedax.examples.overlap import train_size
 
 CLASSES = 10
 FIRST = 5  # examples of each of its two classes that a device has for certain
@@ -205,7 +205,9 @@ def letter_devices(
         cut = train_size(len(order), test_fraction)
         train.append({"x": x[order[:cut]], "y": labels[order[:cut]]})
         test.append({"x": x[order[cut:]], "y": labels[order[cut:]]})
-    return FederatedData(train, CLASSES, test if test_fraction else None, name="FEMNIST a-j")
+    return FederatedData.from_arrays(
+        train, classes=CLASSES, test=test if test_fraction else None, name="FEMNIST a-j"
+    )
 
 
 def _shuffle(indices: np.ndarray, shuffler: random.Random) -> np.ndarray:

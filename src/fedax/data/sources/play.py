@@ -9,9 +9,9 @@ from fedax.core import DataError
 from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, read_whole, verify
 from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
-from fedax.data.overlap import train_size
 from fedax.data.text import LEAF_CHARACTERS, encode, windows
-from fedax.examples.ragged import Stacked
+from fedax.examples.overlap import train_size
+from fedax.examples.ragged import Ragged
 
 CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 _HOW = (
@@ -151,12 +151,16 @@ def play(
         test.append(ordered[first : max(first, last)])
     all_x, all_y = np.concatenate(x), np.concatenate(y)
 
-    def select(parts: list[np.ndarray]) -> Stacked:
+    def select(parts: list[np.ndarray]) -> Ragged:
         flat = np.concatenate(parts)
-        return Stacked({"x": all_x[flat], "y": all_y[flat]}, [len(rows) for rows in parts], gap=gap)
+        return Ragged.flat(
+            {"x": all_x[flat], "y": all_y[flat]}, [len(rows) for rows in parts], gap=gap
+        )
 
     tests = select(test) if test_fraction else None
-    return FederatedData(select(train), len(characters), tests, name=name, names=names)
+    return FederatedData.from_arrays(
+        select(train), classes=len(characters), test=tests, name=name, names=names
+    )
 
 
 @checked()

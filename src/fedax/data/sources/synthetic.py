@@ -9,7 +9,7 @@ from fedax.core import InvalidInput
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MOST_BYTES
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, choice, real
-from fedax.data.overlap import train_size
+from fedax.examples.overlap import train_size
 
 FEATURES = 60
 CLASSES = 10
@@ -97,7 +97,9 @@ def synthetic(
         train.append({key: values[:cut] for key, values in examples.items()})
         test.append({key: values[cut:] for key, values in examples.items()})
     name = "Synthetic iid" if iid else f"Synthetic({alpha:g}, {beta:g})"
-    return FederatedData(train, CLASSES, test if test_fraction else None, name=name)
+    return FederatedData.from_arrays(
+        train, classes=CLASSES, test=test if test_fraction else None, name=name
+    )
 
 
 def _label_and_shuffle(

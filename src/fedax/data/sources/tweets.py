@@ -15,7 +15,7 @@ from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_file, data_folder, read_whole, reading
 from fedax.data.formats.leaf import Convert, Users, from_users, leaf_folders, read_users
 from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
-from fedax.data.overlap import draw_rows
+from fedax.examples.overlap import draw_rows
 
 
 def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:

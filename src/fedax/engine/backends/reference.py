@@ -50,9 +50,7 @@ class EagerClient(Client):
             stream(root, "client", round, index, occurrence),
         )
         self.index, self.round = index, round
-        self.data = {
-            name: jnp.asarray(values) for name, values in setup.task.train.client(index).items()
-        }
+        self.data = {name: jnp.asarray(values) for name, values in setup.task.train[index].items()}
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
         work = local_work(setup, root, round, index, self.size)
@@ -68,7 +66,7 @@ class EagerClient(Client):
         )
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "EagerMinibatch":
-        data = getattr(self.task, split).client(self.index)
+        data = getattr(self.task, split)[self.index]
         return EagerMinibatch(
             self, {name: jnp.asarray(values[:count]) for name, values in data.items()}, None
         )

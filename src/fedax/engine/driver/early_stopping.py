@@ -87,7 +87,7 @@ class EarlyStopping(_Rule):
 
     Example:
         >>> import fedax
-        >>> task = fedax.tasks.with_validation(fedax.tasks.digits(clients=5), 0.2)
+        >>> task = fedax.tasks.make_task("digits", clients=5, validation=0.2)
         >>> watch = [fedax.observe.ValidationLoss()]
         >>> rule = fedax.EarlyStopping(
         ...     "validation_loss", patience=3, min_change=100.0

@@ -379,7 +379,6 @@ def evaluate_unseen(
 ) -> Float[Array, "others"]:
     """Evaluates a model on held-out clients, see `View.unseen`."""
     task = setup.task.unseen
-    task = None if task is None else task.at(setup.task.state)
     assert task is not None, "a task that holds no clients back"
     schedule = setup.schedule
     # every held-out client adapts for the same number of steps, without stragglers; no probability

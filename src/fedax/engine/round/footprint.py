@@ -18,13 +18,14 @@ from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import as_arrays, bound_to, declared
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
-from fedax.core.task import Ragged, Task
+from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_init, call_round
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.model_state import Sent, shared_state
+from fedax.examples.federated import FederatedData
 from fedax.utils.layout import Layout
 from fedax.utils.random import stream
 
@@ -158,7 +159,7 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
 def _make_small_task(clients: int) -> Task:
     start = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
     # with two classes, which some methods need
-    examples = Ragged.of([{"x": [0.0], "y": [0]}] * clients)
+    examples = FederatedData.from_arrays([{"x": [0.0], "y": [0]}] * clients)
 
     def predict(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
         return jax.nn.softmax(examples["x"][:, None] * params["b"][None])

@@ -15,13 +15,15 @@ from fedax.engine.round.client import CompiledClient, Part, Setup
 
 def single_client_task(task: Task, k: int) -> Task:
     """Returns the task with the examples of client k only."""
-    single = eqx.tree_at(lambda t: t.train, task, Ragged.of([task.train.client(k)]))
-    for split in ("validation", "test"):
-        data: Ragged | None = getattr(task, split)
-        if data is not None:
-            client_data = Ragged.of([data.client(k)], where=split, allow_empty=True)
-            single = eqx.tree_at(lambda t, s=split: getattr(t, s), single, client_data)
-    return single
+    parts = {
+        name: Ragged.of([part[k]], where=name, allow_empty=name != "train")
+        for name, part in task.data.parts.items()
+    }
+    # a client may have no examples in a part that the others have
+    data = eqx.tree_at(
+        lambda data: [getattr(data, name) for name in parts], task.data, list(parts.values())
+    )
+    return task.with_data(data)
 
 
 def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:

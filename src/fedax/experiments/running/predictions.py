@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
-from fedax.core.task import conformed, rows_of
 from fedax.data.folder import read_npz
 from fedax.data.formats.columns import Columns, normalize
 from fedax.data.formats.files import TABLES, split_ending
+from fedax.examples.ragged import conformed, rows_of
 
 SPLITS = ("train", "validation", "test", "central", "unseen")
 """Examples of a task that predictions can be made of."""

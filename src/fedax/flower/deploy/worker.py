@@ -20,7 +20,7 @@ import numpy as np
 from fedax.core import DataError, FedaxError, InvalidInput, Task
 from fedax.core.task import Ragged
 from fedax.data import FederatedData
-from fedax.data.federated import ColumnOrder, columns_of
+from fedax.data.client_forms import ColumnOrder, columns_of
 from fedax.flower.client.device import Device
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import Assignment
@@ -106,9 +106,7 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             "no validation examples",
             "(training, test, validation), because the experiment's task has validation examples",
         )
-    client_task = eqx.tree_at(
-        lambda t: t.train, task, _check_examples(task, "train", train, f"{path}, training examples")
-    )
+    parts = {"train": _check_examples(task, "train", train, f"{path}, training examples")}
     for split, rows in (("test", test), ("validation", validation)):
         like: Ragged | None = getattr(task, split)
         if like is None:
@@ -120,11 +118,13 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
                 )
             continue
         no_rows = {name: values[:0] for name, values in like.arrays.items()}
-        client_split = _check_examples(
+        parts[split] = _check_examples(
             task, split, no_rows if rows is None else rows, f"{path}, {split} examples", True
         )
-        client_task = eqx.tree_at(lambda t, s=split: getattr(t, s), client_task, client_split)
-    return client_task
+    data = eqx.tree_at(
+        lambda data: [getattr(data, split) for split in parts], task.data, list(parts.values())
+    )
+    return task.with_data(data)
 
 
 def _read_splits(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]:
@@ -136,13 +136,9 @@ def _read_splits(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]
     if data.clients != 1:
         raise DataError.found(where, f"data of {data.clients} clients", "data of one client")
     client_texts, task_texts = data.categories, task.categories
-    if (
-        client_texts is not None
-        and task_texts is not None
-        and _as_lists(client_texts) != _as_lists(task_texts)
-    ):
-        allowed = f"{_as_lists(task_texts)}, as in the experiment's task"
-        raise DataError.of(f"{where}, categories", _as_lists(client_texts), allowed)
+    if client_texts and task_texts and client_texts != task_texts:
+        allowed = f"{task_texts}, as in the experiment's task"
+        raise DataError.of(f"{where}, categories", client_texts, allowed)
     splits = (data.train, data.test, data.validation)
     arrays = [None if split is None else dict(split[0]) for split in splits]
     if data.columns is not None:
@@ -202,13 +198,6 @@ def _check_columns(
     if expected is not None and set(columns) != set(expected):
         allowed = f"{list(expected)} in any order, as in the experiment's task"
         raise DataError.of(where, list(columns), allowed)
-
-
-def _as_lists(value: Any) -> Any:
-    """Returns lists in place of other sequences, so that they compare by their elements."""
-    if isinstance(value, Mapping):
-        return {key: list(texts) for key, texts in value.items()}
-    return list(value)
 
 
 def _check_examples(

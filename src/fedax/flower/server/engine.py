@@ -296,11 +296,11 @@ class FlowerProgram(PythonProgram):
 def _without_examples(task: Task, sizes: Any) -> Task:
     """Returns the task with the sizes of all clients."""
     client_sizes = [sizes[k] for k in sorted(sizes)]
-    task = eqx.tree_at(
-        lambda t: t.train, task, sizes_only(task.train, [client.train for client in client_sizes])
+    train = sizes_only(task.train, [client.train for client in client_sizes])
+    test = None
+    if task.test is not None and all(client.test >= 0 for client in client_sizes):
+        test = sizes_only(task.test, [client.test for client in client_sizes])
+    data = eqx.tree_at(
+        lambda data: (data.train, data.test), task.data, (train, test), is_leaf=lambda x: x is None
     )
-    if task.test is None or any(client.test < 0 for client in client_sizes):
-        return eqx.tree_at(lambda t: t.test, task, None, is_leaf=lambda node: node is None)
-    return eqx.tree_at(
-        lambda t: t.test, task, sizes_only(task.test, [client.test for client in client_sizes])
-    )
+    return task.with_data(data)

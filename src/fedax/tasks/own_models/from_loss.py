@@ -11,12 +11,12 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import PyTree
 
-from fedax.core import DataError, InvalidInput, Layout, Task
+from fedax.core import InvalidInput, Layout, Task
 from fedax.core.bound_model import Policy
 from fedax.core.directions import Mode
 from fedax.core.task import Given
 from fedax.examples.arrays import as_array, check_range
-from fedax.tasks.clients import parts_of_task, read_clients
+from fedax.tasks.clients import read_clients
 from fedax.tasks.own_models.signature import choose_leaves, read_signature
 from fedax.utils.layout import accumulator
 from fedax.utils.leaf_names import Which, is_in_module, names_of
@@ -29,7 +29,6 @@ def from_loss(
     clients: Any,
     *,
     test: Any = None,
-    client: str | None = None,
     scores: Mapping[str, Callable[..., Any]] | None = None,
     central: Any = None,
     frozen: Which | None = None,
@@ -59,11 +58,8 @@ def from_loss(
             activation functions, are split off and put back. Of Equinox modules, alone or within
             the pytree, only real arrays are trained.
         clients: a list (or generator) with the array, or the dict of arrays, of each client; a
-            mapping of names to those; `FederatedData`; a folder with a file for each client; with
-            `client`, a pandas frame, a data set of the `datasets` library or a dict of arrays.
-            Every array has one row per example.
+            mapping of names to those; or `FederatedData`. Every array has one row per example.
         test: the same for test examples; a client may have none.
-        client: the column of a table that says which client a row belongs to.
         scores: further per-example functions of the same signature as `loss`, by name.
         central: a central test set in the form of one client.
         frozen: leaves that are not trained, by name or predicate: neither sent nor counted nor
@@ -107,16 +103,8 @@ def from_loss(
         raise InvalidInput.of(
             "from_loss(scores=...)", "loss", "other names of scores: the loss has this one"
         )
-    data = read_clients(clients, test, client, validation)
-    for split, split_clients in (("test", data.test), ("validation", data.validation)):
-        if split_clients is not None and not any(map(_count_examples, split_clients)):
-            allowed = f"at least 1 example in all, or {split}=None"
-            raise DataError.found(f"from_loss({split}=...)", "clients without any example", allowed)
-    # each client is one array, without a name
-    plain = bool(data.train) and not isinstance(data.train[0], Mapping)
-    data_arguments = parts_of_task(
-        data if central is None else data._replace(central=central), plain
-    )
+    # plain: each client is one array, without a name
+    data, plain = read_clients(clients, name, test=test, validation=validation, central=central)
     functions = {
         key: _adapt(function, plain, key)
         for key, function in {"loss": loss, **(scores or {})}.items()
@@ -135,22 +123,16 @@ def from_loss(
     return Task(
         start=start,
         loss=functions.pop("loss"),
-        **data_arguments,
+        data=data,
         scores=functions,
         l2=python_number(l2),
-        name=name or data.name or "task",
+        name=name or data.name,
         frozen=untrained,
         state=None if state is None else jax.tree.map(state_leaf, state),
         state_policy=state_policy,
         modes=dict(modes or {}),
         predictor=None if predictions is None else dataclasses.replace(predictions, types=types),
     )
-
-
-def _count_examples(client: Any) -> int:
-    """Counts the examples of a client, in whatever form."""
-    first = next(iter(client.values()), ()) if isinstance(client, Mapping) else client
-    return len(first) if np.ndim(first) else 1
 
 
 Types: TypeAlias = tuple[str | None, ...] | None

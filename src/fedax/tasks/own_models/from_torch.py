@@ -4,14 +4,13 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
 from fedax.models import Model
-from fedax.tasks.clients import parts_of_task, read_clients
+from fedax.tasks.clients import read_clients
 from fedax.tasks.from_model import from_model, select_inputs
 from fedax.tasks.lora import Adapted
 from fedax.tasks.own_models.torch_modules.comparison import refuse_unequal
@@ -41,7 +40,6 @@ def from_torch(
     test: Any = None,
     validation: Any = None,
     central: Any = None,
-    client: str | None = None,
     **options: Any,
 ) -> Task:
     """Makes a task of a PyTorch module; needs PyTorch (`pip install torch`).
@@ -65,7 +63,7 @@ def from_torch(
             Face with a transform, whose items are pairs (x, y) or dicts. They are read once, with
             their transforms.
         inputs, options: as in `fedax.from_model`.
-        test, validation, central, client: as in `from_loss`.
+        test, validation, central: as in `from_loss`.
 
     Returns:
         A task whose parameters are a dict of arrays by their names in `module.state_dict()`.
@@ -89,18 +87,15 @@ def from_torch(
         raise InvalidInput.of("from_torch(module=...)", module, "a torch.nn.Module", hint)
     _refuse_unsupported(torch, module)
     _refuse_torch_loss(torch, loss)
-    data = read_clients(
+    data, _ = read_clients(
         with_arrays(clients, "clients"),
-        with_arrays(test, "test"),
-        client,
-        with_arrays(validation, "validation"),
+        test=with_arrays(test, "test"),
+        validation=with_arrays(validation, "validation"),
+        central=None if central is None else with_arrays([central], "central")[0],
     )
-    if central is not None:
-        data = data._replace(central=with_arrays([central], "central")[0])
-    arrays = parts_of_task(data, not isinstance(data.train[0], Mapping))["train"].arrays
     # from the first example to the last one of the first client
-    rows = np.linspace(0, len(jax.tree.leaves(data.train[0])[0]) - 1, 8).astype(int)
-    examples = {name: jnp.asarray(values[rows]) for name, values in arrays.items()}
+    rows = np.linspace(0, int(data.sizes[0]) - 1, 8).astype(int)
+    examples = {name: jnp.asarray(values[rows]) for name, values in data.train[0].items()}
     x = select_inputs(examples, inputs)
     model = _make_model(module, tuple(map(np.asarray, x if isinstance(x, tuple) else (x,))))
     return from_model(model, loss, data, inputs=inputs, **options)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 
 from fedax.core.task import Ragged, Task
 from fedax.engine.backends.simulation.host_callback import HandleRegistry, map_lanes
+from fedax.examples.federated import FederatedData
 from fedax.examples.memmap import RowReader
 from fedax.utils.random import Index
 
@@ -121,17 +122,14 @@ class HostDataset:
 
     def __init__(self, task: Task) -> None:
         self._sets: list[HostExamples] = []
-        self.task = self._move_task(task)
+        self.task = task.with_data(self._move_data(task.data))
 
-    def _move_task(self, task: Task) -> Task:
-        sets = {name: getattr(task, name) for name in ("train", "test", "validation")}
-        host_data = {name: self._put(data) for name, data in sets.items() if data is not None}
-        held_out = {} if task.unseen is None else {"unseen": self._move_task(task.unseen)}
-        replacements = host_data | held_out
+    def _move_data(self, data: FederatedData) -> FederatedData:
+        moved: dict[str, Any] = {name: self._put(part) for name, part in data.parts.items()}
+        if data.unseen is not None:
+            moved["unseen"] = self._move_data(data.unseen)
         return eqx.tree_at(
-            lambda task: [getattr(task, name) for name in replacements],
-            task,
-            list(replacements.values()),
+            lambda data: [getattr(data, name) for name in moved], data, list(moved.values())
         )
 
     def _put(self, data: Ragged) -> HostRagged:
@@ -141,12 +139,10 @@ class HostDataset:
 
 def is_in_files(task: Task) -> bool:
     """Returns whether any of the clients' examples are in memory-mapped files."""
-    sets = (task.train, task.test, task.validation)
     has_memmap = any(
         isinstance(values, np.memmap)
-        for data in sets
-        if data is not None
-        for values in data.arrays.values()
+        for part in task.data.parts.values()
+        for values in part.arrays.values()
     )
     return has_memmap or (task.unseen is not None and is_in_files(task.unseen))
 

@@ -14,7 +14,7 @@ clients shares no example with what is trained on.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,14 +22,30 @@ from jaxtyping import Int
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from fedax.core import DataError
+from fedax.errors import DataError, UnknownName
 from fedax.examples.memmap import blocks
 from fedax.utils.shares import whole_part
 
+SPLITS = ("shuffled", "in_order", "shuffled_rows", "in_order_rows")
+"""Ways to choose the examples that are put aside."""
 FEW = 16
 """An example that more clients have says nothing about which of them are alike."""
 Divided: TypeAlias = list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]
 """For each client the rows that are trained on and those put aside."""
+
+
+def check_share(field: str, share: float, split: str = "shuffled") -> None:
+    """Refuses a share outside [0, 1), or an unknown split.
+
+    Args:
+        field: the argument with the share, for messages.
+        share: of what is put aside.
+        split: one of `SPLITS`.
+    """
+    if not 0 <= share < 1:
+        raise DataError.of(field, share, "numbers in [0, 1)")
+    if split not in SPLITS:
+        raise UnknownName.among("split", split, SPLITS)
 
 
 def number_copies(
@@ -46,15 +62,15 @@ def number_copies(
     >>> bool(a == c), bool(a == b)
     (True, False)
     """
-    converted = {name: np.asarray(values) for name, values in arrays.items()}
     if together is None:
-        digests = np.concatenate([_row_digests(values) for values in converted.values()], axis=1)
-        rows = np.ascontiguousarray(digests).view(f"V{digests.shape[1]}")[:, 0]
-        return np.unique(rows, return_inverse=True)[1]
-    if together not in converted or converted[together].ndim != 1:
-        allowed = f"None, or an array of one number per example among {sorted(converted)}"
+        rows = zip(*map(_row_bytes, arrays.values()), strict=True)
+        # eight bytes for each row, equal for equal rows
+        digests = [hashlib.blake2b(b"".join(row), digest_size=8).digest() for row in rows]
+        return np.unique(digests, return_inverse=True)[1]
+    if together not in arrays or np.ndim(arrays[together]) != 1:
+        allowed = f"None, or an array of one number per example among {sorted(arrays)}"
         raise DataError.of("together", together, allowed)
-    return np.unique(converted[together], return_inverse=True)[1]
+    return np.unique(arrays[together], return_inverse=True)[1]
 
 
 def are_repeated(copies: Int[np.ndarray, "examples"]) -> bool:
@@ -79,7 +95,7 @@ def split_rows(
         orders: for each client its rows, in the order in which they are drawn: the last ones are
             put aside.
         counts: for each client how many rows are trained on, at least 1.
-        split: see `fedax.data.limits.SPLIT`.
+        split: one of `SPLITS`.
         together: see `number_copies`.
         share: that is put aside, for messages.
         field: the argument with the share, for messages.
@@ -127,7 +143,7 @@ def draw_rows(
         share: to be put aside, in [0, 1); a client of n examples keeps the whole part of (1 -
             share) n, but at least one.
         seed: of the draw, which is each client's own.
-        split: see `fedax.data.limits.SPLIT`.
+        split: one of `SPLITS`.
         together: see `number_copies`.
         field: the argument with the share, for messages.
         gap: see `split_rows`.
@@ -210,15 +226,13 @@ def train_size(examples: int, test_fraction: float | int) -> int:
     return max(1, whole_part(1 - test_fraction, examples))
 
 
-def _row_digests(values: np.ndarray) -> np.ndarray:
-    """Computes eight bytes for each row, equal for equal rows, shape (rows, 8)."""
-    digests = []
-    for block in blocks(values):
+def _row_bytes(values: Any) -> Iterator[bytes]:
+    """Yields the bytes of each row, equal for equal rows."""
+    for block in blocks(np.asanyarray(values)):
         # zeros of either sign are equal
         numbers = block + block.dtype.type(0) if block.dtype.kind == "f" else block
-        rows = np.ascontiguousarray(numbers).reshape(len(block), -1).view(np.uint8)
-        digests += [hashlib.blake2b(row.data, digest_size=8).digest() for row in rows]
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(values), 8)
+        for row in numbers:
+            yield row.tobytes()
 
 
 def _divide_windows(
