@@ -65,7 +65,6 @@ solver = {learning_rate = 0.05}
 [[algorithm]]
 name = "ditto"
 """,
-        "new.csv": ",".join(f"x{i}" for i in range(64)) + "\n" + ",".join(["0.5"] * 64) + "\n",
     },
 }
 """Files of a reader, by page."""

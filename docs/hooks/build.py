@@ -36,7 +36,7 @@ NAMED = {
     "flower": "Deploying with Flower",
     "privacy": "Differential privacy",
     "models": "Predict and export",
-    "libraries": "Flax, Haiku, Equinox, PyTorch, pandas, the hub",
+    "libraries": "Flax, Haiku, Equinox, PyTorch, pandas",
 }
 """Pages with a title in the navigation that differs from their heading."""
 

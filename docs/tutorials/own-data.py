@@ -64,27 +64,87 @@ data = FederatedData.partitioned(x, y, skewed, classes=3, test_fraction=0.2)
 data.sizes, data.test_sizes
 
 # %% [markdown]
-# ## Files
+# ## Tables
 #
-# `client_files` reads a folder with one CSV, NumPy or Parquet file for each client. It also reads one
-# table of all clients, from a file or a pandas frame:
-# `client_files("all.csv", client="hospital", label="diagnosis", labels=["healthy", "ill"], test_fraction=0.2)`.
+# `from_table` reads a pandas frame, a CSV or Parquet file, or a table of Hugging Face's `datasets`.
+# Name the column of the labels, `y`, and the column that says whose a row is, `client`. All other
+# columns are features.
+
+# %%
+import pandas as pd
+
+from fedax.data import from_table
+
+n = 200
+frame = pd.DataFrame(
+    {
+        "ward": rng.choice(["east", "north", "west"], n),
+        "age": rng.normal(60, 12, n).round(),
+        "sex": rng.choice(["f", "m"], n),
+    }
+)
+risk = (frame["age"] - 60) / 12 + (frame["sex"] == "m")
+frame["outcome"] = np.where(risk + rng.normal(size=n) > 0.5, "relapse", "well")
+
+data = from_table(frame, client="ward", y="outcome", test_fraction=0.2)
+data
+
+# %% [markdown]
+# The data have one `encoding` for all clients. Columns of numbers are standardized by their mean and
+# standard deviation over all clients' training rows. Columns of text are categories, one feature of 0
+# or 1 each. `classes=["well", "relapse"]` would set the order of the labels, `standardize=False`
+# would leave numbers as they are, and `missing="drop"` or `missing="mean"` say what is done about
+# missing cells, which are refused otherwise.
+
+# %%
+data.encoding
+
+# %% [markdown]
+# A run with privacy takes only means and deviations that you give, because measured ones tell about
+# all rows: `standardize=({"age": 60}, {"age": 12})`.
 #
-# `fedax data list` on the command line lists the data sets that fedax knows by name, where it looks
-# for them, and how to download them. `digits` and `synthetic` need no download.
+# The trained model predicts for other tables by the names of their columns. Their order does not
+# matter, and they need no labels.
+
+# %%
+task = fedax.tasks.classification(data, fedax.models.Softmax(3, 2))
+history = fedax.run(fedax.FedAvg(), task, rounds=20, solver=fedax.SGD(0.1))
+history.predict(pd.DataFrame({"sex": ["m", "f"], "age": [75, 41]})).round(2)
+
+# %% [markdown]
+# A folder has a file for each client, which is named as the client. A list of paths or a mapping from
+# names to frames does the same. A table without a column of clients is dealt out by a `partition`.
 
 # %%
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 with TemporaryDirectory() as folder:
-    for k in range(3):
-        table = np.column_stack([rng.normal(size=(20, 2)), rng.integers(0, 2, size=20)])
-        np.savetxt(
-            Path(folder) / f"client-{k}.csv", table, delimiter=",", header="a,b,y", comments=""
-        )
-    task = fedax.tasks.client_files(folder=folder)
-task.train.clients, task.train.sizes
+    for ward, rows in frame.drop(columns="ward").groupby(frame["ward"]):
+        rows.to_csv(Path(folder) / f"{ward}.csv", index=False)
+    by_file = from_table(folder, y="outcome")
+dealt = from_table(frame, y="outcome", drop="ward", partition="dirichlet", clients=4, alpha=1.0)
+by_file.sizes, dealt.sizes
+
+# %% [markdown]
+# Parquet and tables of the `datasets` library are read in the same way:
+# `from_table("all.parquet", client="ward", y="outcome")` and
+# `from_table(datasets.load_from_disk("wards"), client="ward", y="outcome")`. Columns of arrays or
+# images are no columns of a table: make arrays of them, and use `FederatedData.partitioned`.
+#
+# In an experiment file and on the command line, the same options belong to the task `table`:
+#
+# ```toml
+# [task]
+# name = "table"
+# table = "wards.csv"       # or a folder with a file for each client
+# client = "ward"
+# y = "outcome"
+# test_fraction = 0.2
+# ```
+#
+# `fedax predict runs/wards --data new.csv` writes the predictions for another file. `fedax data list`
+# lists the data sets that fedax knows by name, where it looks for them, and how to download them.
 
 # %% [markdown]
 # ## Vary the heterogeneity

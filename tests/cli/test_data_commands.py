@@ -61,7 +61,7 @@ def test_a_description_counts():
 def test_names_and_options_are_answered_with_the_nearest():
     assert "Did you mean 'mushrooms'?" in refused("describe", "mushroom")
     assert "option of data set 'digits': got 'clinets'" in refused("describe", "digits:clinets=3")
-    assert "client_files(folder=...): got nothing" in refused("describe", "client_files")
+    assert "table(table=...): got nothing" in refused("describe", "table")
     assert "clients=...): got 0" in refused("plot", "digits:clients=0")
     assert "Did you mean 'digits'?" in refused("prepare", "digit")
     assert "no file at" in refused("describe", "mnist")
@@ -120,10 +120,7 @@ def test_missing_files_are_fetched_and_kept(server, tmp_path, monkeypatch):
     assert f"toy: fetched and verified in {tmp_path / 'data'}" in result.stdout
     assert "synthetic: nothing to prepare" in result.stdout
     # their files are no data of the data folder
-    for name in ("hub", "client_files"):
-        assert (
-            f"{name}: nothing to prepare: it reads no file of the" in call("prepare", name).stdout
-        )
+    assert "table: nothing to prepare: it reads no file of the" in call("prepare", "table").stdout
     assert (tmp_path / "data" / "libsvm" / "toy").read_text() == (served / "source").read_text()
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["libsvm"]
     (served / "source").unlink()

@@ -23,12 +23,10 @@ seeds = [0, 1, 2, 3, 4]
 observe = ["train_loss", "validation_loss", "test_accuracy", "client_accuracy"]
 
 [task]
-name = "client_files"
-folder = "hospitals.csv"
+name = "table"
+table = "hospitals.csv"
 client = "hospital"
-label = "diagnosis"
-labels = ["healthy", "ill"]
-categories = {sex = ["f", "m"]}
+y = "diagnosis"
 test_fraction = 0.25
 validation = 0.25
 model = "net.py:net"
@@ -148,7 +146,7 @@ def test_the_same_file_on_three_clients_with_tls(here):
         "grid.solver.learning_rate=[0.1, 1.0]",
         # clients are not in the folder of the file
         "--set",
-        f"task.folder={here / 'hospitals.csv'}",
+        f"task.table={here / 'hospitals.csv'}",
     ]
     command(
         here,

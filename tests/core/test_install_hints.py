@@ -9,7 +9,6 @@ import tomllib
 import pytest
 
 import fedax
-from fedax.data.formats import files
 from fedax.errors import install_hint
 from sources import ROOT, own_files
 
@@ -27,16 +26,6 @@ NEEDED = {
     "paper": (
         ["matplotlib.figure", "matplotlib"],
         lambda folder: call("fedax.report.drawing.figures._figure_maker", ["pdf"]),
-    ),
-    "parquet": (
-        ["pyarrow", "pyarrow.parquet"],
-        lambda folder: call(
-            "fedax.data.formats.files._read_parquet", folder / "a.parquet", files.Columns()
-        ),
-    ),
-    "hub": (
-        ["datasets"],
-        lambda folder: call("fedax.data.formats.hub._load", "some/data", "train", {}),
     ),
     "privacy": (
         ["dp_accounting"],

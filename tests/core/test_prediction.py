@@ -8,7 +8,7 @@ import scipy.sparse
 
 import fedax
 from fedax.core import DataError, InvalidInput, UnknownName
-from fedax.data import FederatedData, client_files
+from fedax.data import FederatedData
 from fedax.engine.round import evaluation
 
 RNG = np.random.default_rng(0)
@@ -135,59 +135,6 @@ def test_bytes_are_refused_where_training_had_real_numbers():
         fedax.tasks.from_loss(
             squares, np.zeros(2), clients, test=[{"x": np.ones((1, 2), np.uint8), "y": np.ones(1)}]
         )
-
-
-@pytest.mark.slow
-def test_frames_are_read_by_name_and_category():
-    pd = pytest.importorskip("pandas")
-    rows = [("north", 30 + i, "fm"[i % 2], ("healthy", "ill")[i % 3 == 0]) for i in range(10)]
-    frame = pd.DataFrame(
-        rows + [("east", 50, "m", "ill")] * 3, columns=["hospital", "age", "sex", "diagnosis"]
-    )
-    options = {
-        "label": "diagnosis",
-        "labels": ["healthy", "ill"],
-        "categories": {"sex": ["f", "m"]},
-    }
-    data = client_files(frame, client="hospital", name="hospitals", **options)
-    assert list(data.names) == ["east", "north"]
-    assert data.train[1]["x"][:2].tolist() == [[30.0, 0.0], [31.0, 1.0]]
-    task = fedax.tasks.client_files(folder=frame, client="hospital", **options)
-    history = fedax.run(fedax.FedAvg(), task, rounds=1)
-    shuffled = frame[["sex", "diagnosis", "age", "hospital"]]
-    by_number = history.predict(
-        np.array([[age, "fm".index(sex)] for age, sex in zip(frame["age"], frame["sex"])], float)
-    )
-    np.testing.assert_array_equal(history.predict(shuffled), by_number)
-    with pytest.raises(
-        DataError,
-        match=r"predict\(x\)\['sex'\]: got 'x'; allowed: the texts "
-        r"\['f', 'm'\]",
-    ):
-        history.predict(frame.assign(sex="x"))
-    with pytest.raises(InvalidInput, match=r"client_files\(folder=...\): got a DataFrame.*client="):
-        client_files(frame, **options)
-    with pytest.raises(DataError, match=r"'f' in row 1 of the column 'sex'.*categories=\{'sex'"):
-        client_files(frame, client="hospital", label="diagnosis", labels=["healthy", "ill"])
-
-
-def test_frames_are_read_by_name_alone_and_as_x():
-    """Whatever the order of their columns."""
-    pd = pytest.importorskip("pandas")
-    table = pd.DataFrame({"h": [1.0, 2.0, 4.0], "w": [10.0, 20.0, 50.0], "who": list("aab")})
-    frame = table[["h", "w"]]
-    data = client_files(table.assign(y=[0, 1, 0]), client="who")
-    task = fedax.tasks.classification(data, fedax.models.Softmax(2, 2))
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), leaf.dtype),
-        task.start(jax.random.key(0)),
-    )
-    expected = task.predict(params, frame.to_numpy())
-    for columns in (["h", "w"], ["w", "h"]):
-        np.testing.assert_array_equal(task.predict(params, frame[columns]), expected)
-        np.testing.assert_array_equal(task.predict(params, {"x": frame[columns]}), expected)
-    with pytest.raises(UnknownName, match=r"predict\(x\), column: got 'w'"):
-        task.predict(params, {"x": frame.rename(columns={"w": "width"})})
 
 
 @pytest.mark.usefixtures("as_users_run")

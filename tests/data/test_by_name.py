@@ -159,35 +159,6 @@ def test_names_without_an_order_are_refused(names):
 FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [10.0, 20.0]})
 
 
-@pytest.mark.parametrize("name", ["id", "ID", "row", "Row_ID", "nr", "sample id", "index"])
-@pytest.mark.parametrize("begin", [0, 1, 100])
-def test_columns_that_number_rows_are_no_features(tmp_path, name, begin):
-    for k, client in enumerate(["a", "b"]):
-        table = pd.DataFrame(
-            {name: begin + 3 * k + np.arange(3), "x": [0.1, 0.5, 0.2], "y": [0, 1, 0]}
-        )
-        table.to_csv(tmp_path / f"{client}.csv", index=False)
-    with pytest.raises(InvalidInput, match=rf"the column '{name}'.*or pass drop="):
-        fedax.data.client_files(tmp_path)
-    assert fedax.data.client_files(tmp_path, drop=[name]).columns == ("x",)
-
-
-@pytest.mark.parametrize("values", [[3, 3, 3], [0.5, 1.5, 2.0], [2, 7, 1]])
-def test_columns_called_id_that_number_nothing_are_features(tmp_path, values):
-    pd.DataFrame({"id": values, "y": [0, 1, 0]}).to_csv(tmp_path / "a.csv", index=False)
-    assert fedax.data.client_files(tmp_path).columns == ("id",)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("", "no header in the first line"), ("x, x,y\n1,2,0\n", "the heading 'x' twice")],
-)
-def test_headers_that_say_too_little_are_refused(tmp_path, content, message):
-    (tmp_path / "a.csv").write_text(content)
-    with pytest.raises(InvalidInput, match=message):
-        fedax.data.client_files(tmp_path)
-
-
 @pytest.mark.parametrize("pair", [("a ", " a"), ("caf\u00e9", "cafe\u0301")])
 def test_names_that_look_the_same_are_refused(pair):
     message = "which look the same"

@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(folder):
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-        task = fedax.tasks.client_files(folder)
+        task = fedax.tasks.from_table(folder / "train", test=folder / "test")
         watch = [fedax.observe.ClientAccuracy(), fedax.observe.TrainLoss()]
         return task, fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=2, observe=watch)
 
@@ -89,7 +89,7 @@ def test_predictions_name_the_clients(runs):
 def test_probabilities_are_named_by_the_labels(tmp_path):
     for name in ("east", "north"):
         (tmp_path / f"{name}.csv").write_text("a,y\n0,healthy\n1,ill\n0,healthy\n1,ill\n")
-    task = fedax.tasks.client_files(tmp_path, labels=["healthy", "ill"])
+    task = fedax.tasks.from_table(tmp_path)
     table = predictions_csv(task, task.start(jax.random.key(0)), of_split(task, "train"))
     assert table.splitlines()[0] == "client,y,label,probability_healthy,probability_ill"
 
@@ -97,19 +97,22 @@ def test_probabilities_are_named_by_the_labels(tmp_path):
 def test_predictions_read_columns_by_name(runs, tmp_path):
     task, _ = runs
     (tmp_path / "new.csv").write_text("b,a\n5,1\n6,0\n")
-    assert examples_of(task, tmp_path / "new.csv").arrays["x"].tolist() == [[1, 5], [0, 6]]
+    rows = examples_of(task, tmp_path / "new.csv").arrays["x"]
+    encoding = task.data.encoding
+    expected = encoding.features({"a": [1, 0], "b": [5, 6]}).astype(np.float32)
+    np.testing.assert_array_equal(rows, expected)
     # whatever the case of the ending, and compressed
     (tmp_path / "new.v2.CSV").write_text("b,a\n5,1\n")
     (tmp_path / "new.v2.csv.gz").write_bytes(gzip.compress(b"b,a\n5,1\n"))
     for name in ("new.v2.CSV", "new.v2.csv.gz"):
-        assert examples_of(task, tmp_path / name).arrays["x"].tolist() == [[1, 5]]
+        np.testing.assert_array_equal(examples_of(task, tmp_path / name).arrays["x"], expected[:1])
     (tmp_path / "other.csv").write_text("b,c\n5,1\n")
-    with pytest.raises(
-        DataError, match=r"other.csv: the column 'a' is missing. The file has b, c."
-    ):
+    with pytest.raises(DataError, match=r"the column 'a' is missing. It has b, c."):
         examples_of(task, tmp_path / "other.csv")
     (tmp_path / "more.csv").write_text("b,a,c\n5,1,ill\n")  # such as a label
-    assert examples_of(task, tmp_path / "more.csv").arrays["x"].tolist() == [[1, 5]]
+    np.testing.assert_array_equal(
+        examples_of(task, tmp_path / "more.csv").arrays["x"], expected[:1]
+    )
 
 
 def test_a_broken_client_is_named(folder):
@@ -126,7 +129,7 @@ def test_a_broken_client_is_named(folder):
 
 @pytest.mark.slow
 def test_unseen_clients_keep_their_names(folder):
-    parts = with_unseen(fedax.tasks.client_files(folder), 0.3, seed=2)
+    parts = with_unseen(fedax.tasks.from_table(folder / "train", test=folder / "test"), 0.3, seed=2)
     assert sorted([*parts.names, *parts.unseen.names]) == sorted(NAMES)
     assert len(parts.unseen.names) == 1
     history = fedax.run(fedax.FedAvg(), parts, rounds=1, observe=[fedax.observe.ClientAccuracy()])

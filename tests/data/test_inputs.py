@@ -1,9 +1,6 @@
 """Inputs are taken as they are meant or refused in a sentence: names, ranges, shapes, types of
 numbers."""
 
-import gzip
-import string
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +14,6 @@ from fedax.core import DataError, InvalidInput
 from fedax.data import (
     PARTITIONS,
     FederatedData,
-    client_files,
     store,
     stored,
 )
@@ -86,9 +82,6 @@ def test_numbers_beyond_32_bits_are_refused_in_data_files_and_models(tmp_path):
         classification(
             FederatedData.from_arrays([{"x": x, "y": y}], classes=2), fedax.models.Softmax(1, 2)
         )
-    np.savez(tmp_path / "a.npz", x=x, y=y)
-    with pytest.raises(DataError, match=message):
-        fedax.tasks.client_files(tmp_path)
     with pytest.raises(DataError, match=message):
         store(tmp_path / "stored", [{"x": x, "y": y}], classes=2)
     assert not (tmp_path / "stored").exists()
@@ -341,40 +334,6 @@ def files(folder, **tables):
     return folder
 
 
-@QUICK
-@given(
-    count=st.integers(1, 25),
-    first=st.integers(0, 3),
-    test=st.booleans(),
-    ending=st.sampled_from([".csv", ".csv.gz", ".npz"]),
-)
-def test_files_are_matched_to_clients_by_name(tmp_path_factory, count, first, test, ending):
-    folder = tmp_path_factory.mktemp("clients")
-    (folder / "train").mkdir()
-    (folder / "test").mkdir(exist_ok=test)
-    numbers = range(first, first + count)
-    for place, some in (
-        ("train", numbers),
-        ("test", [n for n in numbers if n % 2 == 0] if test else []),
-    ):
-        for n in some:
-            path = folder / place / f"client{n}{ending}"
-            if ending == ".npz":
-                np.savez(path, x=np.full((2, 1), float(n)), y=[0, 0])
-            else:
-                text = f"h,y\r\n{n},0\r\n{n},0\r\n".encode()
-                path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
-    tested = test and any(n % 2 == 0 for n in numbers)
-    if not tested:
-        (folder / "test").rmdir()
-    data = client_files(folder)
-    assert list(data.names) == [f"client{n}" for n in numbers]
-    for n, train in zip(numbers, data.train, strict=True):
-        assert train["x"].tolist() == [[n], [n]]
-    for n, own in zip(numbers, data.test or (), strict=tested):
-        assert own["x"].tolist() == [[n], [n]] * (n % 2 == 0)
-
-
 def test_names_go_with_clients(tmp_path):
     clients = {
         name: {"x": np.arange(6.0).reshape(3, 2) + i, "y": [0, 1, 0]}
@@ -393,69 +352,6 @@ def test_names_go_with_clients(tmp_path):
         FederatedData.from_arrays(list(clients.values()), classes=2, names=["a", "b", "a", "c"])
     with pytest.raises(DataError, match=r"names: got 1 names; allowed: 4, one for each client"):
         FederatedData.from_arrays(list(clients.values()), classes=2, names=["a"])
-
-
-COLUMN = st.text(string.ascii_letters, min_size=1, max_size=5).filter(
-    lambda name: name.lower() not in ("y", "index", "nan")
-)
-
-
-@QUICK
-@given(
-    columns=st.lists(COLUMN, min_size=1, max_size=3, unique=True),
-    rows=st.integers(2, 5),
-    start=st.integers(0, 5),
-    heading=st.sampled_from(["", "Unnamed: 0", "__index_level_0__", "index"]),
-)
-def test_the_index_of_a_saved_frame_is_no_feature(tmp_path_factory, columns, rows, start, heading):
-    folder = tmp_path_factory.mktemp("clients")
-    rng = np.random.default_rng(start)
-    for client in ("a", "b"):
-        frame = pd.DataFrame(rng.normal(size=(rows, len(columns))), columns=columns)
-        frame["y"] = rng.integers(0, 2, rows)
-        frame.index = range(start, start + rows)
-        frame.to_csv(folder / f"{client}.csv", index_label=heading)
-    with pytest.raises(DataError, match=r"the column .*index=False.*drop=\["):
-        client_files(folder)
-    data = client_files(folder, 2, drop=[heading])
-    assert data.train[0]["x"].shape == (rows, len(columns))
-    frame.to_csv(folder / "a.csv", index=False)
-    frame.to_csv(folder / "b.csv", index=False)
-    np.testing.assert_allclose(client_files(folder, 2).train[1]["x"], frame[columns], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("h,y\n1_000,0\n", r"'1_000' in row 1 of the column 'h'; allowed: numbers, such as 1000"),
-        (
-            "h,y\n1,cat\n2,dog\n",
-            r"'cat' in row 1 of the column 'y'; .*labels=\['cat', 'dog'\], "
-            r"or .*label=",
-        ),
-        (
-            "h,kind,y\n1,cat,0\n",
-            r"'cat' in row 1 of the column 'kind'; "
-            r".*drop=\['kind'\].*label='kind'",
-        ),
-        ("h,y\n1,0\n,1\n", r"'' in row 2 of the column 'h'; .*Fill the cell"),
-        ("h,y\n\uff11,0\n", r"in row 1 of the column 'h'"),
-        ("h,species\n1,0\n", r"allowed: the name 'y' of the labels among them. .*label="),
-    ],
-)
-def test_cells_that_are_no_numbers_are_named(tmp_path, text, message):
-    with pytest.raises(DataError, match=message):
-        client_files(files(tmp_path, a=text))
-
-
-def test_columns_that_are_left_out_may_hold_anything(tmp_path):
-    files(tmp_path, a="id,h,y\nanna,1.5,0\nberta,2.5,1\n")
-    assert client_files(tmp_path, drop="id").train[0]["x"].tolist() == [[1.5], [2.5]]
-    for drop in (["y"], 3, [None]):
-        with pytest.raises(DataError, match=r"client_files\(drop=...\)"):
-            client_files(tmp_path, drop=drop)
-    with pytest.raises(InvalidInput, match="none of the files has a column 'ide'"):
-        client_files(tmp_path, drop=["id", "ide"])
 
 
 @QUICK

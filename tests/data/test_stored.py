@@ -10,6 +10,7 @@ import fedax
 from fedax.core import DataError
 from fedax.data import FederatedData, store, stored
 from fedax.examples.arrays import canonical
+from fedax.examples.encoding import Encoding
 from fedax.examples.memmap import BLOCK, RowReader, blocks
 
 
@@ -157,15 +158,15 @@ def test_tasks_by_name_take_a_folder(tmp_path):
     np.testing.assert_array_equal(own.train[5]["x"], task.train[5]["x"])
 
 
-def test_validation_columns_and_categories_come_back(tmp_path):
+def test_validation_and_the_encoding_come_back(tmp_path):
     plain = FederatedData.from_arrays(
         list(people(3, 2)),
         classes=3,
         validation=list(people(3, 2, seed=1)),
     )
-    plain = dataclasses.replace(plain, columns=("h", "w"), categories={"y": ("a", "b", "c")})
-    data = stored(store(tmp_path / "a", plain))
-    assert (data.columns, data.categories) == (("h", "w"), {"y": ("a", "b", "c")})
+    encoding = Encoding(["h", "w"], {}, {"h": 0.1, "w": 2.0}, y="sick", labels=["a", "b", "c"])
+    data = stored(store(tmp_path / "a", dataclasses.replace(plain, encoding=encoding)))
+    assert data.encoding == encoding
     for mine, own in zip(data.validation, plain.validation, strict=True):
         np.testing.assert_array_equal(mine["x"], canonical(own["x"]))
         np.testing.assert_array_equal(mine["y"], own["y"])

@@ -20,8 +20,8 @@ def write_files(folder, scale=1.0, last=0.0):
     for k in range(3):
         x = np.random.default_rng(k).normal(size=(30, 2))
         x[-1] += last
-        labels = (x[:, 0] > 0).astype(np.int32)
-        np.savez(folder / f"c{k}.npz", x=(x * scale).astype(np.float32), y=labels)
+        rows = np.column_stack([x * scale, x[:, 0] > 0])
+        np.savetxt(folder / f"c{k}.csv", rows, delimiter=",", header="u,v,y", comments="")
     # a session keeps the newest data; another process reads the files
     batches._newest.clear()
 
@@ -33,7 +33,7 @@ def experiment_of(folder, **changes):
         "seeds": [0, 1],
         "seeds_together": False,
         "observe": ["train_loss"],
-        "task": {"name": "client_files", "folder": str(folder)},
+        "task": {"name": "table", "table": str(folder), "standardize": False},
         "algorithm": [{"name": "fedavg"}],
         "solver": {"learning_rate": 0.5},
     }
@@ -74,8 +74,7 @@ def test_runs_of_other_data_are_not_reused(finished, folder, tmp_path):
     taken = import_runs([experiment], [finished.path], True, hashes_of=hashes, say=said.append)
     assert taken == {}
     assert said == [
-        f"2 runs of {finished.path} cannot be reused: made with other examples of task "
-        "'client_files'."
+        f"2 runs of {finished.path} cannot be reused: made with other examples of task 'table'."
     ]
     directory = run_experiments([experiment], tmp_path / "b", "B", Display(), reuse=[finished.path])
     for run, old in zip(directory.records, finished.records, strict=True):
@@ -93,7 +92,7 @@ def test_other_data_are_refused_to_continue_with(finished, folder):
         second.unlink()
         with pytest.raises(
             InvalidInput,
-            match=r"task 'client_files': its examples have changed since runs/0000.npz was made. "
+            match=r"task 'table': its examples have changed since runs/0000.npz was made. "
             "Put the files back as they were, or run in another folder.",
         ):
             resume(finished.path, Display())
@@ -126,7 +125,7 @@ def test_last_bits_of_double_precision_do_not_count():
 
 def test_the_starting_point_counts(tmp_path):
     write_files(tmp_path / "files")
-    task = {"name": "client_files", "folder": str(tmp_path / "files")}
+    task = {"name": "table", "table": str(tmp_path / "files"), "standardize": False}
     model = experiment_of(tmp_path / "files").plan().task
 
     def hashes_with(start):

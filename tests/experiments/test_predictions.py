@@ -28,10 +28,9 @@ name = "study"
 rounds = 3
 observe = ["train_loss"]
 [task]
-name = "client_files"
-folder = "data"
-label = "relapse"
-labels = ["no", "yes"]
+name = "table"
+table = "data"
+y = "relapse"
 [solver]
 learning_rate = 0.5
 [[algorithm]]
@@ -48,7 +47,10 @@ def write_clients_files(folder, columns=("age", "weight"), shift=0.0):
     folder.mkdir(parents=True, exist_ok=True)
     for name, size in (("ann", 12), ("bob", 5)):
         rng = np.random.default_rng(size)
-        values = {"age": rng.normal(size=size) + shift, "weight": rng.normal(size=size)}
+        values = {
+            "age": rng.normal(size=size) + shift * np.arange(size),
+            "weight": rng.normal(size=size),
+        }
         rows = [
             [f"{values[c][i]:.4f}" for c in columns] + [("no", "yes")[int(values["weight"][i] > 0)]]
             for i in range(size)
@@ -98,11 +100,18 @@ def test_the_data_of_the_run_give_its_labels(place):
 
 
 @pytest.mark.parametrize("change", ["order", "values"])
-@pytest.mark.parametrize("source", [("--data", "new.csv"), ("--split", "train")])
-def test_files_that_changed_since_the_run_are_refused(place, change, source):
+def test_a_table_is_read_by_the_encoding_of_the_run(place, change):
+    """Also where the files of its task have changed since; a split of the task is refused then."""
+    expected = call("predict", "run", "--data", "new.csv").stdout
     columns = ("weight", "age") if change == "order" else ("age", "weight")
     write_clients_files(place / "data", columns, shift=float(change == "values"))
-    result = call("predict", "run", *source)
+    assert call("predict", "run", "--data", "new.csv").stdout == expected
+    (place / "other.csv").write_text("weight,more,age\n2,a,0\n-2,b,0\n")
+    rows = rows_of(call("predict", "run", "--data", "other.csv").stdout)
+    assert [row["probability_yes"] for row in rows] == [
+        row["probability_yes"] for row in rows_of(expected)
+    ]
+    result = call("predict", "run", "--split", "train")
     assert (result.exit_code, result.stdout) == (2, "")
     assert re.search(CHANGED, result.stderr), result.stderr
 
@@ -122,25 +131,18 @@ def test_paths_begin_at_the_file_wherever_a_command_is_given(tmp_path, monkeypat
         assert (record.metrics["train_loss"] == losses).all()
     result = call("predict", tmp_path / "run", "--split", "train")
     assert result.exit_code == 0, result.output
-    moved = Experiment.read(tmp_path / "study" / "a.toml", ["task.folder=data"])
-    assert moved.task.options["folder"] == str(tmp_path / "other" / "data")
+    moved = Experiment.read(tmp_path / "study" / "a.toml", ["task.table=data"])
+    assert moved.task.options["table"] == str(tmp_path / "other" / "data")
 
 
-def test_arrays_that_another_machine_computed_are_warned_of(tmp_path):
-    """Their last bits may differ; tables are the same everywhere."""
-    text = STUDY[: STUDY.index("[task]")] + (
-        '[task]\nname = "client_files"\nfolder = "data"\n[[algorithm]]\nname = "fedavg"\n'
-    )
-    (tmp_path / "data").mkdir()
-    text = text.replace('"data"', f'"{tmp_path / "data"}"')
-    for scale in (1.0, 2.0):
-        for k, size in enumerate((4, 7)):
-            x = np.random.default_rng(k).normal(size=(size, 2)).astype(np.float32) * scale
-            np.savez(tmp_path / "data" / f"{k}.npz", x=x, y=(x[:, 0] > 0).astype(int))
-        if scale == 1.0:
-            run_experiment(Experiment.parse(text), tmp_path / "run", Display())
+def test_examples_that_another_machine_computed_are_warned_of(tmp_path):
+    """Their last bits may differ."""
+    text = STUDY.replace('"data"', f'"{tmp_path / "data"}"')
+    write_clients_files(tmp_path / "data")
+    run_experiment(Experiment.parse(text), tmp_path / "run", Display())
+    write_clients_files(tmp_path / "data", shift=1.0)
     np.savez(tmp_path / "new.npz", x=np.ones((2, 2), np.float32))
-    # an archive is read the same whatever the task's examples are
+    # a file is read by the encoding of the run, whatever the task's examples are now
     assert call("predict", tmp_path / "run", "--data", tmp_path / "new.npz").exit_code == 0
     assert call("predict", tmp_path / "run", "--split", "train").exit_code == 2
     versions = tmp_path / "run" / "versions.json"
@@ -189,9 +191,9 @@ OUTPUTS = {
 def test_only_probabilities_are_a_classification(tmp_path, name, rows):
     predict, header, line = OUTPUTS[name]
     task = task_of(predict)
-    (tmp_path / "new.csv").write_text("a,b\n" + "1,2\n" * rows)
+    np.savez(tmp_path / "new.npz", x=np.float32([[1, 2]] * rows).reshape(rows, 2))
     params = jnp.array([1.0, 2.0])
-    text = predictions_csv(task, params, examples_of(task, tmp_path / "new.csv"))
+    text = predictions_csv(task, params, examples_of(task, tmp_path / "new.npz"))
     assert text.splitlines() == [header, *[line] * rows]
 
 
@@ -206,8 +208,7 @@ def test_predictions_of_a_model_that_diverged_have_no_label(tmp_path):
 @pytest.fixture
 def labelled(tmp_path):
     write_clients_files(tmp_path / "data")
-    options = {"label": "relapse", "labels": ["no", "yes"]}
-    return fedax.tasks.make_task("client_files", folder=str(tmp_path / "data"), **options)
+    return fedax.tasks.make_task("table", table=str(tmp_path / "data"), y="relapse")
 
 
 def test_only_known_labels_have_texts(labelled, tmp_path):
@@ -231,8 +232,9 @@ def test_only_known_labels_have_texts(labelled, tmp_path):
 )
 def test_labels_are_read_from_their_column_where_they_can_be(labelled, tmp_path, content, labels):
     (tmp_path / "new.csv").write_text(content)
-    arrays = examples_of(labelled, tmp_path / "new.csv", "relapse").arrays
-    np.testing.assert_array_equal(arrays["x"][0], [2.0, 1.0])
+    arrays = examples_of(labelled, tmp_path / "new.csv").arrays
+    expected = labelled.data.encoding.features({"age": [2], "weight": [1]})
+    np.testing.assert_allclose(arrays["x"][:1], expected, rtol=1e-6)
     assert ("y" in arrays) == (labels is not None)
     if labels is not None:
         assert arrays["y"].tolist() == labels
@@ -242,13 +244,19 @@ def test_labels_are_read_from_their_column_where_they_can_be(labelled, tmp_path,
 def test_a_column_of_no_labels_counts_for_nothing(tmp_path, cell):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("h,y\n1,0\n2,1\n")
-    task = fedax.tasks.make_task("client_files", folder=str(tmp_path / "data"))
+    task = fedax.tasks.make_task("table", table=str(tmp_path / "data"))
     (tmp_path / "new.csv").write_text(f"h,y\n3,{cell}\n")
     assert examples_of(task, tmp_path / "new.csv").arrays.keys() == {"x"}
     (tmp_path / "new.csv").write_text(f"h,y\n{cell},1\n")
     if cell != "0.5":
-        with pytest.raises(DataError, match="in row 1 of the column 'h'"):
+        with pytest.raises(DataError, match="column 'h': got"):
             examples_of(task, tmp_path / "new.csv")
+
+
+def test_a_table_is_refused_where_the_task_knows_no_columns(tmp_path):
+    (tmp_path / "new.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="no encoding"):
+        examples_of(task_of(None), tmp_path / "new.csv")
 
 
 def test_a_client_without_test_examples_has_an_empty_table(tmp_path):
@@ -256,7 +264,9 @@ def test_a_client_without_test_examples_has_an_empty_table(tmp_path):
         (tmp_path / part).mkdir()
         for name in clients:
             (tmp_path / part / f"{name}.csv").write_text("h,y\n1,0\n2,1\n")
-    task = fedax.tasks.make_task("client_files", folder=str(tmp_path))
+    task = fedax.tasks.make_task(
+        "table", table=str(tmp_path / "train"), test=str(tmp_path / "test")
+    )
     params = task.start(jax.random.key(0))
     text = predictions_csv(task, params, of_split(task, "test", 1))
     assert text == "client,y,label,probability_0,probability_1\n"

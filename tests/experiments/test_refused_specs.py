@@ -57,11 +57,10 @@ REFUSED = {
     "spread": (changed("alpha = 1.0", "alpha = 1e300"), r"alpha=.*\[0, 1000000\)"),
     "number for a folder": (changed(SYNTHETIC, 'name = "mnist"\nfolder = 3'), "folder=.*text or "
         "a path"),
-    "list for a folder": (changed(SYNTHETIC, 'name = "client_files"\nfolder = []'), "folder=.*text "
-        "or a path"),
+    "number for a table": (changed(SYNTHETIC, 'name = "table"\ntable = 3'), "table=.*a path, a frame"),
     "long folder": (changed(SYNTHETIC, f'name = "mnist"\nfolder = "{"a" * 5_000}"'), "no file at aaa"),
-    "long folder of clients": (changed(SYNTHETIC, 'name = "client_files"\nfolder = '
-        f'"{"a" * 5_000}"'), "no folder aaa"),
+    "long path of a table": (changed(SYNTHETIC, 'name = "table"\ntable = '
+        f'"{"a" * 5_000}"'), "no file aaa"),
     "word for a width": (changed(SYNTHETIC, 'name = "a9a"\nfeatures = "a"'), "features=.*whole "
         "numbers or None"),
     "word for l2": (changed(SYNTHETIC, 'name = "a9a"\nl2 = "a"'), r"l2=.*numbers in \[0, "

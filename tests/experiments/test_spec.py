@@ -288,12 +288,10 @@ def test_every_task_is_written_out_with_its_options(name):
 
 
 def test_a_task_without_an_option_it_needs_is_refused():
-    experiment = Experiment.of(
-        name="a", task={"name": "client_files"}, algorithm=[{"name": "fedavg"}]
-    )
+    experiment = Experiment.of(name="a", task={"name": "table"}, algorithm=[{"name": "fedavg"}])
     with pytest.raises(
         InvalidInput,
-        match=r"client_files\(folder=...\): got nothing; allowed: "
+        match=r"table\(table=...\): got nothing; allowed: "
         r"a value",
     ):
         experiment.plan()

@@ -17,8 +17,9 @@ TEXT = """
 name = "Flipped"
 rounds = 4
 [task]
-name = "client_files"
-folder = "{folder}"
+name = "table"
+table = "{folder}/train"
+test = "{folder}/test"
 validation = 0.25
 [solver]
 learning_rate = 0.5

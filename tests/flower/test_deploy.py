@@ -174,8 +174,8 @@ REFUSED = {
     "personal": ('keep_models="personal"', r"keep_models: .*own models stay with them"),
     "simulation": ("simulation.chunk=1", r"simulation: got a table \[simulation\]"),
     "folder": (
-        'task={name="client_files",folder="sites"}',
-        r"task.folder: got 'sites'; allowed: an absolute path .* stand-in task",
+        'task={name="table",table="sites"}',
+        r"task.table: got 'sites'; allowed: an absolute path .* stand-in task",
     ),
     "audit": ("audit={}", r"audit: got a table \[audit\]"),
     "momentum": (

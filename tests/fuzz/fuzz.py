@@ -80,7 +80,7 @@ VALUES += [
     '"digits"',
     '"mnist"',
     '"libsvm"',
-    '"client_files"',
+    '"table"',
     '"full"',
     '[1, "all"]',
     '"eager"',
@@ -200,18 +200,13 @@ TABLE = b"height,weight,y\n1.5,60,0\n1.8,80,1\n2.5,70,1\n"
 FORMATS = {
     "idx": ("x", IDX, lambda path: data.read_idx(path)),
     "idx.gz": ("x.gz", gzip.compress(IDX, mtime=0), lambda path: data.read_idx(path)),
-    "npz": (
-        "a.npz",
-        _npz(x=np.ones((4, 3)), y=np.arange(4) % 2),
-        lambda path: tasks.client_files(path.parent),
-    ),
-    "csv": ("a.csv", TABLE, lambda path: tasks.client_files(path.parent)),
+    "csv": ("a.csv", TABLE, lambda path: tasks.from_table(path.parent)),
     "csv.gz": (
         "a.csv.gz",
         gzip.compress(TABLE, mtime=0),
-        lambda path: tasks.client_files(path.parent),
+        lambda path: tasks.from_table(path.parent),
     ),
-    "parquet": ("a.parquet", _parquet(), lambda path: tasks.client_files(path.parent)),
+    "parquet": ("a.parquet", _parquet(), lambda path: tasks.from_table(path.parent)),
     "leaf": (
         "all.json",
         _leaf([[0.5, 1.0], [1.0, 2.0]], [0, 1]),

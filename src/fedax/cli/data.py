@@ -41,12 +41,10 @@ def list_datasets() -> None:
             "fetched by prepare"
             if entry.files
             else "your own"
-            if entry.local or name == "client_files"
+            if entry.local or name == "table"
             else "none"
         )
-        table.add_row(
-            name, str(entry.classes or "any"), "hub" if name == "hub" else files, entry.about
-        )
+        table.add_row(name, str(entry.classes or "any"), files, entry.about)
     console = Console()
     console.print(table)
     console.print(

@@ -39,18 +39,12 @@ def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
     return make_task(experiment.task.name, **experiment.task.options)
 
 
-def label_of(directory: RunDirectory, number: int) -> str:
-    """Returns the column of the labels in the tables that a run's task was made from."""
-    label = _experiment_of(directory, number).task.options.get("label")
-    return label if isinstance(label, str) else "y"
-
-
 def check_examples(directory: RunDirectory, number: int, task: Task) -> None:
     """Refuses a task whose examples are others than those that a run was made with.
 
     Runs of versions that kept no hash of them are passed over. Examples that another machine or
     version computed may differ in their last bits: then there is a warning, unless they were read
-    from tables, which are the same everywhere.
+    from tables without means and deviations of their own, which are the same everywhere.
 
     Args:
         directory: with the run.
@@ -66,7 +60,8 @@ def check_examples(directory: RunDirectory, number: int, task: Task) -> None:
     # a run that was imported says itself with which versions it was made
     run_versions, field = record.versions or directory.versions, f"task {task.name!r}"
     has_same_versions = all(run_versions.get(name) == value for name, value in versions().items())
-    if task.columns is None and (not has_same_versions or jax_differences(record)):
+    is_computed = task.encoding is None or task.encoding.measured
+    if is_computed and (not has_same_versions or jax_differences(record)):
         reason = (
             f"its examples are not to the bit those that runs/{number:04d}.npz was made with, by "
             "other versions or on another machine"

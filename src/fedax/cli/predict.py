@@ -14,7 +14,7 @@ def predict(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Examples: .npz with the task's arrays, or .csv with a column for each feature."
+            help="Examples: .csv or .parquet with the task's columns, or .npz with its arrays."
         ),
     ] = None,
     split: Annotated[
@@ -39,8 +39,9 @@ def predict(
 
     Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
     """
-    from fedax.cli.models import check_examples, label_of, model_kind, select_run, task_of
+    from fedax.cli.models import check_examples, model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
+    from fedax.experiments.results.settings import encoding_of
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
     from fedax.models.storage import place_model, read_weights
@@ -61,8 +62,8 @@ def predict(
         kept_model(folder, run_number, model_kind(best, client)),
         task_of(directory, run_number, trust),
     )
-    # a file without named columns is read the same whatever the task's examples are
-    if data is None or task.columns is not None:
+    # a file is read by the encoding of the run, whatever the task's examples are now
+    if data is None:
         check_examples(directory, run_number, task)
     # the task comes back in the state of the model, such as statistics of its layers
     params, task = (
@@ -73,7 +74,7 @@ def predict(
     examples = (
         of_split(task, split, client)
         if data is None
-        else examples_of(task, data, label_of(directory, run_number))
+        else examples_of(task, data, encoding_of(directory.runs[run_number]))
     )
     table = predictions_csv(task, params, examples)
     if out is None:

@@ -19,6 +19,7 @@ from fedax.core.validation.prediction import Predictor
 from fedax.core.validation.probe import check_per_example, check_rows
 from fedax.errors import InvalidInput, UnknownName, short
 from fedax.examples.client_names import ClientNames
+from fedax.examples.encoding import Encoding
 from fedax.examples.federated import FederatedData as FederatedData
 from fedax.examples.integer_ranges import check_indices
 from fedax.examples.ragged import MOST_EXAMPLES as MOST_EXAMPLES
@@ -158,14 +159,9 @@ class Task(eqx.Module):
         return self.data.names
 
     @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns of x."""
-        return self.data.columns
-
-    @property
-    def categories(self) -> dict[str, tuple[str, ...]]:
-        """By column, the texts of its cells in tables, in the order of their numbers."""
-        return self.data.categories
+    def encoding(self) -> Encoding | None:
+        """Rules by which tables become arrays, None for data that were made of arrays."""
+        return self.data.encoding
 
     @property
     def unseen(self) -> "Task | None":
@@ -244,9 +240,7 @@ class Task(eqx.Module):
         model = getattr(predictor, "model", None)
         size = getattr(model, "vocabulary", None)
         tokens = (getattr(model, "lowest_token", 0), size - 1) if isinstance(size, int) else None
-        return Predictor(
-            self.name, function, like, self.columns, self.categories, self.programs.call, tokens
-        )
+        return Predictor(self.name, function, like, self.encoding, self.programs.call, tokens)
 
     @property
     def programs(self) -> ProgramOwner:

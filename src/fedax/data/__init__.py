@@ -3,8 +3,6 @@
 from fedax.data.federated import FederatedData as FederatedData
 from fedax.data.folder import MissingFile as MissingFile
 from fedax.data.folder import data_folder as data_folder
-from fedax.data.formats.files import client_files as client_files
-from fedax.data.formats.hub import hub as hub
 from fedax.data.formats.idx import read_idx as read_idx
 from fedax.data.formats.leaf import characters as characters
 from fedax.data.formats.leaf import femnist as femnist
@@ -49,6 +47,7 @@ from fedax.data.sources.tweets import tweet_vectors as tweet_vectors
 from fedax.data.sources.tweets import words as words
 from fedax.data.storage import store as store
 from fedax.data.storage import stored as stored
+from fedax.data.tables import from_table as from_table
 from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
 from fedax.data.text import encode as encode
 from fedax.data.text import windows as windows

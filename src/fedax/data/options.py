@@ -30,10 +30,10 @@ def options_of(
     if "partition" not in options:
         return options
     partition = arguments.get("partition", options["partition"])
+    if partition is None:  # one client for each value of a column
+        return options | {"minimum": 1}
     if not isinstance(partition, str):
         raise InvalidInput.of(f"{name}(partition=...)", partition, "the name of a partition")
-    if partition == "user" and "user" in options:  # one client for each value of a column
-        return options | {"minimum": 1}
     return options | partition_options(partition)
 
 

@@ -122,10 +122,7 @@ DATASETS: dict[str, DataSet] = {
     ),
     "w8a": DataSet(data.w8a, "49,749 web pages, 300 features", 2, {"libsvm/w8a": _LIBSVM + "w8a"}),
     "libsvm": DataSet(data.libsvm, "any LIBSVM text file", 0),
-    "client_files": DataSet(
-        data.client_files, "a folder with one .npz, .csv or .parquet file for each client", 0
-    ),
-    "hub": DataSet(data.hub, "a data set of the Hugging Face hub", 0),
+    "table": DataSet(data.from_table, "CSV or Parquet: a table, or one for each client", 0),
 }
 """Data sets by name."""
 

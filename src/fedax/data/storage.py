@@ -15,6 +15,7 @@ from fedax.core.task import Ragged, offsets_of
 from fedax.data.folder import reading
 from fedax.data.limits import checked
 from fedax.examples.arrays import as_ndarray
+from fedax.examples.encoding import Encoding
 from fedax.examples.federated import MANY, FederatedData, make_part
 from fedax.examples.memmap import BLOCK
 from fedax.examples.ragged import count_rows
@@ -87,6 +88,8 @@ def store(
     unseen: FederatedData | None = None
     if isinstance(clients, FederatedData):
         about = {key: getattr(clients, key) for key in _ABOUT}
+        if clients.encoding is not None:
+            about["encoding"] = clients.encoding.to_json()
         parts = dict(clients.parts)
         central = clients.central
         unseen = clients.unseen
@@ -110,7 +113,7 @@ def store(
     return folder
 
 
-_ABOUT = ("classes", "name", "names", "columns", "categories")
+_ABOUT = ("classes", "name", "names", "encoding")
 
 
 @checked()
@@ -138,10 +141,8 @@ def stored(folder: str | Path) -> FederatedData:
         parts["central"] = dict(parts["central"].arrays)
     if (folder / "unseen").is_dir():
         parts["unseen"] = stored(folder / "unseen")
-    if about.get("columns") is not None:
-        about["columns"] = tuple(about["columns"])
-    categories = about.get("categories", {})
-    about["categories"] = {column: tuple(texts) for column, texts in categories.items()}
+    if about.get("encoding") is not None:
+        about["encoding"] = Encoding.from_json(about["encoding"])
     return FederatedData(**parts, **about)
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from fedax.errors import DataError, short
 from fedax.examples.arrays import canonical
 from fedax.examples.client_names import ClientNames, by_client_name, number_of
+from fedax.examples.encoding import Encoding
 from fedax.examples.overlap import (
     check_share,
     choose_unseen_clients,
@@ -54,10 +55,7 @@ class FederatedData(eqx.Module):
         name: for tables and messages.
         names: of the clients, in their order, or None. Traces of availability and results refer to
             them.
-        columns: names of the columns of x, or None. Tables that predictions are made of are read
-            by them.
-        categories: by column, the texts that its cells are in tables, in the order of their
-            numbers; `"y"` has those of the labels.
+        encoding: of tables, None for arrays; test files and tables to predict for are read by it.
 
     Raises:
         DataError: parts that do not fit each other, labels that are no classes, or a part without
@@ -79,10 +77,7 @@ class FederatedData(eqx.Module):
     classes: int | None = eqx.field(static=True, default=None)
     name: str = eqx.field(static=True, default="data")
     names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
-    columns: tuple[str, ...] | None = eqx.field(static=True, default=None)
-    categories: dict[str, tuple[str, ...]] = eqx.field(
-        static=True, default_factory=dict[str, tuple[str, ...]]
-    )
+    encoding: Encoding | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         clients = self.train.clients
@@ -100,11 +95,6 @@ class FederatedData(eqx.Module):
                 raise DataError.found(name, "0 examples in all", allowed)
         if self.central is not None and not rows_of(self.central, "central"):
             raise DataError.found("central", "0 examples", "at least 1 example, or None")
-        if self.columns is not None:
-            width = self.train.arrays["x"].shape[1:]
-            if width != (len(self.columns),):
-                got, allowed = f"{len(self.columns)} names", f"one for each column of x, {width}"
-                raise DataError.found("columns", got, allowed)
         others = {} if self.unseen is None else {"unseen": self.unseen.train.arrays}
         for name, arrays in (self.arrays_by_part | others).items():
             # says what differs

@@ -23,9 +23,8 @@ Data from files (`fedax data list` lists the data sets and how to download them)
 - `shakespeare`: next characters by speaking role.
 - `tinyshakespeare`: the same of a small corpus.
 - `sent140`: sentiment of tweets by user.
-- `client_files`: a file for each client.
+- `from_table`: CSV and Parquet files, frames of pandas, tables of the `datasets` library.
 - `stored`: clients in NumPy files that are read as they are needed.
-- `hub`: a data set of the Hugging Face hub, or from a folder; images or numbers.
 - `libsvm`: binary logistic regression on a LIBSVM text file.
 - `a5a`, `a9a`, `mushrooms`, `w8a`: the same on their file.
 
@@ -51,12 +50,11 @@ from fedax.tasks.own_models.from_loss import from_loss as from_loss
 from fedax.tasks.own_models.from_torch import from_torch as from_torch
 from fedax.tasks.own_models.from_torch import torch_state_dict as torch_state_dict
 from fedax.tasks.sources import cifar10 as cifar10
-from fedax.tasks.sources import client_files as client_files
 from fedax.tasks.sources import digits as digits
 from fedax.tasks.sources import fashion_mnist as fashion_mnist
 from fedax.tasks.sources import femnist as femnist
 from fedax.tasks.sources import femnist_letters as femnist_letters
-from fedax.tasks.sources import hub as hub
+from fedax.tasks.sources import from_table as from_table
 from fedax.tasks.sources import mnist as mnist
 from fedax.tasks.sources import mnist_devices as mnist_devices
 from fedax.tasks.sources import mnist_writers as mnist_writers

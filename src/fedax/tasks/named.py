@@ -15,12 +15,10 @@ from fedax.utils.plugins import find, is_user_code, title_of
 
 SOURCES = (
     "cifar10",
-    "client_files",
     "digits",
     "fashion_mnist",
     "femnist",
     "femnist_letters",
-    "hub",
     "mnist",
     "mnist_devices",
     "mnist_writers",
@@ -39,7 +37,8 @@ def task_makers() -> dict[str, Callable[..., Task]]:
     True
     """
     convex = {"a5a": a5a, "a9a": a9a, "libsvm": libsvm, "mushrooms": mushrooms, "w8a": w8a}
-    return convex | {"sent140": sent140} | {name: getattr(sources, name) for name in SOURCES}
+    others = {"sent140": sent140, "table": sources.from_table}
+    return convex | others | {name: getattr(sources, name) for name in SOURCES}
 
 
 def defaults(name: str, **options: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Predictions of a trained model for new inputs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.errors import DataError, InvalidInput, UnknownName
-from fedax.examples.arrays import as_array
+from fedax.examples.encoding import Encoding
 from fedax.examples.integer_ranges import check_inputs
-from fedax.examples.ragged import conformed, rows_of
+from fedax.examples.ragged import as_rows, conformed, rows_of
 
 PIECE = 2048
 """Examples that pass through the model at once."""
@@ -23,8 +23,7 @@ class Predictor(NamedTuple):
         task: its name, for messages.
         function: `state -> predictions of (params, examples, key)`, None if the task has none.
         like: shapes and types of the task's arrays, by name.
-        columns: names of the columns of x, or None.
-        categories: by column, the texts that its cells are, in the order of their numbers.
+        encoding: of tables, None if x was made of arrays.
         call: of the task's programs, see `ProgramOwner.call`.
         tokens: the smallest and the largest token that the model reads, None if it does not say.
     """
@@ -32,8 +31,7 @@ class Predictor(NamedTuple):
     task: str
     function: Callable[[PyTree], Callable[[PyTree, Any, Any], Any]] | None
     like: Mapping[str, Any]
-    columns: Sequence[str] | None
-    categories: Mapping[str, Sequence[str]]
+    encoding: Encoding | None
     call: Callable[..., Any]
     tokens: tuple[int, int] | None = None
 
@@ -77,8 +75,6 @@ class Predictor(NamedTuple):
         if any(base.__module__.startswith("torch.utils.data") for base in type(x).__mro__):
             hint = "Write predict(np.stack([item[0] for item in data_set]))."
             raise DataError.found("predict(x)", f"a {type(x).__name__} of PyTorch", "arrays", hint)
-        if self.columns is not None and hasattr(x, "columns"):
-            return {"x": self._to_array("x", x, "predict(x)")}
         if not isinstance(x, Mapping):
             if len(inputs) > 1:
                 raise DataError.found("predict(x)", "one array", f"a dict of the arrays {inputs}")
@@ -98,9 +94,9 @@ class Predictor(NamedTuple):
     def _to_array(self, name: str, values: Any, where: str) -> np.ndarray:
         """Converts one input to an array; `where` names it in messages."""
         # tables are read by the names of their columns, whatever their order
-        if name == "x" and self.columns is not None and hasattr(values, "columns"):
-            return np.column_stack([self._read_column(values, column) for column in self.columns])
-        return as_array(values, where)
+        if name == "x" and self.encoding is not None and hasattr(values, "columns"):
+            return self.encoding.features(values)
+        return as_rows(values, where)
 
     def _check_whole_numbers(
         self, function: Callable[..., Any], params: PyTree, examples: Mapping[str, Any]
@@ -120,19 +116,6 @@ class Predictor(NamedTuple):
             return
         got = f"token {x.min() if x.min() < low else x.max()}"
         raise DataError.found("predict(x)['x']", got, f"{low} to {high}, the tokens of the model")
-
-    def _read_column(self, frame: Any, name: str) -> np.ndarray:
-        if name not in frame.columns:
-            raise UnknownName.among("predict(x), column", name, map(str, frame.columns))
-        cells = np.asarray(frame[name])
-        # by "y" the categories have the labels' texts, also where a feature has this name
-        if name == "y" or name not in self.categories:
-            return as_array(cells, f"predict(x)[{name!r}]").astype(float)
-        texts = list(self.categories[name])
-        unknown = [str(cell) for cell in cells if str(cell).strip() not in texts]
-        if unknown:
-            raise DataError.of(f"predict(x)[{name!r}]", unknown[0], f"the texts {texts}")
-        return np.array([texts.index(str(cell).strip()) for cell in cells], float)
 
 
 def _predict_piece(function: Callable[..., Any], params: PyTree, examples: Any) -> jax.Array:

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedax.core import DataError
-from fedax.data.client_forms import make_empty
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.limits import checked
@@ -148,7 +147,7 @@ def from_users(
             hint = "LEAF's `-t sample` divides every user's examples, `-t user` the users."
             raise DataError.of("test", f"user {user!r}", "users of the training part", hint)
     # for users without test examples
-    empty = make_empty(clients[0])
+    empty = {name: np.asarray(values)[:0] for name, values in clients[0].items()}
     test_clients = [
         convert(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else empty
         for user in training

@@ -261,6 +261,9 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
             "the model's state, such as batch statistics, is averaged without noise",
             "Freeze it.",
         )
+    if task.encoding is not None and task.encoding.measured:
+        hint = "Give from_table numbers that you know: standardize=(means, deviations)."
+        raise _refusal(name, "features were standardized by means of all clients' rows", hint)
     if central and setup.schedule.weights != "equal":
         hint = 'Write weights="equal".'
         raise InvalidInput.of(

@@ -15,8 +15,10 @@ from fedax.experiments.config.sections import rule_name
 from fedax.experiments.config.toml import replace_strings
 from fedax.utils.plugins import is_reference, is_user_code, load, title_of, without_folders
 
-PATHS = ("folder", "params", "cache")
+PATHS = ("folder", "params")
 """Options of tasks that are paths."""
+TABLES = ("table", "test", "central")
+"""Options of the task `table` that are paths."""
 
 
 def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
@@ -85,9 +87,8 @@ def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]
     section = document.get("task")
     if not isinstance(section, dict):
         return document
-    paths = {
-        key: value for key, value in section.items() if key in PATHS and isinstance(value, str)
-    }
+    keys = PATHS + TABLES if section.get("name") == "table" else PATHS
+    paths = {key: value for key, value in section.items() if key in keys and isinstance(value, str)}
     absolute = {
         key: str((folder / Path(path).expanduser()).absolute()) for key, path in paths.items()
     }

@@ -10,14 +10,15 @@ from typing import Any
 from fedax.core import InvalidInput, Schedule
 from fedax.core.hyper import is_new
 from fedax.engine.compilation.fingerprint import first_difference, random_settings
+from fedax.examples.encoding import Encoding
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.run_ids import RunId, list_run_ids
 from fedax.experiments.config.user_code import fingerprint_sources
 from fedax.report import Record
 
-SURROUNDINGS = ("jax", "data")
-"""Entries of a record's settings that are no part of its configuration: JAX's random settings, and
-hashes of the data (see `Plan.data_hashes`)."""
+SURROUNDINGS = ("jax", "data", "encoding")
+"""Entries of a record's settings that are no part of its configuration: JAX's random settings,
+hashes of the data (see `Plan.data_hashes`), and the encoding of tables as JSON."""
 _SHARED = (
     "rounds",
     "observe_every",
@@ -166,11 +167,17 @@ def data_differences(record: Record, hashes: Mapping[str, str]) -> list[str]:
     ]
 
 
+def encoding_of(record: Record) -> Encoding | None:
+    """Returns the encoding of the tables that a run was made with, None if there were none."""
+    text = (record.settings or {}).get("encoding")
+    return None if text is None else Encoding.from_json(text)
+
+
 def stored_settings(
     experiments: Sequence[Experiment], number: int, record: Record, imported: bool = False
 ) -> dict[str, Any] | None:
-    """Returns the settings to store with a run: its configuration, JAX's random settings and the
-    hashes of its data.
+    """Returns the settings to store with a run: its configuration, JAX's random settings, the
+    hashes of its data and the encoding of its tables.
 
     Args:
         experiments: of the directory.
@@ -185,6 +192,7 @@ def stored_settings(
     surroundings = {
         "jax": recorded.get("jax") if imported else random_settings(),
         "data": recorded.get("data"),
+        "encoding": recorded.get("encoding"),
     }
     for _, run in run_configurations(experiments, [number]):
         return run | {name: value for name, value in surroundings.items() if value is not None}

@@ -106,6 +106,8 @@ class Batch:
 def _with_data_hashes(record: Record, plan: Plan) -> Record:
     """Returns a record that says with which data it was made."""
     settings = (record.settings or {}) | {"data": plan.data_hashes}
+    if plan.task.encoding is not None:
+        settings["encoding"] = plan.task.encoding.to_json()
     return dataclasses.replace(record, settings=settings)
 
 

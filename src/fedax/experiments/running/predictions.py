@@ -14,8 +14,8 @@ from jaxtyping import Int, PyTree
 
 from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
 from fedax.data.folder import read_npz
-from fedax.data.formats.columns import Columns, normalize
-from fedax.data.formats.files import TABLES, split_ending
+from fedax.data.tables import read_table
+from fedax.examples.encoding import Encoding
 from fedax.examples.ragged import conformed, rows_of
 
 SPLITS = ("train", "validation", "test", "central", "unseen")
@@ -67,40 +67,32 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     )
 
 
-class _OptionalLabels(Columns):
-    """Columns of features, and of labels where these can be read."""
-
-    def convert(self, path: Path, column: str, cells: Sequence[Any] | np.ndarray) -> Any:
-        if column != self.label:
-            return super().convert(path, column, cells)
-        try:
-            return super().convert(path, column, cells)
-        except DataError:
-            return None
-
-
-def examples_of(task: Task, path: Path, label: str = "y") -> Chosen:
+def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Chosen:
     """Returns the examples of a file, checked against the task's.
 
-    The file is an `.npz` of its arrays, or a table whose columns are the features.
+    The file is an `.npz` of its arrays, or a table with the columns that the task was made of.
 
     Args:
         task: of the model.
         path: of the file.
-        label: the column of the labels in tables. They are not needed: a column that is missing,
+        encoding: of tables; by default the task's. Labels are not needed: a column that is missing,
             empty or no labels of the task counts for nothing.
 
     Raises:
         DataError: a file that cannot be read, or whose examples are not such as the task's.
     """
     task_arrays = task.train.arrays
-    _, ending = split_ending(path)
-    if ending == ".npz":
+    encoding = encoding or task.encoding
+    if path.suffix.lower() == ".npz":
         file_arrays = read_npz(path)
-    elif ending in TABLES:
-        file_arrays = _read_table(task, path, label)
+    elif encoding is None:
+        hint = "Write an .npz file with the task's arrays."
+        raise DataError.found("--data", f"{path}, and a task with no encoding", "arrays", hint)
     else:
-        raise DataError.of("--data", str(path), "names that end in .npz, " + ", ".join(TABLES))
+        table = read_table(path, encoding.categories)
+        file_arrays = {"x": encoding.features(table)}
+        with contextlib.suppress(DataError):
+            file_arrays["y"] = encoding.targets(table)
     for name in file_arrays:
         if name not in task_arrays:
             raise UnknownName.among(f"{path.name}, array", name, task_arrays)
@@ -113,33 +105,6 @@ def examples_of(task: Task, path: Path, label: str = "y") -> Chosen:
     rows_of(file_arrays, path.name)
     arrays = conformed(file_arrays, {name: task_arrays[name] for name in file_arrays}, path.name)
     return Chosen(arrays, None)
-
-
-def _read_table(task: Task, path: Path, label: str) -> dict[str, np.ndarray]:
-    """Returns the features x of a table, and the labels y if it has such as the task's."""
-    label = normalize(label)
-    # a feature of this name is no label
-    features = None if task.columns is None else [normalize(name) for name in task.columns]
-    has_labels = "y" in task.train.arrays and label not in (features or ())
-    words = {column: texts for column, texts in task.categories.items() if column != "y"}
-    words |= {label: task.categories["y"]} if "y" in task.categories and has_labels else {}
-    # with named columns only those are read; others may hold texts
-    only = None if features is None else {*features, *([label] if has_labels else [])}
-    request = (_OptionalLabels if has_labels else Columns)(label, words=words, only=only)
-    columns = TABLES[split_ending(path)[1]](path, request)
-    labels = columns.pop(label, None) if has_labels else None
-    # without named columns, all but the labels are features, in the order of the file
-    names = list(columns) if features is None else features
-    for name in names:
-        if name not in columns:
-            reason = f"the column {name!r} is missing"
-            hint = f"The file has {', '.join(sorted(request.seen))}."
-            raise DataError.because(path.name, reason, hint)
-    arrays = {"x": np.column_stack([columns[name] for name in names])} if names else {}
-    if labels is not None:
-        with contextlib.suppress(DataError):
-            arrays |= conformed({"y": labels}, {"y": task.train.arrays["y"]}, path.name)
-    return arrays
 
 
 def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
@@ -208,7 +173,7 @@ def _are_probabilities(values: np.ndarray) -> bool:
 
 def _as_texts(task: Task, labels: np.ndarray) -> np.ndarray:
     """Returns the texts of labels where the task knows them, else the labels."""
-    texts = task.categories.get("y", ())
+    texts = (task.encoding and task.encoding.labels) or ()
     # a model may have more outputs than there are labels
     if labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(texts):
         return labels

@@ -23,7 +23,7 @@ CLIENTS = 5
 """The clients of a deployment whose task does not say how many there are."""
 PATH_TABLES = "task", "solver", "schedule", "algorithm", "channel", "grid"
 """The tables of an experiment whose options may be paths of files that a run reads."""
-PATH_KEYS = ("task", "folder"), ("task", "params"), ("availability", "file")
+PATH_KEYS = ("task", "folder"), ("task", "params"), ("task", "table"), ("availability", "file")
 """The ends of the places of texts that are always paths."""
 
 
@@ -118,7 +118,7 @@ def _refuse_relative_paths(experiment: Experiment, written: dict[str, Any]) -> N
         hint = (
             "A folder is not copied to the clients. A stand-in task keeps the examples with them: "
             'see "Stand-in data" in the guide "Running a federation" of the documentation.'
-            if key_path == ("task", "folder")
+            if key_path in (("task", "folder"), ("task", "table"))
             else "The file is not copied to the folder of the deployment."
         )
         field = ".".join(map(str, key_path))

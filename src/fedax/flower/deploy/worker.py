@@ -10,7 +10,7 @@ import logging
 import runpy
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ import numpy as np
 
 from fedax.core import DataError, FedaxError, InvalidInput, Task
 from fedax.core.task import Ragged
-from fedax.data import FederatedData
-from fedax.data.client_forms import ColumnOrder, columns_of
+from fedax.data.tables import read_table
 from fedax.flower.client.device import Device
 from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import Assignment
@@ -30,8 +29,6 @@ LOG = logging.getLogger("fedax.flower.deploy")
 PAUSE, PATIENCE = 0.25, 60.0
 """Seconds to wait for a ClientApp before the next look at the node, and for a ClientApp that has
 connected."""
-GIVE_NAMES = "Or let the task, such as a stand-in, have x as a data frame with these columns."
-"""What to do about names of columns that the task has not."""
 
 
 def device_for(deployment: Deployment, partition: int, data: Path | None = None) -> Device:
@@ -67,14 +64,14 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
 
     The file defines `examples(partition)`, which returns the training examples, a dictionary of
     arrays with one row each; or a tuple of training and test examples; or a tuple of training, test
-    and validation examples, where None stands for no test examples; or data of one client, as
-    `fedax.data.client_files` reads them. Names, types and shapes of rows are those of the task.
-    Columns of data frames and of `client_files` are matched with the task's by their names.
+    and validation examples, where None stands for no test examples. Names, types and shapes of rows
+    are those of the task. Where the task was made of tables, a table may take the place of a
+    dictionary, and is read by the task's encoding: a frame of pandas, or the path of a file.
 
     Raises:
         InvalidInput: no such file or function.
-        DataError: examples of another form, or of other columns or categories; columns with names,
-            which the task has not; validation examples are missing although the task has some; test
+        DataError: examples of another form, or a table that does not fit the task's encoding;
+            validation examples are missing although the task has some; test
             or validation examples that the task has no use for.
     """
     if not path.is_file():
@@ -87,11 +84,8 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             "--data", f"{path} without examples(partition)", "a file that defines this function"
         )
     returned = examples(partition)
-    if isinstance(returned, FederatedData):
-        splits = _read_splits(returned, task, f"{path}, examples(partition)")
-    else:
-        splits = returned if isinstance(returned, tuple) else (returned,)
-        splits = _align_splits(splits, task, path)
+    returned = returned if isinstance(returned, tuple) else (returned,)
+    splits = [_read_rows(task, rows) for rows in returned]
     if not 1 <= len(splits) <= 3:
         raise DataError.found(
             f"{path}, examples(partition)",
@@ -127,77 +121,14 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
     return task.with_data(data)
 
 
-def _read_splits(data: FederatedData, task: Task, where: str) -> tuple[Any, ...]:
-    """Returns the training, test and validation examples of the only client.
-
-    Raises:
-        DataError: several clients, or other columns or categories than those of the task.
-    """
-    if data.clients != 1:
-        raise DataError.found(where, f"data of {data.clients} clients", "data of one client")
-    client_texts, task_texts = data.categories, task.categories
-    if client_texts and task_texts and client_texts != task_texts:
-        allowed = f"{task_texts}, as in the experiment's task"
-        raise DataError.of(f"{where}, categories", client_texts, allowed)
-    splits = (data.train, data.test, data.validation)
-    arrays = [None if split is None else dict(split[0]) for split in splits]
-    if data.columns is not None:
-        _check_columns(data.columns, task.columns, f"{where}, columns", GIVE_NAMES)
-        if task.columns is not None and data.columns != task.columns:
-            order = [data.columns.index(name) for name in task.columns]
-            arrays = [split and split | {"x": split["x"][:, order]} for split in arrays]
-    return tuple(arrays)
-
-
-def _align_splits(splits: Sequence[Any], task: Task, path: Path) -> tuple[Any, ...]:
-    """Returns a client's splits with the columns of data frames in the task's order, by their
-    names.
-
-    Raises:
-        DataError: other columns than the task's, columns whose order nobody knows, a split without
-            names beside one with names in another order than the task's.
-    """
-    frames = ColumnOrder(task.columns)
-    aligned, orders = [], dict[str, tuple[str, ...] | None]()
-    for split, rows in zip(("training", "test", "validation"), splits, strict=False):
-        where = f"{path}, {split} examples"
-        if not isinstance(rows, Mapping):  # none, or refused later
-            aligned.append(rows)
-            continue
-        for name, values in rows.items():
-            if (columns := columns_of([values])) is not None:
-                # a task has no names of columns of other arrays than x
-                expected, hint = (
-                    (task.columns, GIVE_NAMES) if name == "x" else (None, "Write .to_numpy().")
-                )
-                _check_columns(columns, expected, f"{where}, {name!r}", hint)
-        orders[split] = columns_of([rows])
-        aligned.append(frames.client(rows, where))
-    # an array may be in the order of the frames beside it, which is not the task's
-    reordered = [split for split, order in orders.items() if order not in (None, task.columns)]
-    unnamed = [split for split, order in orders.items() if order is None]
-    if task.columns is not None and reordered and unnamed:
-        got = f"an array, beside {reordered[0]} examples with columns in another order"
-        allowed = f"a data frame with the columns {list(task.columns)}, as in the other examples"
-        raise DataError.found(f"{path}, {unnamed[0]} examples, 'x'", got, allowed)
-    return (*aligned, *splits[len(aligned) :])
-
-
-def _check_columns(
-    columns: Sequence[str], expected: Sequence[str] | None, where: str, hint: str
-) -> None:
-    """Refuses names of columns that are not the task's, or that cannot be brought into its order
-    because it has no names. A single column has no order.
-    """
-    if expected is None and len(columns) > 1:
-        allowed = (
-            "an array with columns in the task's order, because the experiment's task has no names "
-            "of these columns"
-        )
-        raise DataError.found(where, f"the columns {list(columns)}", allowed, hint)
-    if expected is not None and set(columns) != set(expected):
-        allowed = f"{list(expected)} in any order, as in the experiment's task"
-        raise DataError.of(where, list(columns), allowed)
+def _read_rows(task: Task, rows: Any) -> Any:
+    """Returns the arrays of a table by the encoding of the task; others as they are."""
+    if rows is None or isinstance(rows, Mapping):
+        return rows
+    if task.encoding is None:
+        allowed = "a dictionary of arrays"
+        raise DataError.found("a table", "an experiment with no encoding of tables", allowed)
+    return task.encoding.apply(read_table(rows, task.encoding.categories))
 
 
 def _check_examples(

@@ -1,0 +1,361 @@
+"""Clients' examples from tables: frames of pandas, CSV and Parquet files, other libraries' tables.
+
+pandas reads tables. This module makes clients of their rows, and one encoding for all of them.
+"""
+
+import dataclasses
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.core import DataError, InvalidInput, UnknownName
+from fedax.data.folder import MissingFile
+from fedax.data.partition import partition_by
+from fedax.examples.client_names import ClientNames, natural
+from fedax.examples.encoding import Encoding, cell_text, normalize
+from fedax.examples.federated import FederatedData
+from fedax.examples.overlap import check_share, draw_rows
+from fedax.examples.ragged import Ragged
+
+ENDING = re.compile(r"\.(csv|csv\.gz|parquet)$", re.IGNORECASE)
+MOST_TEXTS = 100
+"""A column of more texts is taken for names or notes, unless it is named as categories."""
+MOST_LABELS = 10_000
+"""Of labels that are numbers, without `classes`; more look like ids."""
+PARTS = ("train", "test")
+OWNER = "client of the table"
+"""The column of clients where each has a table."""
+
+
+def from_table(
+    table: Any,
+    *,
+    y: str | None = "y",
+    x: Any = None,
+    drop: Any = (),
+    client: str | None = None,
+    partition: Any = None,
+    clients: int = 10,
+    seed: int = 0,
+    test: Any = None,
+    central: Any = None,
+    test_fraction: float | int = 0.0,
+    split: str = "shuffled",
+    classes: Any = None,
+    categories: Any = (),
+    standardize: Any = True,
+    missing: str | None = None,
+    name: str = "table",
+    **options: Any,
+) -> FederatedData:
+    r"""Makes federated data from tables, with one encoding for all clients.
+
+    Columns of numbers become $(v - m) / s$ with the mean $m$ and the standard deviation $s$ of all
+    clients' training rows. Columns of text are categories, with a feature of 0 or 1 for each of
+    their texts in ascending order. All clients, test files and tables to predict for are read by
+    this `encoding` of the data, by the names of columns and never by their order.
+
+    pandas reads files, and takes empty cells, NA, NaN, null and the like for missing ones. A first
+    column without a heading and the index of a Parquet file are left out.
+
+    Args:
+        table: a frame of pandas, a path of a `.csv`, `.csv.gz` or `.parquet` file, or anything with
+            `to_pandas`, such as a table of Hugging Face's `datasets`. Or one of these for each
+            client: a mapping by the clients' names; or files that are named as their clients, a
+            list of paths or a folder.
+        y: the column of the labels, None if there are none.
+        x: the columns of the features; all others by default.
+        drop: columns that are no features, such as ids.
+        client: the column that says whose a row is.
+        partition: of a table without such a column: a name of `fedax.data.partition`, or the rows
+            of each client.
+        clients: how many clients a named partition makes.
+        seed: of the partition and of the draw of test examples.
+        test: test examples of the clients, in the form of `table`.
+        central: a table of examples that belong to no client.
+        test_fraction: share of each client's examples that is kept for testing, in [0, 1).
+        split: `"shuffled"` draws them without copies of training examples among them, `"in_order"`
+            takes the last ones.
+        classes: the labels in the order of their classes, such as `["healthy", "ill"]`; or how many
+            classes there are, where labels are numbers from 0 on; or 0 for real labels, of a
+            regression. By default texts in ascending order, or the numbers from 0 to the largest.
+        categories: columns that are categories although they have numbers, or more than 100 texts.
+        standardize: whether columns of numbers are scaled as above; or the means and the standard
+            deviations of all of them by name, `({"age": 40}, {"age": 12})`. A run with privacy
+            takes only given numbers, because others are computed from all rows.
+        missing: `"drop"` leaves rows with missing cells out. `"mean"` puts the mean for a missing
+            number, and no category for a missing text. By default missing cells are refused.
+        name: for tables and messages.
+        options: of the named partition; with `client`, `minimum`: clients with fewer examples are
+            left out.
+
+    Raises:
+        DataError: a file that pandas cannot read, a heading twice, missing columns or cells, cells
+            that do not fit their column, a first column that numbers the rows, or what
+            `FederatedData` refuses. Parquet needs the extra `parquet`.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame(
+        ...     {
+        ...         "ward": ["north", "north", "east", "east"],
+        ...         "age": [30, 50, 40, 40],
+        ...         "sex": ["f", "m", "m", "f"],
+        ...         "y": ["well", "ill", "ill", "well"],
+        ...     }
+        ... )
+        >>> data = from_table(frame, client="ward")
+        >>> list(data.names), data.encoding.labels, data.train[1]["x"].round(2).tolist()
+        (['east', 'north'], ['ill', 'well'], [[-1.41, 1.0, 0.0], [1.41, 0.0, 1.0]])
+    """
+    as_text = [*_names(client), *_names(categories)]
+    if missing not in (None, "drop", "mean"):
+        raise InvalidInput.of("from_table(missing=...)", missing, "None, 'drop' or 'mean'")
+    sources = {"train": table, "test": test, "central": central}
+    sources = {part: source for part, source in sources.items() if source is not None}
+    frames = {part: _read_clients(source, as_text) for part, source in sources.items()}
+    # the columns of clients, of labels and of features
+    headings = list(frames["train"])
+    client = OWNER if OWNER in headings else client and normalize(client)
+    if (client is None) == (partition is None):
+        hint = "Name the column that says whose a row is, client=..., or else a partition=..."
+        raise DataError.found("from_table", "one table", "a table for each client", hint)
+    others = [*_names(client), *_names(y)]
+    columns = _names(x) or [key for key in headings if key not in {*others, *_names(drop)}]
+    chosen = {"x": columns, "drop": drop, "y": y, "client": client, "categories": categories}
+    for option, names in chosen.items():
+        for column in _names(names):
+            if column not in headings or (option == "x" and column in others):
+                raise UnknownName.among(f"from_table({option}=...)", column, headings)
+    if not columns:
+        got = f"only the columns {headings}"
+        raise DataError.found("from_table", got, "at least one column of features")
+    first = frames["train"][columns[0]]
+    counts = [(first.index + start).tolist() for start in (0, 1)]
+    if x is None and len(first) >= 10 and first.tolist() in counts:
+        hint = f"Leave it out, drop=[{first.name!r}], or name the columns of features, x=[...]."
+        got = f"the column {first.name!r}, which numbers the rows"
+        raise DataError.found("from_table", got, "columns of features", hint)
+    encoding = _fit(list(frames.values()), columns, y, classes, _names(categories), missing)
+    if missing == "drop":
+        used = [*others, *columns]
+        frames = {
+            part: frame.dropna(subset=list({*used} & {*frame})) for part, frame in frames.items()
+        }
+    train = frames["train"]
+    # the rows of each client
+    names = None
+    if client is not None:
+        rows_by_name = _rows_by_name(train, client, **options)
+        names, rows = list(rows_by_name), list(rows_by_name.values())
+    elif isinstance(partition, str):
+        labels = encoding.apply(train).get("y", np.zeros(len(train)))
+        rows = partition_by(partition, labels, clients, seed, **options)
+    else:
+        rows = list(partition)
+    order = np.concatenate(rows)
+    if len({*order.tolist()}) < len(order) or not all(map(len, rows)):
+        allowed = "each row at most once, and at least one row for each client"
+        raise DataError.found("from_table(partition=...)", "other rows", allowed)
+    rows_by_part = {"train": rows}
+    if test_fraction:
+        check_share("from_table(test_fraction=...)", test_fraction, split)
+        offsets, arrays = np.cumsum([0, *map(len, rows)]), encoding.apply(train.iloc[order])
+        divided = draw_rows(arrays, offsets, test_fraction, seed, split)
+        rows_by_part = {part: [order[own] for own in divided[k]] for k, part in enumerate(PARTS)}
+    encoding = _standardize(
+        encoding, train.iloc[np.concatenate(rows_by_part["train"])], standardize
+    )
+    parts = {part: _make_part(encoding, train, rows, part) for part, rows in rows_by_part.items()}
+    if test is not None:
+        test_rows = _rows_by_name(frames["test"], str(client))
+        if test_fraction or not set(test_rows) <= set(names or ()):
+            allowed = f"clients of the training part, {names}, and no test_fraction"
+            raise DataError.of("from_table(test=...)", list(test_rows), allowed)
+        rows = [test_rows.get(name, []) for name in names or ()]
+        parts["test"] = _make_part(encoding, frames["test"], rows, "test")
+    if central is not None:
+        rows = [np.arange(len(frames["central"]))]
+        parts["central"] = dict(_make_part(encoding, frames["central"], rows, "central").arrays)
+    return FederatedData(
+        **parts, classes=encoding.classes, name=name, names=names, encoding=encoding
+    )
+
+
+def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
+    """Returns a table as a frame of pandas; headings are text without outer spaces.
+
+    Args:
+        table: a frame, the path of a file, or anything with `to_pandas`.
+        as_text: columns of a CSV file whose cells stay as they are written, such as 007.
+
+    Raises:
+        DataError: no such file, a file that pandas cannot read, or a heading twice.
+    """
+    if isinstance(table, str | Path):
+        frame = _read_file(Path(table).expanduser(), dict.fromkeys(as_text, str))
+    else:
+        frame = table.to_pandas() if hasattr(table, "to_pandas") else table
+    if not hasattr(frame, "groupby"):
+        allowed = "a path, a frame of pandas, or a table with to_pandas"
+        raise InvalidInput.found("from_table(table=...)", f"a {type(table).__name__}", allowed)
+    frame = frame.set_axis(map(normalize, frame.columns), axis=1)
+    # pandas and R write the numbers of rows into a first column without a heading
+    if frame.columns[:1].isin(["", "Unnamed: 0"]).any():
+        frame = frame.iloc[:, 1:]
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise DataError.found("table", f"the heading {twice!r} twice", "different headings")
+    return frame.reset_index(drop=True)
+
+
+def _read_file(path: Path, types: Any) -> Any:
+    import pandas as pd
+
+    # unlike the method, False also for a name that no file can have
+    if not os.path.isfile(path):
+        allowed = "a .csv, .csv.gz or .parquet file, or a folder of these"
+        raise MissingFile.of("from_table(table=...)", f"no file {path}", allowed)
+    try:
+        with warnings.catch_warnings():
+            # of rows that are longer than the headings
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            if path.suffix.lower() == ".parquet":
+                return pd.read_parquet(path)
+            # pandas would change headings that are there twice
+            headings = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+            options: dict[str, Any] = {"low_memory": False, "skipinitialspace": True}
+            frame = pd.read_csv(path, index_col=False, dtype=types, **options)
+            return frame.set_axis(headings.iloc[0], axis=1)
+    except Exception as error:  # of pandas and what it reads with
+        raise DataError.because(str(path), f"cannot be read: {error}") from error
+
+
+def _read_clients(source: Any, as_text: Iterable[str]) -> Any:
+    """Returns one table; or those of all clients below each other, with a column of clients."""
+    import pandas as pd
+
+    if isinstance(source, str | Path) and os.path.isdir(Path(source).expanduser()):
+        folder = Path(source).expanduser()
+        source = [path for path in sorted(folder.iterdir()) if ENDING.search(path.name)]
+    if isinstance(source, list | tuple):
+        names = [ENDING.sub("", Path(path).name) for path in source]
+        source = dict(zip(ClientNames(names, "from_table(table=...)"), source))
+    if not isinstance(source, Mapping):
+        return read_table(source, as_text)
+    if not source:
+        allowed = "a .csv or .parquet file for each client"
+        raise MissingFile.found("from_table(table=...)", "no table", allowed)
+    if "train" in source:
+        hint = "Write from_table(table['train'], central=table['test'])."
+        raise DataError.found("from_table(table=...)", "several splits", "one table", hint)
+    frames = {name: read_table(table, as_text) for name, table in source.items()}
+    first = next(iter(frames.values()))
+    for name, frame in frames.items():
+        if set(frame) != set(first) or not len(frame):
+            allowed = f"rows of {list(first)}, as the first client has"
+            got = f"{len(frame)} rows of {list(frame)}"
+            raise DataError.found(f"table of {name!r}", got, allowed)
+    return pd.concat([frame.assign(**{OWNER: name}) for name, frame in frames.items()])
+
+
+def _names(columns: Any) -> list[str]:
+    """Returns the names of columns that are given as a list, as one name or as None."""
+    columns = [columns] if isinstance(columns, str) else columns or ()
+    return [normalize(name) for name in columns]
+
+
+def _fit(
+    frames: Sequence[Any],
+    columns: Sequence[str],
+    y: str | None,
+    classes: Any,
+    categories: Sequence[str],
+    missing: str | None,
+) -> Encoding:
+    """Returns the encoding of all rows, without means and deviations."""
+    import pandas as pd
+
+    frame = pd.concat(frames)
+    # without truth values, which are texts
+    numbers = frame.select_dtypes("number").columns
+    texts = {}
+    for name in columns:
+        is_declared = name in categories or frame[name].dtype.name == "category"
+        if name in numbers and not is_declared:
+            continue
+        texts[name] = _texts_of(frame[name])
+        parsed = pd.to_numeric(np.array(texts[name], object), errors="coerce")
+        is_doubtful = np.isfinite(parsed).any() or len(texts[name]) > MOST_TEXTS
+        if not texts[name] or (is_doubtful and not is_declared):
+            got = f"{len(texts[name])} texts, such as {texts[name][:1] + texts[name][-1:]}"
+            allowed = f"numbers alone, or 1 to {MOST_TEXTS} texts that are no numbers"
+            hint = f"Leave it out, drop=[{name!r}], or say categories=[{name!r}]."
+            raise DataError.found(f"column {name!r}", got, allowed, hint)
+    if y is None:
+        return Encoding(columns, texts, missing=missing)
+    y = normalize(y)
+    encoding = Encoding(columns, texts, y=y, missing=missing)
+    if isinstance(classes, int):
+        return dataclasses.replace(encoding, classes=classes or None)
+    if classes is not None or y not in numbers:
+        labels = _texts_of(frame[y]) if classes is None else [str(cell_text(c)) for c in classes]
+        return dataclasses.replace(encoding, labels=labels, classes=len(labels))
+    low, high = frame[y].min(), frame[y].max()
+    if low != 0 or high >= MOST_LABELS:
+        allowed = f"labels from 0 to less than {MOST_LABELS}"
+        hint = "Write them in the order of their classes, classes=[...], or 0 for real labels."
+        got = f"labels from {low:g} to {high:g}"
+        raise DataError.found("from_table(classes=...)", got, allowed, hint)
+    return dataclasses.replace(encoding, classes=int(high) + 1)
+
+
+def _texts_of(cells: Any) -> list[str]:
+    """Returns the texts of cells in ascending order."""
+    return sorted({text for text in map(cell_text, cells) if text is not None}, key=natural)
+
+
+def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
+    """Returns the encoding with means and deviations: those given, or those of training rows."""
+    values = train[[name for name in encoding.columns if name not in encoding.categories]]
+    # infinite numbers are refused where they are encoded
+    values = values.astype(float).replace([np.inf, -np.inf], np.nan)
+    means = values.mean().to_dict()
+    # equal numbers become 0
+    deviations = values.std(ddof=0).where(values.nunique() > 1, 1.0).to_dict()
+    if given is False:
+        is_measured = encoding.missing == "mean"
+        return dataclasses.replace(encoding, means=means, measured=is_measured)
+    if given is not True:
+        measured = means
+        means, deviations = given if isinstance(given, list | tuple) else ({}, {})
+        if not (
+            means.keys() == deviations.keys() == measured.keys()
+            and min(deviations.values(), default=1) > 0
+        ):
+            allowed = f"means and positive deviations of {list(measured)}, by name"
+            raise InvalidInput.of("from_table(standardize=...)", given, allowed)
+    return dataclasses.replace(encoding, means=means, deviations=deviations, measured=given is True)
+
+
+def _rows_by_name(frame: Any, client: str, minimum: int = 1) -> dict[str, np.ndarray]:
+    """Returns the rows of each client with enough of them, in the order of their names."""
+    if client not in frame:
+        raise UnknownName.among("column of clients", client, frame)
+    groups = frame.groupby(client, observed=True).indices
+    rows = {str(cell_text(key)): rows for key, rows in groups.items()}
+    if sum(map(len, rows.values())) < len(frame):
+        got = "rows without a client, or two clients of one name"
+        raise DataError.found(f"column {client!r}", got, "the name of a client in every row")
+    return {name: rows[name] for name in sorted(rows, key=natural) if len(rows[name]) >= minimum}
+
+
+def _make_part(encoding: Encoding, frame: Any, rows: Sequence[Any], part: str) -> Ragged:
+    """Returns a part of the data from the rows of each client."""
+    arrays = encoding.apply(frame.iloc[np.concatenate(rows).astype(int)])
+    return Ragged.flat(arrays, [len(own) for own in rows], part)

@@ -1,0 +1,385 @@
+"""Clients from tables: one encoding by name for all clients, later files and predictions."""
+
+import gzip
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedax
+from fedax.core import DataError, InvalidInput, UnknownName
+from fedax.data import from_table
+from fedax.data.tables import read_table
+from fedax.examples.encoding import Encoding
+
+ROWS = [("north", 30 + i, "fm"[i % 2], ("healthy", "ill")[i % 3 == 0]) for i in range(10)]
+ROWS += [("east", 52 + i % 3, "m", "ill") for i in range(4)]
+FRAME = pd.DataFrame(ROWS, columns=["ward", "age", "sex", "relapse"])
+OPTIONS = {"client": "ward", "y": "relapse"}
+pytestmark = pytest.mark.usefixtures("as_users_run")
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def arrays_of(data):
+    return [np.asarray(part.arrays[key]) for part in (data.train, data.test) for key in "xy"]
+
+
+def csv_of(folder):
+    FRAME.to_csv(folder / "all.csv", index=False)
+    return folder / "all.csv"
+
+
+def shuffled_csv_of(folder):
+    """With other columns, their order, an index, a byte order mark, CRLF and compression."""
+    text = FRAME[["relapse", "sex", "ward", "age"]].to_csv(lineterminator="\r\n")
+    (folder / "all.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + text.encode()))
+    return folder / "all.csv.gz"
+
+
+def parquet_of(folder):
+    pytest.importorskip("pyarrow")
+    frame = FRAME.set_index(pd.Index(range(1000, 1028, 2), name="patient"))
+    frame.to_parquet(folder / "all.parquet")
+    return folder / "all.parquet"
+
+
+def hub_table_of(folder):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_pandas(FRAME).save_to_disk(folder / "hub")
+    return datasets.load_from_disk(str(folder / "hub"))
+
+
+@pytest.mark.parametrize("form", [csv_of, shuffled_csv_of, parquet_of, hub_table_of])
+def test_all_forms_of_a_table_give_the_same_examples(tmp_path, form):
+    table = form(tmp_path)
+    data = from_table(table, x=["age", "sex"], **OPTIONS, test_fraction=0.3)
+    same = from_table(FRAME, **OPTIONS, test_fraction=0.3)
+    for values, expected in zip(arrays_of(data), arrays_of(same), strict=True):
+        np.testing.assert_array_equal(values, expected)
+    assert list(data.names) == ["east", "north"]
+    assert (data.sizes.tolist(), data.test_sizes.tolist()) == ([2, 7], [2, 3])
+    assert data.encoding == same.encoding
+
+
+def test_a_folder_a_list_and_a_mapping_have_a_table_for_each_client(tmp_path):
+    for k, (ward, frame) in enumerate(FRAME.drop(columns="ward").groupby(FRAME["ward"])):
+        columns = list(frame)[::-1] if k else list(frame)
+        frame[columns].to_csv(tmp_path / f"{ward}.csv", index=False)
+    write(tmp_path / "notes.txt", "no table")
+    expected = from_table(FRAME, **OPTIONS)
+    tables = {ward: tmp_path / f"{ward}.csv" for ward in ("north", "east")}
+    for source in (tmp_path, str(tmp_path), list(tables.values()), tables):
+        data = from_table(source, y="relapse", x=["age", "sex"])
+        assert list(data.names) == ["east", "north"]
+        for mine, theirs in zip(data.train, expected.train, strict=True):
+            np.testing.assert_array_equal(mine["y"], theirs["y"])
+            np.testing.assert_allclose(mine["x"], theirs["x"], rtol=1e-6)
+
+
+def test_numbers_are_standardized_over_all_training_rows_and_texts_are_one_hot():
+    data = from_table(FRAME, **OPTIONS, test_fraction=0.3, split="in_order")
+    train = pd.concat([FRAME[10:12], FRAME[:7]])["age"].to_numpy(float)
+    mean, deviation = train.mean(), train.std()
+    np.testing.assert_allclose(data.encoding.means["age"], mean)
+    np.testing.assert_allclose(data.encoding.deviations["age"], deviation)
+    ages = np.concatenate([part.arrays["x"][:, 0] for part in (data.train, data.test)])
+    rows = pd.concat([FRAME[10:12], FRAME[:7], FRAME[12:14], FRAME[7:10]])
+    np.testing.assert_allclose(ages, (rows["age"] - mean) / deviation, rtol=1e-5)
+    sexes = np.concatenate([part.arrays["x"][:, 1:] for part in (data.train, data.test)])
+    np.testing.assert_array_equal(sexes, [[sex == "f", sex == "m"] for sex in rows["sex"]])
+    assert data.encoding.labels == ["healthy", "ill"]
+    assert data.classes == 2
+
+
+def test_means_and_deviations_may_be_given_or_left_out():
+    plain = from_table(FRAME, **OPTIONS, standardize=False)
+    np.testing.assert_array_equal(plain.train[1]["x"][:, 0], FRAME["age"][:10])
+    given = from_table(FRAME, **OPTIONS, standardize=({"age": 40.0}, {"age": 5.0}))
+    np.testing.assert_allclose(given.train[1]["x"][:, 0], (FRAME["age"][:10] - 40) / 5)
+    assert not given.encoding.measured
+    assert not plain.encoding.measured
+    for wrong in (({"ag": 1}, {"ag": 1}), ({"age": 1}, {"age": 0}), ({}, {})):
+        with pytest.raises(InvalidInput, match=r"standardize=...\).*deviations of \['age'\]"):
+            from_table(FRAME, **OPTIONS, standardize=wrong)
+
+
+def test_large_numbers_are_told_apart():
+    """Standardized in double precision: single precision would make times of a day equal."""
+    frame = pd.DataFrame({"time": 1_700_000_000 + 7 * (np.arange(9) % 5), "y": [0, 1, 0] * 3})
+    data = from_table({"a": frame}, standardize=True)
+    assert len(np.unique(data.train.arrays["x"])) == 5
+
+
+def test_a_column_of_equal_numbers_becomes_zero():
+    data = from_table({"a": FRAME.assign(age=0.1)[["age", "relapse"]]}, y="relapse")
+    np.testing.assert_allclose(data.train.arrays["x"], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sizes", "row"),
+    [("drop", [1, 1], [1.0, 0.0, 1.0]), ("mean", [1, 2], [0.0, 0.0, 0.0])],
+)
+def test_missing_cells_follow_a_declared_rule(tmp_path, rule, sizes, row):
+    text = "who,a,c,y\nann,1,u,0\nbob,NA,,1\nbob,3,v,1\n"
+    path = write(tmp_path / "all.csv", text)
+    data = from_table(path, client="who", missing=rule)
+    assert data.sizes.tolist() == sizes
+    assert data.train[1]["x"][0].tolist() == row
+    with pytest.raises(DataError, match=r"column 'a': got nan in row 1; .*missing='mean'"):
+        from_table(path, client="who")
+    frame = read_table(path)
+    if rule == "mean":
+        assert data.encoding.features(frame)[1].tolist() == [0.0, 0.0, 0.0]
+    else:
+        with pytest.raises(DataError, match="column 'a': got nan in row 1"):
+            data.encoding.features(frame)
+
+
+@pytest.mark.parametrize("form", ["frame", "csv"])
+def test_later_tables_are_read_by_name_and_need_no_labels(tmp_path, form):
+    task = fedax.tasks.classification(from_table(FRAME, **OPTIONS), fedax.models.Softmax(3, 2))
+    history = fedax.run(fedax.FedAvg(), task, rounds=3, solver=fedax.SGD(0.5))
+    expected = history.predict(
+        from_table(
+            {"a": FRAME.drop(columns="ward")},
+            y="relapse",
+            standardize=(task.data.encoding.means, task.data.encoding.deviations),
+        ).train.arrays["x"]
+    )
+    later = FRAME.assign(other="text")[["sex", "other", "age"]]
+    if form == "csv":
+        later.to_csv(tmp_path / "later.csv", index=False)
+        later = read_table(tmp_path / "later.csv")
+    np.testing.assert_allclose(history.predict(later), expected, rtol=1e-5)
+    np.testing.assert_allclose(history.predict({"x": later}), expected, rtol=1e-5)
+    with pytest.raises(DataError, match=r"the column 'age' is missing\. It has sex, other"):
+        history.predict(later.drop(columns="age"))
+    with pytest.raises(DataError, match=r"column 'sex': got 'x' in row 0; allowed: .*'f', 'm'"):
+        history.predict(later.assign(sex="x"))
+
+
+def test_an_encoding_comes_back_from_json():
+    encoding = from_table(FRAME, **OPTIONS).encoding
+    again = Encoding.from_json(encoding.to_json())
+    assert again == encoding
+    np.testing.assert_array_equal(again.apply(FRAME)["x"], encoding.apply(FRAME)["x"])
+
+
+def test_test_and_central_tables_share_the_encoding():
+    train, other = FRAME[FRAME["sex"] == "f"], FRAME[FRAME["sex"] == "m"]
+    train = pd.concat([train, FRAME[10:11].assign(sex="f")])
+    data = from_table(train, **OPTIONS, test=other, central=other.drop(columns="ward"))
+    assert data.train.arrays["x"].shape[1] == 3
+    np.testing.assert_array_equal(data.central["x"][:, 1:], [[0, 1]] * len(other))
+    assert data.test_sizes.tolist() == [4, 5]
+    assert data.test[1]["y"].tolist() == [0, 1, 0, 0, 1]
+    with pytest.raises(DataError, match="west"):
+        from_table(train, **OPTIONS, test=other.assign(ward="west"))
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", [[0, 3, 5], [1, 2]]])
+def test_a_table_without_clients_is_dealt_out(partition):
+    options = {"alpha": 5.0, "minimum": 1} if partition == "dirichlet" else {}
+    frame = FRAME.drop(columns="ward")
+    data = from_table(frame, y="relapse", partition=partition, clients=2, **options)
+    total = 5 if isinstance(partition, list) else len(frame)
+    assert data.sizes.sum() == total
+    if isinstance(partition, list):
+        ages = frame["age"].to_numpy()[np.concatenate(partition)]
+        np.testing.assert_allclose(
+            data.train.arrays["x"][:, 0], (ages - ages.mean()) / ages.std(), rtol=1e-5
+        )
+
+
+def test_small_clients_may_be_left_out():
+    assert list(from_table(FRAME, **OPTIONS, minimum=5).names) == ["north"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "expected"),
+    [
+        (None, ["ill", "healthy", "ill"], [1, 0, 1]),
+        (["ill", "healthy"], ["ill", "healthy", "ill"], [0, 1, 0]),
+        (None, [0, 2, 1], [0, 2, 1]),
+        (5, [0, 2, 1], [0, 2, 1]),
+        ([1, 2], [1, 2, 1], [0, 1, 0]),
+        ([-1, 1], [1.0, -1.0, 1.0], [1, 0, 1]),
+        (0, [0.5, 2, 1], [0.5, 2, 1]),
+    ],
+)
+def test_labels_are_texts_numbers_of_classes_or_real(classes, labels, expected):
+    data = from_table({"a": pd.DataFrame({"q": [1.0, 5.0, 2.0], "y": labels})}, classes=classes)
+    assert data.train.arrays["y"].tolist() == expected
+    counts = {None: max(expected) + 1, 5: 5, 0: None}
+    assert data.classes == (2 if isinstance(classes, list) else counts[classes])
+
+
+ONE = {"client": "who"}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("who,a,a,y\na,1,2,0\n", ONE, "the heading 'a' twice"),
+        ("who,a, a,y\na,1,2,0\n", ONE, "the heading 'a' twice"),
+        ("who,a,y\na,1,2,0\n", ONE, "cannot be read"),
+        ("who,a,y\na,1,0\nb,1,2,0\n", ONE, "Expected 3 fields in line 3, saw 4"),
+        ("", ONE, "No columns to parse"),
+        ("who,a,y\n", ONE, "column 'a': got 0 texts"),
+        ("who;a;y\na;1;0\n", ONE, r"y=...\): got 'y'; allowed: one of who;a;y"),
+        ("who,a,y\na,1_000,0\nb,1,1\n", ONE, "'1_000'"),
+        ("who,a,y\na,\uff11,0\nb,1,1\n", ONE, "column 'a': got 2 texts"),
+        ("who,a,y\na,inf,0\nb,1,1\n", ONE, "column 'a': got inf in row 0"),
+        ("who,a,y\na,1,0\n,2,1\n", ONE, "column 'who': got rows without a client"),
+        ("who,a,y\na,1,0\nb,2,\n", ONE, "column 'y': got nan in row 1"),
+        ("who,a,y\na,1,1\nb,2,2\n", ONE, r"labels from 1 to 2; .*classes=\[...\]"),
+        ("who,a,y\na,1,0\nb,2,10000\n", ONE, "labels from 0 to 10000"),
+        ("who,a,y\na,1,0\nb,2,.5\n", ONE, "column 'y': got 0.5 in row 1; .*classes=0"),
+        ("who,a,y\na,1,0\nb,2,2\n", ONE | {"classes": 2}, "column 'y': got 2 in row 1"),
+        ("who,a,y\na,1,no\nb,2,yes\n", ONE | {"classes": ["no"]}, "column 'y': got 'yes' in row 1"),
+        ("who,a,y\na,1,0\nb,2,1\n", {"client": "wo"}, "Did you mean 'who'"),
+        ("who,a,y\na,1,0\nb,2,1\n", {}, r"from_table: got one table; .*client=..., or else"),
+        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"partition": "iid"}, "from_table: got one table"),
+        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"drop": "b"}, r"drop=...\): got 'b'"),
+        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"x": ["b"]}, r"x=...\): got 'b'"),
+        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"missing": "zero"}, r"missing=...\): got 'zero'"),
+        ("a,y\n1,0\n2,1\n", {"partition": [[0, 1], [1]]}, "each row at most once"),
+    ],
+)
+def test_what_would_be_misread_is_refused(tmp_path, text, options, message):
+    with pytest.raises(InvalidInput, match=f"(?s){message}"):
+        from_table(write(tmp_path / "all.csv", text), **options)
+
+
+@pytest.mark.parametrize("name", ["X", "row_nr", "...1", "index", "id"])
+def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name):
+    frame = FRAME.drop(columns="ward")
+    frame.insert(0, name, np.arange(len(frame)) + 1)
+    with pytest.raises(DataError, match=rf"the column '{name}', which numbers the rows.*drop="):
+        from_table(frame, y="relapse", partition="iid", clients=2)
+    frame = frame.iloc[[3, 1, 0, 2, 4, 8, 5, 6, 7, 9, 10, 11, 12, 13]]
+    assert name in from_table(frame, y="relapse", partition="iid", clients=2).encoding.columns
+
+
+@pytest.mark.parametrize("heading", ["", "Unnamed: 0"])
+def test_the_index_of_a_saved_frame_is_no_feature(tmp_path, heading):
+    FRAME.to_csv(tmp_path / "all.csv", index_label=heading)
+    assert from_table(tmp_path / "all.csv", **OPTIONS).encoding.columns == ["age", "sex"]
+
+
+def test_texts_that_are_names_or_arrays_are_refused():
+    names = FRAME.assign(note=[f"patient {k}" for k in range(len(FRAME))])
+    many = pd.concat([names.assign(note=names["note"] + f"-{k}") for k in range(9)])
+    with pytest.raises(DataError, match=r"column 'note': got 126 texts.*categories=\['note'\]"):
+        from_table(many, **OPTIONS)
+    width = from_table(many, **OPTIONS, categories="note").train.arrays["x"].shape[1]
+    assert width == 3 + 126
+    with pytest.raises(DataError, match=r"a list in a cell; .*FederatedData\.from_arrays"):
+        from_table(FRAME.assign(note=[[1, 2]] * len(FRAME)), **OPTIONS)
+
+
+def test_numbers_may_be_categories_and_names_keep_their_zeros(tmp_path):
+    path = write(tmp_path / "all.csv", "who,zip,y\n007,01,0\n7,1,1\n7,01,0\n")
+    data = from_table(path, client="who", categories=["zip"])
+    assert list(data.names) == ["007", "7"]
+    assert data.encoding.categories == {"zip": ["01", "1"]}
+    assert data.train[1]["x"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    later = read_table(write(tmp_path / "new.csv", "zip\n1\n01\n"), data.encoding.categories)
+    assert data.encoding.features(later).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_accents_and_outer_spaces_make_no_other_name(tmp_path):
+    write(tmp_path / "a.csv", "gr\u00f6\u00dfe, farbe, y\n1,caf\u00e9 ,0\n")
+    write(tmp_path / "b.csv", "farbe,y,gro\u0308\u00dfe \nred,1,2\n")
+    data = from_table(tmp_path, standardize=False)
+    assert data.encoding.columns == ["gr\u00f6\u00dfe", "farbe"]
+    assert data.train.arrays["x"].tolist() == [[1.0, 1.0, 0.0], [2.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.csv": "h,y\n1,0\n", "b.csv": "w,y\n1,0\n"}, r"table of 'b': .*\['h', 'y'\]"),
+        ({"a.csv": "h,y\n1,0\n", "b.csv": "h,y\n"}, "table of 'b': got '?0 rows"),
+        ({"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}, "'a' twice"),
+        ({"a.txt": ""}, "got no table"),
+    ],
+)
+def test_tables_of_clients_that_do_not_fit_are_refused(tmp_path, files, message):
+    for name, text in files.items():
+        write(tmp_path / name, text)
+    with pytest.raises(DataError, match=message):
+        from_table(tmp_path)
+
+
+def test_what_is_no_table_is_refused(tmp_path):
+    with pytest.raises(UnknownName, match="column of clients: got 'ward'"):
+        from_table(FRAME, **OPTIONS, test=FRAME.drop(columns="ward"))
+    with pytest.raises(DataError, match="at least one column of features"):
+        from_table(FRAME[["ward", "relapse"]], **OPTIONS)
+    with pytest.raises(UnknownName, match=r"x=...\): got 'relapse'"):
+        from_table(FRAME, **OPTIONS, x=["age", "relapse"])
+    for table, message in (
+        (tmp_path / "no.csv", "no file"),
+        (3, "a int"),
+        ({"train": FRAME}, "splits"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            from_table(table, **OPTIONS)
+    write(tmp_path / "a.parquet", "PAR1")
+    with pytest.raises(DataError, match=r"cannot be read|pip install"):
+        from_table(tmp_path)
+
+
+def test_measured_means_are_refused_with_privacy():
+    """They tell about all rows, and the noise of the uploads does not cover them."""
+    private = fedax.Channel(privacy=fedax.Privacy(clip=1.0, noise=1.0, delta=0.1))
+    for standardize in (True, ({"age": 40.0}, {"age": 10.0})):
+        data = from_table(FRAME, **OPTIONS, standardize=standardize)
+        task = fedax.tasks.classification(data, fedax.models.Softmax(3, 2))
+        schedule = fedax.Schedule(weights="equal")
+        if standardize is True:
+            with pytest.raises(InvalidInput, match=r"standardize=\("):
+                fedax.run(fedax.FedAvg(), task, rounds=1, channel=private, schedule=schedule)
+        else:
+            fedax.run(fedax.FedAvg(), task, rounds=1, channel=private, schedule=schedule)
+
+
+def test_pandas_is_imported_where_a_table_is_read():
+    code = (
+        "import sys, fedax, fedax.data, fedax.data.tables, fedax.examples.encoding\n"
+        "from fedax import cli; from typer.testing import CliRunner\n"
+        "assert CliRunner().invoke(cli.app, ['--help']).exit_code == 0\n"
+        "print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_row_takes_few_functions_from_a_file_to_a_minibatch(tmp_path):
+    """Of fedax: 215 in 31 files before tables were read by pandas."""
+    FRAME.to_csv(tmp_path / "all.csv", index=False)
+    root, entered = fedax.__path__[0], set()
+
+    def profile(frame, event, _):
+        code = frame.f_code
+        is_inner = code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
+        if event == "call" and code.co_filename.startswith(root) and not is_inner:
+            entered.add((code.co_filename, code.co_qualname))
+
+    sys.setprofile(profile)
+    try:
+        data = from_table(tmp_path / "all.csv", **OPTIONS)
+        batch = {name: rows[:4] for name, rows in data.train[1].items()}
+    finally:
+        sys.setprofile(None)
+    assert batch["x"].shape == (4, 3)
+    assert len(entered) <= 40, sorted(entered)
+    assert len({file for file, _ in entered}) <= 8
