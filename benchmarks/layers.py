@@ -104,7 +104,8 @@ def torch_task(name, x, y):
         return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
     client = {"x": x if name in TEXTS else x.reshape(images(name, len(x))), "y": y}
-    return fedax.tasks.from_torch(torch_model(name), cross_entropy, [client] * SIZES[name][0])
+    model = fedax.models.torch(torch_model(name), client["x"])
+    return fedax.from_model(model, cross_entropy, [client] * SIZES[name][0])
 
 
 def images(name, count):
@@ -286,7 +287,7 @@ def cpu_entries(name):
     entries = {
         f"fedax, {cores} devices": ("fedax", cores, 1),
         f"fedax, 1 device with {cores} threads": ("fedax", 1, cores),
-        f"from_torch, {cores} devices": ("from_torch", cores, 1),
+        f"models.torch, {cores} devices": ("models.torch", cores, 1),
         f"PyTorch, {cores} threads": ("torch", cores, False),
         f"PyTorch, {cores} processes": ("torch", 1, False, cores),
     }
@@ -300,7 +301,7 @@ def gpu_entries(name):
     """Returns the arguments of `Contestant` for every contestant on one GPU."""
     entries = {
         "fedax": ("fedax", 1, 1),
-        "from_torch": ("from_torch", 1, 1),
+        "models.torch": ("models.torch", 1, 1),
         "PyTorch": ("torch", 1, False),
         "PyTorch, CUDA graph": ("captured", 1, False),
     }

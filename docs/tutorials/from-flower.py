@@ -61,9 +61,11 @@
 #
 # net = Net()
 # loaders = [load_data(k, 10) for k in range(10)]
-# task = fedax.tasks.from_torch(
-#     net, cross_entropy, [train.dataset for train, _ in loaders], inputs="img",
-#     test=[test.dataset for _, test in loaders], scores={"accuracy": accuracy},
+# trains = [torch.utils.data.default_collate([*train.dataset]) for train, _ in loaders]
+# tests = [torch.utils.data.default_collate([*test.dataset]) for _, test in loaders]
+# model = fedax.models.torch(net, trains[0]["img"])
+# task = fedax.from_model(
+#     model, cross_entropy, trains, inputs="img", test=tests, scores={"accuracy": accuracy}
 # )
 # history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=20,
 #                     schedule=fedax.Schedule(cohort=5, epochs=1, batch_size=32))
@@ -73,7 +75,7 @@
 #
 # | Flower | fedax | what you do |
 # |---|---|---|
-# | `Net`, a `torch.nn.Module` | `fedax.tasks.from_torch` | keep it |
+# | `Net`, a `torch.nn.Module` | `fedax.models.torch` | keep it |
 # | `load_data(partition_id, num_partitions)` | one entry of `clients` | keep it |
 # | SuperLink, SuperNodes, keys, TLS | `fedax deploy` ([its page](../flower.md)) | keep them |
 # | the body of `train`, or `NumPyClient.fit` | `client.minimize(start=w)` with a solver and a `Schedule` | replace it |

@@ -41,7 +41,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 torch.manual_seed(0)
 net = nn.Sequential(
@@ -62,8 +62,9 @@ central = Subset(images, held.tolist())
 # ## The loss is a function in JAX
 #
 # It gives one number for each example, what `reduction="none"` gives in PyTorch. fedax takes the
-# mean: `reduction="mean"` would weigh a short last minibatch as much as a full one. The first
-# `from_torch` of a process can take ten seconds or more, because it loads `torch.export`.
+# mean: `reduction="mean"` would weigh a short last minibatch as much as a full one. A data set
+# becomes arrays by PyTorch's own `default_collate`. The first `fedax.models.torch` of a process can
+# take ten seconds or more, because it loads `torch.export`.
 
 # %%
 import optax
@@ -75,7 +76,14 @@ def cross_entropy(logits, examples):
     return optax.softmax_cross_entropy_with_integer_labels(logits, examples["y"])
 
 
-task = fedax.tasks.from_torch(net, cross_entropy, clients, central=central)
+def arrays(dataset):
+    x, y = default_collate([*dataset])
+    return {"x": x, "y": y}
+
+
+data = [arrays(client) for client in clients]
+model = fedax.models.torch(net, data[0]["x"])
+task = fedax.from_model(model, cross_entropy, data, central=arrays(central))
 
 # %% [markdown]
 # ## The loops go
@@ -118,8 +126,8 @@ for algorithm in (fedax.FedAvg(), fedax.FedProx(mu=0.1), fedax.SCAFFOLD(), fedax
 # %% [markdown]
 # ## The weights go back
 #
-# `history.state_dict()` has what was trained, by PyTorch's names. Load it with `strict=False` if some
-# parameters are frozen or if the module has buffers that training does not change.
+# `history.state_dict()` has what was trained, by PyTorch's names. Load it with `strict=False` if the
+# module has shared weights or buffers that training does not change.
 
 # %%
 net.load_state_dict(history.state_dict())
@@ -139,5 +147,6 @@ print(f"accuracy in PyTorch {right.mean():.2f}")
 # | momentum | starts at zero at each client and round, as in the loop above |
 # | data sets | read once, with their transforms; random ones draw once |
 # | devices | clients are spread over all devices of the machine |
-# | branches on values in `forward`, operators without a form in JAX | refused, with the submodule and the line |
+# | branches on values in `forward` | refused by PyTorch |
+# | operators without a form in JAX | refused by their names |
 # | `.detach()`, `torch.no_grad()`, hooks, counters and Python's random numbers in `forward` | refused, with the parameter and the difference from PyTorch |

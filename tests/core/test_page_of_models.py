@@ -102,8 +102,8 @@ def torch():
     def net():
         return nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 1))
 
-    task = fedax.tasks.from_torch(net(), squares, CLIENTS)
-    return task, {"module": net(), "fedax": fedax, "x": library.from_numpy(X)}
+    task = fedax.from_model(fedax.models.torch(net(), X), squares, CLIENTS)
+    return task, {"module": net(), "x": library.from_numpy(X)}
 
 
 ROWS = {
@@ -112,7 +112,7 @@ ROWS = {
     "`haiku`": haiku,
     "`equinox`": equinox,
     "`equinox`, with a state": equinox_with_state,
-    "`from_torch`": torch,
+    "`torch`": torch,
 }
 
 
@@ -135,12 +135,11 @@ def test_recipes_for_predictions_are_what_the_task_predicts(row):
 
         state = jax.tree.map(trained, task.state)
         history = SimpleNamespace(params=params, final_state=state)
-        if row == "`from_torch`":
-            history = params | state
+        history.state_dict = lambda: fedax.History.state_dict(history)
         names = {"jax": jax, "x": X, "history": history} | names
         for statement in statements:
             exec(statement, names)
         outputs = eval(expression, names)
-        found = np.asarray(outputs.detach() if row == "`from_torch`" else outputs)
+        found = np.asarray(outputs.detach() if row == "`torch`" else outputs)
         expected = task.at(state).predict(params, X)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

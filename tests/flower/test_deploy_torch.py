@@ -44,7 +44,8 @@ def examples(partition):
 
 def task(clients: int = 2):
     data = [examples(k) for k in range(clients)]
-    return fedax.tasks.from_torch(network(), cross_entropy, data, name="torch network")
+    model = fedax.models.torch(network(), data[0]["x"])
+    return fedax.from_model(model, cross_entropy, data, name="torch network")
 """
 EXPERIMENT = """
 name = "a network of PyTorch"

@@ -1,4 +1,4 @@
-"""Networks in PyTorch for the tests of `from_torch`."""
+"""Networks in PyTorch for the tests of `fedax.models.torch`."""
 
 import itertools
 
@@ -66,6 +66,33 @@ def resnet20():
     return nn.Sequential(
         *first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
     ), *images(4, 3, 32)
+
+
+class Normed(nn.Module):
+    """A basic block of ResNet-18."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.one = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.two = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)])
+        self.shortcut = nn.Sequential()
+        if stride == 2:
+            project = nn.Conv2d(inputs, outputs, 1, 2, bias=False)
+            self.shortcut = nn.Sequential(project, nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        h = self.norms[1](self.two(torch.relu(self.norms[0](self.one(x)))))
+        return torch.relu(h + self.shortcut(x))
+
+
+def resnet18():
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    sizes = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
+    sizes += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+    blocks = [Normed(*size) for size in sizes]
+    pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1), *blocks, *pooled), *images(8, 3, 32)
 
 
 class Text(nn.Module):

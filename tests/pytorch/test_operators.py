@@ -13,9 +13,9 @@ from networks import lstm, mnist_cnn, resnet20  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from fedax.tasks.own_models.torch_modules import layers  # noqa: E402
-from fedax.tasks.own_models.torch_modules.operators import OPERATORS  # noqa: E402
-from fedax.tasks.own_models.torch_modules.program import _PLACES, export  # noqa: E402
+from fedax.models.torch_modules import layers, program, recurrent  # noqa: E402
+from fedax.models.torch_modules.operators import OPERATORS  # noqa: E402
+from fedax.models.torch_modules.program import export  # noqa: E402
 
 
 class Call(nn.Module):
@@ -33,7 +33,7 @@ def check(module, x, *, training=False):
     """Compares outputs and the gradients of parameters and input with PyTorch's; exported for 2
     examples, called for 3."""
     module = module.double()
-    program = export(module, [x[:2].numpy()], training=training)
+    exported = export(module, [x[:2].numpy()], training=training)
     tensors = {name: np.asarray(tensor.detach()) for name, tensor in module.state_dict().items()}
     leaf = x.clone().requires_grad_(x.is_floating_point())
     outputs = module.train(training)(leaf)
@@ -44,7 +44,7 @@ def check(module, x, *, training=False):
     ]
 
     def total(tensors, x):
-        found = jax.tree.leaves(program(tensors, [x])[0])
+        found = jax.tree.leaves(exported(tensors, [x])[0])
         return sum(
             (out * np.asarray(weight)).sum() for out, weight in zip(found, weights, strict=True)
         ), found
@@ -217,21 +217,27 @@ def test_batch_norm_in_both_modes(training):
     )
 
 
+def overloads():
+    """The operators that a program may have, by the names of their functions."""
+    for name, function in program.FUNCTIONS.items():
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in set(packet.overloads() if packet else ()) - {"out"}:
+            known = getattr(packet, overload)
+            if torch.Tag.core in known.tags or f"{name}.{overload}" in program._KEPT:
+                yield name, function, known._schema
+
+
 def test_functions_take_the_arguments_of_their_operators():
-    for name, function in (OPERATORS | layers.CONTEXTUAL).items():
-        packet, _, overload = name.partition(".")
-        known = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        if known is None:  # an operator of other versions of PyTorch
-            continue
-        arguments = known._schema.arguments
-        places = [None] * (name in layers.CONTEXTUAL)
-        places += [None for argument in arguments if not argument.kwarg_only]
-        named = {argument.name: None for argument in arguments if argument.kwarg_only}
-        named = {key: value for key, value in named.items() if key not in _PLACES}
+    assert len(program._KEPT) < len(list(overloads()))
+    for name, function, schema in overloads():
+        arguments = [a.name for a in schema.arguments if not a.kwarg_only]
+        arguments += [None] * (name in recurrent.DRAWING)
+        options = [a.name for a in schema.arguments if a.kwarg_only]
+        options = {option: None for option in options if option not in program._IGNORED}
         try:
-            inspect.signature(function).bind(*places, **named)
+            inspect.signature(function).bind(*arguments, **options)
         except TypeError as error:
-            pytest.fail(f"{known._schema}: {error}")
+            pytest.fail(f"{schema}: {error}")
 
 
 class Recurrent(nn.Module):
@@ -294,9 +300,9 @@ FAST = {
 def test_layers_map_onto_the_operations_of_fedax(name):
     make, expected = FAST[name]
     net, x, _ = make()
-    program = export(net, [x[:2].numpy()], training=True)
+    exported = export(net, [x[:2].numpy()], training=True)
     tensors = {name: np.asarray(tensor.detach()) for name, tensor in net.state_dict().items()}
-    traced = str(jax.make_jaxpr(lambda tensors: program(tensors, [x.numpy()])[0])(tensors))
+    traced = str(jax.make_jaxpr(lambda tensors: exported(tensors, [x.numpy()])[0])(tensors))
     found = {word for word in expected if f"fedax_{word}" in traced}
     assert found == expected, traced
     assert "conv_general_dilated" not in traced
@@ -313,8 +319,8 @@ def test_several_arguments_and_structures():
 
     net = Two().double()
     x, z = normal(3, 3), normal(3, 2)
-    program = export(net, [x[:2].numpy(), z[:2].numpy()], training=False)
-    found, _ = program(
+    exported = export(net, [x[:2].numpy(), z[:2].numpy()], training=False)
+    found, _ = exported(
         {name: np.asarray(t.detach()) for name, t in net.state_dict().items()},
         [x.numpy(), z.numpy()],
     )
@@ -332,5 +338,5 @@ def test_average_pooling_in_ceil_mode_counts_the_windows_that_it_sums(size):
 
 def test_a_norm_of_order_zero_counts():
     x = jnp.asarray([[0.0, 2.0, -1.0], [0.0, 0.0, 3.0]])
-    counts = OPERATORS["linalg_vector_norm.default"](x, 0, [1])
+    counts = OPERATORS["linalg_vector_norm"](x, 0, [1])
     assert counts.tolist() == torch.linalg.vector_norm(torch.tensor(x.tolist()), 0, 1).tolist()

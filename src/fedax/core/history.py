@@ -244,18 +244,16 @@ class History:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns parameters and buffers of a task of `from_torch` as tensors, by PyTorch's names.
+        """Returns parameters and buffers of a PyTorch module as tensors, by their names.
 
         Adapters of `fedax.lora` are added to the weights.
 
-        Frozen parameters are not among them, so it is loaded with
-        `module.load_state_dict(history.state_dict(), strict=False)`. `fedax.tasks.torch_state_dict`
-        has all entries of a module and checks their names and shapes.
-
-        Raises:
-            InvalidInput: the history of another task.
+        Buffers that training does not change are not among them, nor second names of tied
+        parameters: a module with such takes them by `load_state_dict(..., strict=False)`.
         """
-        return _import_module("tasks.own_models.from_torch").state_dict_of(self)
+        return _import_module("models.torch_modules.adapter").state_dict(
+            self.params, self.final_state
+        )
 
     def predict(self, x: Any, *, best: bool = False) -> np.ndarray:
         """Returns the predictions of the final model for new inputs, one row for each example.

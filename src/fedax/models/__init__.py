@@ -22,7 +22,7 @@ Text:
 
 For your own:
 - `Model`: a model as two functions.
-- `linen`, `nnx`, `equinox`, `haiku`: modules of these libraries.
+- `linen`, `nnx`, `equinox`, `haiku`, `torch`: modules of these libraries.
 - `parameter_count`: the number of a model's parameters.
 """
 
@@ -46,3 +46,4 @@ from fedax.models.dense import Softmax as Softmax
 from fedax.models.recurrent import CharLSTM as CharLSTM
 from fedax.models.recurrent import SentimentLSTM as SentimentLSTM
 from fedax.models.resnet import ResNet as ResNet
+from fedax.models.torch_modules.adapter import torch as torch

@@ -3,7 +3,6 @@
 From your loss, model or data:
 - `from_loss`: a task from a per-example loss and plain arrays, for any JAX model.
 - `from_model`: a task of a model and a loss of its outputs.
-- `from_torch`: a task of a PyTorch module; `torch_state_dict` brings what was trained back into it.
 - `classification`: a model that gives logits on federated data.
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
 - `of_source`: a function that makes federated data, as a classification task.
@@ -47,8 +46,6 @@ from fedax.tasks.named import defaults as defaults
 from fedax.tasks.named import make_task as make_task
 from fedax.tasks.named import task_makers as task_makers
 from fedax.tasks.own_models.from_loss import from_loss as from_loss
-from fedax.tasks.own_models.from_torch import from_torch as from_torch
-from fedax.tasks.own_models.from_torch import torch_state_dict as torch_state_dict
 from fedax.tasks.sources import cifar10 as cifar10
 from fedax.tasks.sources import digits as digits
 from fedax.tasks.sources import fashion_mnist as fashion_mnist

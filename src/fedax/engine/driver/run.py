@@ -66,7 +66,7 @@ def run(
             rounds take on a virtual clock. They do not change the training, but the arrivals of an
             asynchronous server without its own follow from them. On `Simulation` and `Eager`.
         params: the model to start from, with every seed: a pytree of the task's structure (or a
-            `state_dict` for tasks of `from_torch`), a history, or the path of a file that
+            `state_dict` for a module of PyTorch), a history, or the path of a file that
             `fedax.load_params` reads; by default the task's own. Histories and files bring the
             model's state, such as batch statistics; a pytree without it gives a warning.
         rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.

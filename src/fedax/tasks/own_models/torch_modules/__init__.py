@@ -1,1 +1,0 @@
-"""Modules of PyTorch as JAX functions: exported by PyTorch, interpreted here."""
