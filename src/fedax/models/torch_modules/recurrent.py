@@ -89,14 +89,10 @@ def _recurrence(cell: Cell) -> Callable[..., tuple[Array, ...]]:
         x: Array,
         start: Array | Sequence[Array] | None,
         params: Sequence[Array],
-        biases: bool,
-        layers: int,
-        dropout: float,
-        training: bool,
-        bidirectional: bool,
-        batch_first: bool,
+        *settings: Any,
     ) -> tuple[Array, ...]:
         """Returns the last layer's states after every step, and the last states of all layers."""
+        biases, layers, dropout, training, bidirectional, batch_first = settings
         starts = [start] if isinstance(start, jax.Array) else start or ()
         x = x.swapaxes(0, 1) if batch_first else x
         # arrays of a layer and direction: two kernels, and two biases if there are any
