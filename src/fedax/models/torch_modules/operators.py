@@ -256,7 +256,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "clone": lambda x: x,
     "lift_fresh_copy": lambda x: x,
     "_to_copy": lambda x, *, dtype=None: x if dtype is None else x.astype(dtype),
-    "copy": lambda x, source: jnp.broadcast_to(source.astype(x.dtype), x.shape),
+    "copy": lambda x, source, non_blocking=False: jnp.broadcast_to(source.astype(x.dtype), x.shape),
     "empty": lambda shape, *, dtype=None: jnp.zeros(shape, dtype),
     "empty_permuted": lambda shape, order, *, dtype=None: jnp.zeros(shape, dtype),
     "full": lambda shape, value, *, dtype=None: jnp.full(shape, value, dtype),
