@@ -171,8 +171,8 @@ def test_bad_data_are_refused_naming_the_place(arguments, message):
     [
         ([[0, 1], [4]], {}, r"partition=...\): got indices from 0 to 4; allowed: 0 to 3"),
         ([[0, -1]], {}, r"partition=...\): got indices from -1"),
-        ([[0, 1], [2, 1]], {}, r"got index 1 twice; allowed: each example at most once"),
-        ([[0, 0]], {}, r"got index 0 twice"),
+        ([[0, 1], [2, 1]], {}, r"got an index twice; allowed: each example at most once"),
+        ([[0, 0]], {}, r"got an index twice"),
         ([[0], []], {}, r"got a client without examples"),
         (
             [[0, 1]],

@@ -312,7 +312,7 @@ def test_partitions_take_one_label_for_each_example(name, classes, form):
 def test_indices_of_a_partition_are_whole_numbers(indices):
     with pytest.raises(
         DataError,
-        match=r"partition=...\): got arrays of .*; allowed: the indices of each client's",
+        match=r"partition=...\): got other arrays than .*; allowed: the indices of each client's",
     ):
         FederatedData.partitioned(np.ones((3, 2)), np.zeros(3, int), [np.array(indices)], classes=1)
 

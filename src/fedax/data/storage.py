@@ -84,8 +84,8 @@ def store(
             name=name or folder.name,
         )
     about: dict[str, Any] = {"classes": classes, "name": name or folder.name, "names": names}
-    parts = {"train": clients, "validation": validation, "test": test}
-    unseen: FederatedData | None = None
+    parts: dict[str, Any] = {"train": clients, "validation": validation, "test": test}
+    unseen = None
     if isinstance(clients, FederatedData):
         about = {key: getattr(clients, key) for key in _ABOUT}
         if clients.encoding is not None:

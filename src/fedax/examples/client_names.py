@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from fedax.errors import DataError, InvalidInput, printable
+from fedax.examples.arrays import as_ndarray
 
 
 class ClientNames(Sequence[str]):
@@ -130,59 +131,35 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
     """Returns a column's different names in natural order, and the number of each row's.
 
     Args:
-        values: one name or number per row, numbers in ascending order first.
+        values: one name or number per row, numbers of an array in ascending order.
         where: names the column in messages.
 
     Raises:
-        DataError: a missing name, with its row; two different values of the same name; another
-            shape.
+        DataError: a missing name, with its row; another shape.
 
     >>> names, owner = grouped_by_name(["b10", "b9", "b10"], "user")
     >>> names, owner.tolist()
     (['b9', 'b10'], [1, 0, 1])
     """
-    column = values if isinstance(values, np.ndarray) else _to_column(values)
-    if isinstance(column, np.ma.MaskedArray):
-        if np.ma.is_masked(column):
-            row = int(np.flatnonzero(np.ma.getmaskarray(column))[0])
-            raise DataError.found(
-                f"{where}, row {row}", "a masked entry", "a name or number for each client"
-            )
-        column = column.data
+    column = as_ndarray(values if hasattr(values, "dtype") else _to_column(values), where)
     if column.ndim != 1:
-        raise DataError.found(
-            where, f"shape {column.shape}", "one client per example, shape (examples,)"
-        )
-    if column.dtype.kind == "f" and np.isnan(column).any():
-        client_name(np.nan, f"{where}, row {int(np.argmax(np.isnan(column)))}")
+        got = f"shape {column.shape}"
+        raise DataError.found(where, got, "one client per example, shape (examples,)")
     # in the order of their values
     if column.dtype.kind in "iufb":
         unique, owner = np.unique(column, return_inverse=True)
         return [client_name(value, where) for value in unique], owner
-    raw = column.tolist()
-    names = [client_name(value, f"{where}, row {row}") for row, value in enumerate(raw)]
-    first = dict[str, Any]()
-    # 3 and "3" would be one client
-    for name, value in zip(names, raw, strict=True):
-        if first.setdefault(name, value) != value:
-            got = f"{first[name]!r} and {value!r}, which have the same name"
-            raise DataError.found(where, got, "values of one type, such as all text or all numbers")
-    ordered = sorted(first, key=natural)
+    names = [client_name(value, f"{where}, row {i}") for i, value in enumerate(column.tolist())]
+    ordered = sorted(set(names), key=natural)
     check_distinct(ordered, where)
     number = {name: k for k, name in enumerate(ordered)}
     return ordered, np.array([number[name] for name in names], dtype=np.int64)
 
 
-def _to_column(values: Any) -> np.ndarray:
-    """Returns a column of mixed values as objects, which NumPy would turn into text."""
+def _to_column(values: Any) -> Any:
+    """Returns mixed values as objects: NumPy would write numbers and missing ones as texts."""
     listed = list(values)
-    plain = np.asarray(listed) if len({type(value) for value in listed}) <= 1 else np.empty(0)
-    if plain.shape == (len(listed),) and len(listed):
-        return plain
-    # assigned, because NumPy would look into values that are lists
-    column = np.empty(len(listed), dtype=object)
-    column[:] = listed
-    return column
+    return listed if len(set(map(type, listed))) == 1 else np.array(listed, object)
 
 
 def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) -> int:

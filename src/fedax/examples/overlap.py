@@ -73,11 +73,6 @@ def number_copies(
     return np.unique(arrays[together], return_inverse=True)[1]
 
 
-def are_repeated(copies: Int[np.ndarray, "examples"]) -> bool:
-    """Returns whether some example is there twice."""
-    return len(copies) > 0 and int(copies.max()) + 1 < len(copies)
-
-
 def split_rows(
     arrays: Mapping[str, Any],
     orders: Sequence[Int[np.ndarray, "_"]],
@@ -114,7 +109,7 @@ def split_rows(
     copies = number_copies(arrays, together)
     if gap > 1:
         divided = _divide_windows(copies, orders, counts, gap)
-    elif split == "shuffled" and are_repeated(copies):
+    elif split == "shuffled" and copies.max() + 1 < len(copies):
         divided = _draw_with_copies(copies, orders, counts)
     else:
         # in a given order, examples may come again
