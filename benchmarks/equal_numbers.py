@@ -34,7 +34,7 @@ COHORT = fedax.Schedule(epochs=2, batch_size=8, cohort=5)
 
 
 def synthetic(**options):
-    return fedax.tasks.synthetic(clients=12, seed=3, **options)
+    return fedax.task("synthetic", clients=12, seed=3, **options)
 
 
 def run(algorithm, task=None, **options):
@@ -56,7 +56,7 @@ def graph_run():
 
 
 def cnn():
-    return run(fedax.FedAvg(), fedax.tasks.digits(clients=10, model=DIGITS_CNN), rounds=3)
+    return run(fedax.FedAvg(), fedax.task("digits", clients=10, model=DIGITS_CNN), rounds=3)
 
 
 EXPERIMENTS = {
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:
-        four = fedax.tasks.synthetic(clients=4, seed=3)
+        four = fedax.task("synthetic", clients=4, seed=3)
         history = run(
             fedax.SCAFFOLD(),
             four,

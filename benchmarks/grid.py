@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
     set_up_jax()
-    task = fedax.tasks.synthetic(1.0, 1.0)
+    task = fedax.task("synthetic", alpha=1.0, beta=1.0)
     grid = [fedax.FedProx(mu=float(mu)) for mu in np.linspace(0.0, 1.0, given.settings)]
     seeds = list(range(given.seeds))
     options = {

@@ -34,7 +34,7 @@ def channel(method, task, schedule, rounds, epsilon):
 
 
 def measured(rounds, seeds):
-    task = fedax.tasks.digits("iid", clients=CLIENTS)
+    task = fedax.task("digits", partition="iid", clients=CLIENTS)
     schedule = fedax.Schedule(
         cohort=COHORT, sampling="poisson", epochs=5, batch_size=10, weights="equal"
     )

@@ -5,7 +5,7 @@ import numpy as np
 
 import fedax
 
-task = fedax.tasks.digits("shards", clients=10, model="mlp")
+task = fedax.task("digits", partition="shards", clients=10, model="mlp")
 history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=10)
 history.save("digits.safetensors")
 

@@ -244,7 +244,7 @@ def _pairs(values: dict[str, Any]) -> str:
 EXAMPLE = """\
 import fedax
 
-task = fedax.tasks.synthetic(alpha=1.0, beta=1.0, clients=6)
+task = fedax.task("synthetic", alpha=1.0, beta=1.0, clients=6)
 schedule = fedax.Schedule(steps=5, batch_size=10)
 solver = fedax.SGD(0.01)
 history = fedax.run(

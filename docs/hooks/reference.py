@@ -13,7 +13,7 @@ import typer
 from pydantic import BaseModel
 
 import fedax
-from fedax import cli, codecs, tasks
+from fedax import cli, codecs
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm, Schedule
 from fedax.core.hyper import Hyper, declared
@@ -22,7 +22,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.observers import OBSERVERS, ON_DEMAND
 from fedax.experiments.config.schema import schema
 from fedax.experiments.config.sections import SOLVERS
-from fedax.tasks.splits import COMMON
+from fedax.tasks.sources import DATASETS, task_options
 
 THEORY = [
     name
@@ -225,15 +225,15 @@ def _files() -> str:
             text = " ".join(meaning.get(key, "").split())
             lines.append(f"| `{key}` | {default or 'needed'} | {_allowed(about)} | {text} |")
     lines += ["", "## `[task]`", "", "| name | options with their defaults |", "| --- | --- |"]
-    for name in tasks.task_makers():
+    for name in DATASETS:
         options = ", ".join(
-            f"`{key}` (needed)" if value is inspect.Parameter.empty else f"`{key} = {_toml(value)}`"
-            for key, value in tasks.defaults(name).items()
+            f"`{key}` (needed)"
+            if option.default is option.empty
+            else f"`{key} = {_toml(option.default)}`"
+            for key, option in task_options(name).items()
         )
         lines.append(f"| `{name}` | {options} |")
-    keys = ", ".join(f"`{key}`" for key in COMMON)
-    about = f"Each is described in [`fedax.tasks`](fedax.tasks.md). Every task also takes {keys}."
-    lines += ["", about]
+    lines += ["", "They are described with `fedax.task` and [`fedax.data`](fedax.data.md)."]
     lines += ["", "## `[solver]`", ""]
     for name, kind in SOLVERS.items():
         lines += [f'`name = "{name}"`', "", *_table(declared(kind)), ""]

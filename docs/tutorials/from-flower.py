@@ -119,7 +119,7 @@
 # %%
 import fedax
 
-task = fedax.tasks.digits(partition="shards", clients=10)
+task = fedax.task("digits", partition="shards", clients=10)
 arguments = {
     "solver": fedax.SGD(0.1),
     "schedule": fedax.Schedule(cohort=5, epochs=1, batch_size=20),

@@ -154,7 +154,7 @@ by_file.sizes, dealt.sizes
 
 # %%
 for alpha in (100.0, 1.0, 0.1):
-    task = fedax.tasks.digits("dirichlet", clients=10, alpha=alpha)
+    task = fedax.task("digits", partition="dirichlet", clients=10, alpha=alpha)
     history = fedax.run(
         fedax.FedAvg(),
         task,

@@ -37,7 +37,7 @@ class Averaging(Algorithm[Vector]):
         return Upload(client.minimize(start=w))
 
 
-task = fedax.tasks.synthetic(alpha=1.0, beta=1.0, clients=10)
+task = fedax.task("synthetic", alpha=1.0, beta=1.0, clients=10)
 setting = {
     "solver": fedax.SGD(0.01),
     "schedule": fedax.Schedule(cohort=5, batch_size=10),

@@ -23,11 +23,11 @@ data = fedax.data.digits("shards", clients=10)
 data.label_counts
 
 # %% [markdown]
-# Each row is a client, and each column is a digit. `fedax.tasks.digits` makes a task of these data:
+# Each row is a client, and each column is a digit. `fedax.task` makes a task of these data:
 # it adds a model, softmax regression, and keeps examples of each client for testing.
 
 # %%
-task = fedax.tasks.digits("shards", clients=10)
+task = fedax.task("digits", partition="shards", clients=10)
 history = fedax.run(
     fedax.FedAvg(),
     task,

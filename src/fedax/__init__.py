@@ -1,6 +1,6 @@
 """Federated optimization in JAX: write a method once, simulate it fast, deploy the same code.
 
-    history = fedax.run(fedax.FedAvg(), fedax.tasks.synthetic(), rounds=50)
+    history = fedax.run(fedax.FedAvg(), fedax.task("synthetic"), rounds=50)
 
 Runs:
 - `run`: run an algorithm on a task.
@@ -25,7 +25,7 @@ Runs:
 - `keep_programs`: keep compiled programs between processes.
 - `Simulation`, `Eager`, `MPI`, `Flower`: engines: compiled, step by step for reference, one process
   for each client, deployed.
-- `Task`: a federated learning problem.
+- `Task`: a federated learning problem. `task`: that of a data set, or of your own code, by name.
 - `from_model`: a task of a model and a loss of its outputs. `classification`: of a model whose
   outputs are logits.
 - `lora`: a task of fine-tuning a frozen model by low-rank adapters.
@@ -109,7 +109,7 @@ Modules:
 - `models`: the papers' models.
 - `observe`: observers of a run.
 - `privacy`: accounting of differential privacy.
-- `tasks`: ready-made tasks.
+- `tasks`: tasks of your data, model or loss.
 - `theory`: the papers' theorems as formulas.
 """
 

@@ -134,6 +134,7 @@ from .report.single import table as table
 from .tasks.from_model import classification as classification
 from .tasks.from_model import from_model as from_model
 from .tasks.lora import lora as lora
+from .tasks.sources import task as task
 
 __version__: str
 from .core.algorithm import Card as Card

@@ -16,7 +16,7 @@ from fedax.algorithms import algorithm_classes
 from fedax.cli.cite import bibtex, entries
 from fedax.cli.new import FAMILIES
 from fedax.experiments.config.experiment import Experiment
-from fedax.tasks import task_makers
+from fedax.tasks.sources import DATASETS
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +36,7 @@ def keys(text):
 
 
 def test_entries_are_well_formed_and_of_what_there_is():
-    known = {*algorithm_classes(), *task_makers()}
+    known = {*algorithm_classes(), *DATASETS}
     assert len({entry.key for entry in entries()}) == len(entries())
     for entry in entries():
         assert entry.text.count("{") == entry.text.count("}"), entry.key

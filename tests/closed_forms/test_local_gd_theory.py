@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
 @functools.cache
 def problem(name, folder):
-    task = fedax.tasks.make_task(name, clients=CLIENTS, folder=str(folder))
+    task = fedax.task(name, clients=CLIENTS, folder=str(folder))
     parts = [task.train[k] for k in range(CLIENTS)]
     clients = [(np.asarray(part["x"], float), 2.0 * part["y"] - 1, task.l2) for part in parts]
     a, signs = (np.concatenate([client[i] for client in clients]) for i in (0, 1))

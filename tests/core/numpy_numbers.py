@@ -103,15 +103,15 @@ def test_partitions_are_those_of_pythons_numbers(make):
 
 def test_tasks_are_those_of_pythons_numbers():
     """A share of 32 bits is counted in 32 bits: a fifth of 10 is 2."""
-    given = fedax.tasks.digits(clients=I(3), seed=I(1), test_fraction=F(0.2), l2=F(0.5))
-    plain = fedax.tasks.digits(clients=3, seed=1, test_fraction=0.2, l2=0.5)
+    given = fedax.task("digits", clients=I(3), seed=I(1), test_fraction=F(0.2), l2=F(0.5))
+    plain = fedax.task("digits", clients=3, seed=1, test_fraction=0.2, l2=0.5)
     assert repr(given) == repr(plain)
     assert given.l2 == 0.5
     assert type(given.l2) is float
     np.testing.assert_array_equal(given.train.offsets, plain.train.offsets)
     np.testing.assert_array_equal(given.train.arrays["x"], plain.train.arrays["x"])
-    by_name = fedax.tasks.make_task("synthetic", clients=I(2), seed=I(3))
-    drawn = fedax.tasks.synthetic(clients=2, seed=3)
+    by_name = fedax.task("synthetic", clients=I(2), seed=I(3))
+    drawn = fedax.task("synthetic", clients=2, seed=3)
     np.testing.assert_array_equal(by_name.train.arrays["x"], drawn.train.arrays["x"])
     shares = (with_validation(drawn, share, seed=I(1)) for share in (F(0.2), 0.2))
     sizes = [task.train.sizes.tolist() for task in shares]

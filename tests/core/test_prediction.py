@@ -21,7 +21,7 @@ def squares(w, e):
 
 @pytest.mark.slow
 def test_a_built_in_task_predicts_probabilities():
-    task = fedax.tasks.digits(clients=3)
+    task = fedax.task("digits", clients=3)
     history = fedax.run(fedax.FedAvg(), task, rounds=1, keep_best="train_loss")
     x = np.asarray(task.test.arrays["x"])
     shown = history.predict(x)
@@ -41,7 +41,7 @@ def test_a_built_in_task_predicts_probabilities():
 @pytest.mark.slow
 def test_more_examples_than_pass_at_once(monkeypatch):
     monkeypatch.setattr("fedax.core.validation.prediction.PIECE", 4)
-    task = fedax.tasks.synthetic(clients=3)
+    task = fedax.task("synthetic", clients=3)
     params = fedax.run(fedax.FedAvg(), task, rounds=1).params
     x = task.train.arrays["x"][:10]
     np.testing.assert_allclose(
@@ -53,7 +53,7 @@ def test_more_examples_than_pass_at_once(monkeypatch):
 def test_predictions_of_an_evaluation_pass_in_pieces(monkeypatch):
     """The last of more than two is shorter."""
     monkeypatch.setattr(evaluation, "PIECE", 100)
-    task = fedax.tasks.synthetic(clients=3)
+    task = fedax.task("synthetic", clients=3)
     start = task.start(jax.random.key(0))
     params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), leaf.dtype), start)
     whole = task.predictions(params, {"x": jnp.asarray(task.train.arrays["x"])}, None)
@@ -106,7 +106,7 @@ def test_what_is_refused():
     history = fedax.run(fedax.FedAvg(), task, rounds=0)
     with pytest.raises(InvalidInput, match=r"task 'task' has no predictions.*predict="):
         history.predict(np.zeros((1, 2)))
-    task = fedax.tasks.synthetic(clients=3)
+    task = fedax.task("synthetic", clients=3)
     history = fedax.run(fedax.FedAvg(), task, rounds=0)
     with pytest.raises(
         DataError,
@@ -124,7 +124,7 @@ def test_what_is_refused():
 
 def test_bytes_are_refused_where_training_had_real_numbers():
     """Pixels from 0 to 255 beside those from 0 to 1: a scaling was forgotten."""
-    task = fedax.tasks.digits(clients=3)
+    task = fedax.task("digits", clients=3)
     history, x = fedax.run(fedax.FedAvg(), task, rounds=1), task.test.arrays["x"][:4]
     pixels = (np.asarray(x) * 255).astype(np.uint8)
     with pytest.raises(DataError, match=r"predict\(x\)\['x'\]: got numbers of type uint8; allowed"):

@@ -24,7 +24,7 @@ class OwnMetric(OnPredictions):
     ("make", "message"),
     [
         (
-            lambda: fedax.lora(fedax.tasks.synthetic(clients=2), targets="*", average="factor"),
+            lambda: fedax.lora(fedax.task("synthetic", clients=2), targets="*", average="factor"),
             r"lora\(average=...\): got 'factor'; allowed: 'exact' or 'factors'",
         ),
         (lambda: MLP(5, 3), r"MLP\(widths=...\): got 5; allowed: several whole numbers"),

@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(folder):
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-        task = fedax.tasks.from_table(folder / "train", test=folder / "test")
+        task = fedax.task("table", table=folder / "train", test=folder / "test")
         watch = [fedax.observe.ClientAccuracy(), fedax.observe.TrainLoss()]
         return task, fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=2, observe=watch)
 
@@ -89,7 +89,7 @@ def test_predictions_name_the_clients(runs):
 def test_probabilities_are_named_by_the_labels(tmp_path):
     for name in ("east", "north"):
         (tmp_path / f"{name}.csv").write_text("a,y\n0,healthy\n1,ill\n0,healthy\n1,ill\n")
-    task = fedax.tasks.from_table(tmp_path)
+    task = fedax.task("table", table=tmp_path)
     table = predictions_csv(task, task.start(jax.random.key(0)), of_split(task, "train"))
     assert table.splitlines()[0] == "client,y,label,probability_healthy,probability_ill"
 
@@ -129,7 +129,9 @@ def test_a_broken_client_is_named(folder):
 
 @pytest.mark.slow
 def test_unseen_clients_keep_their_names(folder):
-    parts = with_unseen(fedax.tasks.from_table(folder / "train", test=folder / "test"), 0.3, seed=2)
+    parts = with_unseen(
+        fedax.task("table", table=folder / "train", test=folder / "test"), 0.3, seed=2
+    )
     assert sorted([*parts.names, *parts.unseen.names]) == sorted(NAMES)
     assert len(parts.unseen.names) == 1
     history = fedax.run(fedax.FedAvg(), parts, rounds=1, observe=[fedax.observe.ClientAccuracy()])
@@ -137,7 +139,7 @@ def test_unseen_clients_keep_their_names(folder):
 
 
 def test_clients_without_names_are_numbered():
-    task = fedax.tasks.digits(clients=3, test_fraction=0.2)
+    task = fedax.task("digits", clients=3, test_fraction=0.2)
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.ClientAccuracy()])
     assert history.clients is None
     assert list(history.by_client("client_accuracy")) == ["0", "1", "2"]

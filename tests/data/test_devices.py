@@ -1,5 +1,4 @@
-"""The devices of FedProx: two digits each, and letters a to j, against plain transcriptions of
-their definitions."""
+"""The devices of FedProx: two digits each, against a plain transcription of their definition."""
 
 import random
 
@@ -54,84 +53,12 @@ def test_digit_pairs_that_cannot_be():
         r"multiples of 10",
     ):
         data.digit_pairs(labels, clients=15)
-    with pytest.raises(DataError, match=r"digit_pairs\(clients=...\): got 40; allowed: at most 30"):
+    with pytest.raises(
+        DataError, match=r"digit_pairs\(clients=...\): got 40; allowed: .* at most the 30"
+    ):
         data.digit_pairs(labels, clients=40)
     with pytest.raises(InvalidInput, match="sigma"):
         data.digit_pairs(labels, clients=10, sigma=-1)
-
-
-def letters_transcription(labels, devices, kinds, prefix, seed):
-    state, shuffle = np.random.RandomState(seed), random.Random(seed)
-    members = [[i for i, label in enumerate(labels) if label == c] for c in range(10)]
-    begun, devices_hold = [0] * 10, []
-    for size in state.lognormal(4, 1, devices) + 5:
-        hand = []
-        for j in range(kinds):
-            c = (len(devices_hold) + j) % 10
-            for step in range(max(int(size / kinds), 2)):
-                hand.append(members[c][(begun[c] + step) % len(members[c])])
-            if not prefix:
-                begun[c] += max(int(size / kinds), 2)
-        shuffle.shuffle(hand)
-        devices_hold.append(hand)
-    return devices_hold
-
-
-@pytest.mark.parametrize(("prefix", "kinds"), [(False, 3), (True, 3), (False, 5)])
-def test_letter_devices_are_the_generator(prefix, kinds):
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
-    x = np.arange(6000.0)[:, None]
-    loaded = data.letter_devices(
-        x, labels, clients=30, classes_per_client=kinds, prefix=prefix, seed=3
-    )
-    expected = letters_transcription(labels.tolist(), 30, kinds, prefix, 3)
-    for hand, train, test in zip(expected, loaded.train, loaded.test):
-        cut = int(0.9 * len(hand))
-        assert train["x"][:, 0].tolist() == hand[:cut]
-        assert test["x"][:, 0].tolist() == hand[cut:]
-        assert train["y"].tolist() == labels[hand[:cut]].tolist()
-    everything = np.concatenate([part["x"][:, 0] for part in (*loaded.train, *loaded.test)])
-    unique = len(set(everything.tolist())) == len(everything)
-    assert unique is not prefix
-
-
-def test_letter_devices_of_the_paper():
-    """The published table: 200 devices, 18,345 examples, mean 92, deviation 159 (one draw): here
-    within the law's errors."""
-    labels = np.repeat(np.arange(10), 4000)
-    totals = []
-    for seed in range(5):
-        loaded = data.letter_devices(np.zeros((40_000, 1)), labels, seed=seed)
-        totals.append(int(loaded.sizes.sum() + loaded.test_sizes.sum()))
-        assert (loaded.clients, max((row > 0).sum() for row in loaded.label_counts)) == (200, 3)
-    # e^(4 + z) has mean e^4.5 and variance e^9 (e - 1); of n, 5 more come and up to 2 are lost to
-    # rounding
-    spread = np.sqrt(np.exp(9) * (np.e - 1) * 200)
-    for total in totals:
-        assert 200 * (np.exp(4.5) + 3) - 4 * spread < total < 200 * (np.exp(4.5) + 6) + 4 * spread
-    published = 18_345
-    assert abs(published - 200 * (np.exp(4.5) + 4)) < 2 * spread
-
-
-def test_letter_devices_that_cannot_be():
-    with pytest.raises(
-        DataError,
-        match=r"letter_devices\(labels=...\): got 10; allowed: labels "
-        r"from 0 to 9",
-    ):
-        data.letter_devices(np.zeros((20, 1)), np.arange(20) % 13)
-    with pytest.raises(
-        DataError,
-        match=r"letter_devices\(labels=...\): got '2 examples of "
-        r"class \d'",
-    ):
-        data.letter_devices(np.zeros((20, 1)), np.arange(20) % 10)
-    for options, name in (
-        ({"classes_per_client": 11}, "classes_per_client"),
-        ({"prefix": 1}, "prefix"),
-    ):
-        with pytest.raises(InvalidInput, match=rf"letter_devices\({name}=...\): got"):
-            data.letter_devices(np.zeros((20, 1)), np.arange(20) % 10, **options)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax import data, tasks
+from fedax import data
 from fedax.core import DataError, InvalidInput
 from fedax.models import SentimentLSTM
 
@@ -45,11 +45,11 @@ def test_idx_of_every_type(tmp_path, code, dtype, values):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "begins with"),
-        (b"\x00\x00\x07\x01\x00\x00\x00\x00", "begins with 00 00 07 01"),
-        (b"\x00\x00\x08\x02\x00\x00\x00\x01", "begins with"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x03\x01\x02", "of 10 bytes'; allowed: 11 bytes"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x01\x01\x02", "of 10 bytes'; allowed: 9 bytes"),
+        (b"", "begins otherwise"),
+        (b"\x00\x00\x07\x01\x00\x00\x00\x00", "cannot be read"),
+        (b"\x00\x00\x08\x02\x00\x00\x00\x01", "cannot be read"),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x03\x01\x02", "cannot be read"),
+        (b"\x00\x00\x08\x01\x00\x00\x00\x01\x01\x02", "cannot be read"),
         (gzip.compress(bytes(range(256)) * 40, mtime=0)[:-9], "cannot be read"),
     ],
     ids=["empty", "unknown type", "no axes", "too short", "too long", "truncated gzip"],
@@ -111,7 +111,8 @@ def test_shakespeare_of_leaf(tmp_path):
 def test_sent140_of_leaf(tmp_path):
     tweets = [["1", "Mon", "Q", "me", "don't go, now!"], ["2", "Tue", "Q", "me", "go " * 40]]
     leaf_file(tmp_path / "train" / "a.json", me=(tweets, ["4", 0]))
-    loaded = data.sent140({"go": 0, "now": 1, ",": 2}, tmp_path)
+    (tmp_path / "glove.6B.300d.txt").write_text("go 1\nnow 2\n, 3\n")
+    loaded = data.sent140(tmp_path)
     assert loaded.train[0]["x"].tolist() == [[3, 0, 2, 1] + [3] * 21, [0] * 25]
     assert loaded.train[0]["y"].tolist() == [1, 0]
 
@@ -141,9 +142,9 @@ def test_sent140_of_leaf(tmp_path):
 )
 def test_bad_users_are_refused(tmp_path, users, loader, message):
     leaf_file(tmp_path / "train" / "a.json", **users)
-    arguments = ({},) if loader == "sent140" else ()
+    (tmp_path / "glove.6B.300d.txt").write_text("good 1\n")
     with pytest.raises(DataError, match=message):
-        getattr(data, loader)(*arguments, tmp_path)
+        getattr(data, loader)(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     as zeros."""
     leaf_file(tmp_path / "train" / "a.json", me=(["go now go", "now"], [1, 0]), you=(["go"], [0]))
     (tmp_path / "glove.6B.300d.txt").write_text("go 0.5 -1 2\n")
-    task = tasks.make_task("sent140", folder=str(tmp_path))
+    task = fedax.task("sent140", folder=str(tmp_path))
     params = task.start(jax.random.key(0))
     x = np.zeros((1, 25, 3))
     x[0, [0, 2]] = [0.5, -1, 2]
@@ -259,4 +260,4 @@ def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     )
     assert history.outcome.ok
     with pytest.raises(InvalidInput, match="model"):
-        tasks.make_task("sent140", folder=str(tmp_path), model="lstn")
+        fedax.task("sent140", folder=str(tmp_path), model="lstn")

@@ -40,7 +40,7 @@ def test_digits_refuse_before_reading():
         digits("dirichlet", alpha=0)
     with pytest.raises(
         DataError,
-        match=r"iid\(clients=...\): got '1798 clients'; allowed: .*, "
+        match=r"iid\(clients=...\): got '1798 examples needed'; allowed: .*, "
         r"1797",
     ):
         digits("iid", clients=1798)
@@ -88,8 +88,7 @@ def test_examples_are_the_first_ones(mnist_folder):
     assert sum(mnist("iid", 3, folder=mnist_folder, examples=10, merged=True).sizes) == 20
     with pytest.raises(
         InvalidInput,
-        match=r"examples=...\): got -1; allowed: whole numbers in "
-        r"\[0",
+        match=r"examples=...\): got -1; allowed: greater than or equal to 0",
     ):
         mnist("iid", 3, folder=mnist_folder, examples=-1)
 
@@ -170,11 +169,11 @@ def arrays(**changed):
             lambda path: np.savez_compressed(
                 path, **arrays(x_train=np.zeros((5, 28, 28), np.uint8))
             ),
-            r"\(5, 28, 28\)",
+            "SHA-256",
         ),
         (
             lambda path: np.savez_compressed(path, **arrays(x_test=np.zeros((10_000, 28, 28)))),
-            "float64",
+            "SHA-256",
         ),
         (
             lambda path: np.savez_compressed(path, **arrays(y_test=np.full(10_000, 11, np.uint8))),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedax
 from convex import gradient, newton, smoothness
 from fedax import data, tasks
 from fedax.core import DataError, InvalidInput
@@ -35,7 +36,7 @@ def test_blocks_are_contiguous_and_labels_mapped(tmp_path):
         (b"1 1:1\n0 x:2\n", None, "cannot be read"),
         (b"1 0:1\n", None, r"indices from 1"),
         (b"1 1:1\n0 5:1\n", 3, "n_features"),
-        (b"", None, "without a line"),
+        (b"", None, "at least one example"),
         (gzip.compress(b"1 1:1\n" * 9999, mtime=0)[:-20], None, "cannot be read"),
     ],
     ids=["not a number", "index 0", "too narrow", "empty", "truncated gzip"],
@@ -67,8 +68,8 @@ def test_options_are_checked_before_the_file(tmp_path):
     ):
         with pytest.raises(InvalidInput, match=rf"\({name}=...\): got"):
             data.a5a(folder=tmp_path, **options)
-    with pytest.raises(InvalidInput, match=r"libsvm\(l2=...\): got -1"):
-        tasks.a5a(folder=tmp_path, l2=-1)
+    with pytest.raises(InvalidInput, match=r"a5a\(l2=...\): got -1"):
+        fedax.task("a5a", folder=tmp_path, l2=-1)
 
 
 # file: examples, features, of the larger label, stored values
@@ -105,7 +106,7 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
     optimum, common, worst, variance = CONVEX[name]
-    task = tasks.make_task(name, clients=20, folder=str(data_folder))
+    task = fedax.task(name, clients=20, folder=str(data_folder))
     a, signs = np.asarray(task.train.arrays["x"], float), 2.0 * task.train.arrays["y"] - 1
     n = len(a)
     assert task.l2 == 1 / n

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax import data, tasks
+from fedax import data
 from fedax.core import InvalidInput
-from fedax.data.sources.cifar10 import read_cifar10
-from fedax.tasks.images import IMAGE_FORMATS, preprocess
+from fedax.data.sources.images import read_images
+from fedax.tasks.images import CIFAR10, preprocess
+from fedax.tasks.sources import DATASETS, task_options
 
 SMALL = {"partition": "iid", "clients": 3, "seed": 5}
 
@@ -19,9 +20,13 @@ def arrays(task, split="train"):
     return np.asarray(getattr(task, split).arrays["x"])
 
 
+def augment_of(task):
+    return getattr(task.loss.model, "augment", None)
+
+
 def shown(task, key=None, split="train"):
     """The images as the model gets them."""
-    augment = task.loss.augment
+    augment = augment_of(task)
     images = arrays(task, split)
     return images if augment is None else np.asarray(jax.jit(augment)(jnp.asarray(images), key))
 
@@ -41,7 +46,8 @@ def is_window(image, source, crop, flip):
 @pytest.mark.parametrize(("crop", "flip"), [(1, False), (0, True), (2, True)])
 def test_frozen_changes_are_made_once(crop, flip):
     plain, task = (
-        tasks.digits(**SMALL, **o) for o in ({}, {"crop": crop, "flip": flip, "frozen": True})
+        fedax.task("digits", **SMALL, **o)
+        for o in ({}, {"crop": crop, "flip": flip, "frozen": True})
     )
     before, after = (arrays(t).reshape(-1, 8, 8) for t in (plain, task))
     assert all(is_window(a, b, crop, flip) for a, b in zip(after, before, strict=True))
@@ -49,18 +55,19 @@ def test_frozen_changes_are_made_once(crop, flip):
     # of the window in the middle, not mirrored
     chance = (2 * crop + 1) ** -2 * (0.5 if flip else 1)
     assert abs(same - chance) < 5 * np.sqrt(chance / len(after))
-    assert task.loss.augment is None  # so nothing is drawn at the steps
+    assert augment_of(task) is None  # so nothing is drawn at the steps
     assert np.array_equal(arrays(task, "test"), arrays(plain, "test"))
     assert np.array_equal(
-        arrays(task), arrays(tasks.digits(**SMALL, crop=crop, flip=flip, frozen=True))
+        arrays(task), arrays(fedax.task("digits", **SMALL, crop=crop, flip=flip, frozen=True))
     )
     assert not np.array_equal(
-        arrays(task), arrays(tasks.digits(**SMALL | {"seed": 6}, crop=crop, flip=flip, frozen=True))
+        arrays(task),
+        arrays(fedax.task("digits", **SMALL | {"seed": 6}, crop=crop, flip=flip, frozen=True)),
     )
 
 
 def test_fresh_changes_are_made_at_every_step():
-    plain, task = tasks.digits(**SMALL), tasks.digits(**SMALL, crop=1, flip=True)
+    plain, task = fedax.task("digits", **SMALL), fedax.task("digits", **SMALL, crop=1, flip=True)
     assert np.array_equal(arrays(task), arrays(plain))
     assert np.array_equal(shown(task), arrays(plain))
     first, again, other = (shown(task, jax.random.key(seed)) for seed in (0, 0, 1))
@@ -90,8 +97,8 @@ def test_frozen_images_stay_over_the_rounds_and_fresh_ones_do_not():
         "rounds": 3,
     }
     changes = {"clients": 1, "partition": "iid", "crop": 1, "flip": True, "normalize": "dataset"}
-    frozen, fresh = tasks.digits(**changes, frozen=True), tasks.digits(**changes)
-    plain = arrays(tasks.digits(clients=1, partition="iid"))
+    frozen, fresh = fedax.task("digits", **changes, frozen=True), fedax.task("digits", **changes)
+    plain = arrays(fedax.task("digits", clients=1, partition="iid"))
     x = (arrays(frozen) - plain.mean()) / plain.std()
     expected = softmax_descent(x, np.asarray(frozen.train.arrays["y"]), 3, 0.5)
     found, other = (
@@ -102,19 +109,19 @@ def test_frozen_images_stay_over_the_rounds_and_fresh_ones_do_not():
 
 
 def test_the_statistics_are_those_of_the_training_images():
-    task = tasks.digits(**SMALL, normalize="dataset", crop=2, frozen=True)
-    plain = arrays(tasks.digits(**SMALL))
-    augment = task.loss.augment
+    task = fedax.task("digits", **SMALL, normalize="dataset", crop=2, frozen=True)
+    plain = arrays(fedax.task("digits", **SMALL))
+    augment = augment_of(task)
     np.testing.assert_allclose(
         (augment.mean, augment.deviation), ([plain.mean()], [plain.std()]), rtol=1e-10
     )
-    still = shown(tasks.digits(**SMALL, normalize="dataset"))
+    still = shown(fedax.task("digits", **SMALL, normalize="dataset"))
     np.testing.assert_allclose((still.mean(), still.std()), (0, 1), atol=1e-10)
-    test = arrays(tasks.digits(**SMALL), "test")
+    test = arrays(fedax.task("digits", **SMALL), "test")
     np.testing.assert_allclose(
         shown(task, split="test"), (test - plain.mean()) / plain.std(), rtol=1e-10, atol=1e-12
     )
-    assert task.scores["accuracy"].augment == augment
+    assert task.scores["accuracy"].model.augment == augment
 
 
 @pytest.mark.slow
@@ -125,8 +132,8 @@ def test_pixels_of_the_data_sets(name, data_folder):
     ):
         pytest.skip(f"no images in {data_folder}")
     options = {"folder": data_folder} | ({"clients": 10} if name != "mnist_writers" else {})
-    for how in ("published", "dataset") if IMAGE_FORMATS[name].mean else ("dataset",):
-        task = tasks.make_task(name, **options, normalize=how)
+    for how in ("published", "dataset") if DATASETS[name].make.images.mean else ("dataset",):
+        task = fedax.task(name, **options, normalize=how)
         images = shown(task)
         assert images.shape == (task.train.total, 784)
         np.testing.assert_allclose(
@@ -139,7 +146,7 @@ def test_pixels_of_cifar10(data_folder):
     """The published deviations are means over the images, so pixels come out wider."""
     if not (data_folder / "cifar10_test.npz").is_file():
         pytest.skip(f"no CIFAR-10 in {data_folder}")
-    source, known = read_cifar10(data_folder), IMAGE_FORMATS["cifar10"]
+    source, known = read_images("cifar10", data_folder), CIFAR10
     images = source.x
     single = np.stack(
         [images[i : i + 5000].reshape(-1, 1024, 3).std(1).mean(0) for i in range(0, 50000, 5000)]
@@ -147,7 +154,7 @@ def test_pixels_of_cifar10(data_folder):
     np.testing.assert_allclose(images.reshape(-1, 3).mean(0) / 255, known.mean, atol=1e-4)
     np.testing.assert_allclose(single / 255, known.deviation, atol=1e-3)
     changes = {"crop": 4, "flip": True, "frozen": True, "normalize": "published"}
-    task = tasks.make_task(
+    task = fedax.task(
         "cifar10",
         folder=data_folder,
         partition="iid",
@@ -157,9 +164,9 @@ def test_pixels_of_cifar10(data_folder):
         **changes,
     )
     first = images[:200].astype(np.float32).reshape(200, -1) / np.float32(255)
-    test = source.test_x[:200].astype(np.float32) / np.float32(255)
+    test = source.test_x[:200].astype(np.float32).reshape(200, 32, 32, 3) / np.float32(255)
     assert not np.isin(arrays(task)[:, 0], first[:, 0]).all()  # zeros from around the images
-    augment = task.loss.augment
+    augment = augment_of(task)
     assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (
         0,
         False,
@@ -175,9 +182,7 @@ def test_pixels_of_cifar10(data_folder):
 def test_every_model_of_rows_takes_changed_images(model):
     """In single precision, and from an experiment file's words."""
     with jax.enable_x64(False):
-        task = tasks.make_task(
-            "digits", **SMALL, model=model, crop=1, flip=True, normalize="dataset"
-        )
+        task = fedax.task("digits", **SMALL, model=model, crop=1, flip=True, normalize="dataset")
         options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(batch_size=50), "rounds": 3}
         history = fedax.run(
             fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss()], **options, throw=True
@@ -185,15 +190,9 @@ def test_every_model_of_rows_takes_changed_images(model):
     assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]
 
 
-def test_a_source_made_into_a_task_has_the_options():
-    assert {"crop", "flip", "frozen", "normalize"} <= set(tasks.defaults("cifar10"))
-    assert not {"crop", "normalize"} & set(tasks.defaults("shakespeare"))
-    task = tasks.of_source(data.digits)("iid", clients=3, seed=5, crop=1, frozen=True)
-    assert np.array_equal(arrays(task), arrays(tasks.digits(**SMALL, crop=1, frozen=True)))
-    changes = {"crop": 1, "flip": True, "normalize": "dataset"}
-    given = tasks.of_source(data.digits)("iid", clients=3, seed=5, **changes).loss.augment
-    assert given is not None
-    assert given == tasks.digits(**SMALL, **changes).loss.augment
+def test_tasks_on_images_alone_have_the_options():
+    assert {"crop", "flip", "frozen", "normalize"} <= set(task_options("cifar10"))
+    assert not {"crop", "normalize"} & set(task_options("shakespeare"))
 
 
 def test_published_constants_and_changes_at_every_step_reach_the_model():
@@ -202,9 +201,9 @@ def test_published_constants_and_changes_at_every_step_reach_the_model():
         [{"x": np.zeros((2, 3072), np.float32), "y": np.arange(2)}], classes=10
     )
     _, augment = preprocess(
-        "cifar10", none, 0, crop=4, flip=True, frozen=False, normalize="published"
+        none, CIFAR10, 0, crop=4, flip=True, frozen=False, normalize="published"
     )
-    known = IMAGE_FORMATS["cifar10"]
+    known = CIFAR10
     assert (augment.crop, augment.flip, augment.mean, augment.deviation) == (
         4,
         True,
@@ -216,8 +215,9 @@ def test_published_constants_and_changes_at_every_step_reach_the_model():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("digits", {"crop": -1}, r"digits\(crop=...\): got -1; allowed: whole numbers in \[0, 8\]"),
-        ("digits", {"flip": 1}, r"digits\(flip=...\): got 1; allowed: one of False, True"),
+        ("digits", {"crop": -1}, r"digits\(crop=...\): got -1; allowed: greater than or equal"),
+        ("digits", {"crop": 9}, r"digits\(crop=...\): got 9; allowed: at most 8"),
+        ("digits", {"flip": 1}, r"digits\(flip=...\): got 1; allowed: a valid boolean"),
         (
             "digits",
             {"frozen": True},
@@ -227,16 +227,16 @@ def test_published_constants_and_changes_at_every_step_reach_the_model():
         (
             "digits",
             {"normalize": "published"},
-            r"digits\(normalize=...\): got 'published'; allowed: one of 'none', 'dataset'",
+            r"digits\(normalize=...\): got 'published'; allowed: 'none' or 'dataset'",
         ),
         (
             "cifar10",
             {"normalize": True},
-            r"cifar10\(normalize=...\): got True; allowed: one of 'none', 'published', 'dataset'",
+            r"cifar10\(normalize=...\): got True; allowed: 'none', 'published' or 'dataset'",
         ),
         ("mnist", {"crop": 1.5, "folder": "nowhere"}, r"mnist\(crop=...\): got 1.5"),
     ],
 )
 def test_bad_changes_are_refused_before_any_file(name, options, message):
     with pytest.raises(InvalidInput, match=message):
-        tasks.make_task(name, **options)
+        fedax.task(name, **options)

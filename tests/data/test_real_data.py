@@ -1,7 +1,6 @@
 """Real data through the whole path: counts and label histograms, then one round of FedAvg each."""
 
 import hashlib
-import importlib
 import struct
 
 import jax.numpy as jnp
@@ -12,8 +11,8 @@ import fedax
 import fedax.models
 from fedax import data, tasks
 from fedax.core import DataError
-
-cifar_module = importlib.import_module("fedax.data.sources.cifar10")
+from fedax.data.sources import images as source
+from fedax.data.sources.images import read_images
 
 TEN = 10
 COUNTS = {
@@ -78,7 +77,7 @@ def test_images(name, rate, data_folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a5a", "mushrooms"])
 def test_tables(name, data_folder):
-    task = tasks.make_task(name, clients=20, folder=needed(data_folder, name))
+    task = fedax.task(name, clients=20, folder=needed(data_folder, name))
     assert np.bincount(task.train.arrays["y"]).tolist() == COUNTS[name][0]
     before, after = one_round(task, 0.1)
     assert before == pytest.approx(np.log(2), abs=1e-6)
@@ -88,9 +87,7 @@ def test_tables(name, data_folder):
 @pytest.mark.slow
 def test_text(data_folder):
     folder = needed(data_folder, "tinyshakespeare")
-    task = tasks.make_task(
-        "tinyshakespeare", stride=40, minimum=100, test_fraction=0.1, folder=folder
-    )
+    task = fedax.task("tinyshakespeare", stride=40, minimum=100, test_fraction=0.1, folder=folder)
     federated = data.tinyshakespeare(stride=40, minimum=100, test_fraction=0.1, folder=folder)
     assert task.train.sizes.tolist() == federated.sizes.tolist()
     assert (federated.sizes + federated.test_sizes).min() >= 100
@@ -106,7 +103,7 @@ def test_text(data_folder):
 @pytest.mark.slow
 def test_cifar_is_colour_in_rows(data_folder):
     """The published means and deviations of the channels, in the order red, green, blue."""
-    pixels = cifar_module.read_cifar10(needed(data_folder, "cifar10")).x.reshape(-1, 3)
+    pixels = read_images("cifar10", needed(data_folder, "cifar10")).x.reshape(-1, 3)
     mean, square = (
         pixels.mean(axis=0) / 255,
         (pixels[::37].astype(np.uint16) ** 2).mean(axis=0) / 255**2,
@@ -184,13 +181,9 @@ def test_official_cifar_batches(tmp_path, monkeypatch):
     ):
         data.cifar10(folder=tmp_path)
     own = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in cifar_module.BATCHES
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in source._BATCHES
     }
-    monkeypatch.setattr(cifar_module, "BATCHES", own)
-    with pytest.raises(DataError, match=r"uint8\(50, 32, 32, 3\).*\(50000, 32, 32, 3\)"):
-        data.cifar10(folder=tmp_path)
-    monkeypatch.setattr(cifar_module, "ROWS", (50, 10))
+    monkeypatch.setattr(source, "_BATCHES", own)
     federated = data.cifar10("index", clients=2, folder=tmp_path, split="in_order")
     x = np.concatenate([client["x"] for client in federated.train])
     np.testing.assert_allclose(x.reshape(-1, 32, 32, 3) * 255, images[:50], atol=1e-3)
@@ -199,8 +192,7 @@ def test_official_cifar_batches(tmp_path, monkeypatch):
     batch.write_bytes(batch.read_bytes()[:-1])
     with pytest.raises(
         DataError,
-        match=r"data_batch_3.bin: got .* allowed: whole records of "
-        r"3073 bytes",
+        match=r"data_batch_3.bin: got 'SHA-256 ",
     ):
         data.cifar10(folder=tmp_path)
     batch.unlink()
@@ -221,7 +213,7 @@ def test_missing_and_broken_cifar(tmp_path):
             x=np.zeros((5, 32, 32, 3), np.uint8),
             y=np.zeros(5, np.uint8),
         )
-    with pytest.raises(DataError, match=r"\(20, 32, 32, 3\).*\(50000, 32, 32, 3\)"):
+    with pytest.raises(DataError, match=r"cifar10: got 'SHA-256 "):
         data.cifar10(folder=tmp_path)
 
 

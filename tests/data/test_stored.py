@@ -148,7 +148,7 @@ def test_a_file_that_shrinks_is_told(tmp_path):
 
 def test_tasks_by_name_take_a_folder(tmp_path):
     folder = store(tmp_path / "a", people(6), classes=3)
-    task = fedax.tasks.make_task("stored", folder=folder, model="mlp")
+    task = fedax.task("stored", folder=folder, model="mlp")
     assert task.train.clients == 6
     assert isinstance(task.train.arrays["x"], np.memmap)
     own = fedax.tasks.from_loss(

@@ -31,9 +31,9 @@ WRONG = {
     "observer": "fedax.run(fedax.FedAvg(), task, observe=['train_loss'])",
     "stop": "fedax.run(fedax.FedAvg(), task, stop=3)",
     "stops": "fedax.run(fedax.FedAvg(), task, stop=['early'])",
-    "folder": "fedax.tasks.mnist(folder=3)",
-    "partition": "fedax.tasks.digits(partition=3)",
-    "number of clients": "fedax.tasks.digits(clients=None)",
+    "folder": "fedax.task('mnist', folder=3)",
+    "partition": "fedax.task('digits', partition=3)",
+    "number of clients": "fedax.task('digits', clients=None)",
 }
 ADVICE = {
     "fedax.run(fedax.FedAvg, task)": "Write FedAvg(), with parentheses.",

@@ -491,7 +491,7 @@ def test_a_session_takes_the_synchronisation_times_of_its_schedule(task):
 @pytest.mark.slow
 def test_metrics_of_training_predictions_see_poisoned_labels():
     """One of three clients learns from flipped labels, and both metrics compare with these."""
-    task, flip = fedax.tasks.synthetic(clients=3), fedax.attacks.LabelFlip(share=0.4)
+    task, flip = fedax.task("synthetic", clients=3), fedax.attacks.LabelFlip(share=0.4)
     metric = fedax.observe.SetMetric("hits", lambda y, p: (p.argmax(1) == y).mean(), split="train")
     watch = [fedax.observe.TrainScore("accuracy"), metric]
     work = fedax.Schedule(steps=9, batch_size="full")

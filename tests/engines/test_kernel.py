@@ -221,7 +221,7 @@ def test_schedules(monkeypatch, schedule):
     "algorithm", [fedax.SCAFFOLD(), fedax.PerFedAvg(), fedax.FedDANE(), fedax.FedBC()]
 )
 def test_algorithms(monkeypatch, algorithm):
-    task = fedax.tasks.synthetic(clients=5)
+    task = fedax.task("synthetic", clients=5)
     with_, without = histories(
         monkeypatch, algorithm, task, schedule=fedax.Schedule(cohort=2, epochs=2, batch_size=5)
     )

@@ -111,8 +111,8 @@ def test_a_new_task_reads_anew_what_its_loss_reads_elsewhere(
 
 
 def test_tasks_of_the_package_share_programs() -> None:
-    first = fedax.tasks.synthetic(clients=4)
-    second = fedax.tasks.synthetic(clients=4)
+    first = fedax.task("synthetic", clients=4)
+    second = fedax.task("synthetic", clients=4)
     assert jax.tree.structure(first) == jax.tree.structure(second)
 
 

@@ -123,7 +123,7 @@ def test_a_grid_of_schedules_resumes(tmp_path):
 @pytest.mark.slow
 def test_unseen_clients_adapt_under_a_varied_schedule():
     """Their schedule is made inside the program, of probabilities that have no values there."""
-    task = with_unseen(fedax.tasks.synthetic(1.0, 1.0, clients=6), 0.34)
+    task = with_unseen(fedax.task("synthetic", alpha=1.0, beta=1.0, clients=6), 0.34)
     schedules = [Schedule(cohort=3, steps=2, dropouts=p, stragglers=p) for p in (0.1, 0.4)]
     options = {"rounds": 2, "observe": [fedax.observe.Unseen(steps=2)], "observe_every": 2}
     grid = fedax.run_grid([fedax.FedAvg()], task, schedule=schedules, **options)

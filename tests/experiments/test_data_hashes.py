@@ -146,6 +146,6 @@ def test_files_on_disk_are_sampled(tmp_path):
     for k, shift in enumerate((0.0, 0.0, 1.0)):
         changed = [client | {"x": client["x"] + shift} for client in clients]
         stored = fedax.data.store(tmp_path / f"{k}", changed, classes=2, name="stored")
-        task = fedax.tasks.make_task("stored", folder=str(stored))
+        task = fedax.task("stored", folder=str(stored))
         seen.append(Plan(task, {}, {}).data_hashes)
     assert seen[0] == seen[1] != seen[2]

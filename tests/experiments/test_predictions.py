@@ -208,7 +208,7 @@ def test_predictions_of_a_model_that_diverged_have_no_label(tmp_path):
 @pytest.fixture
 def labelled(tmp_path):
     write_clients_files(tmp_path / "data")
-    return fedax.tasks.make_task("table", table=str(tmp_path / "data"), y="relapse")
+    return fedax.task("table", table=str(tmp_path / "data"), y="relapse")
 
 
 def test_only_known_labels_have_texts(labelled, tmp_path):
@@ -244,7 +244,7 @@ def test_labels_are_read_from_their_column_where_they_can_be(labelled, tmp_path,
 def test_a_column_of_no_labels_counts_for_nothing(tmp_path, cell):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text("h,y\n1,0\n2,1\n")
-    task = fedax.tasks.make_task("table", table=str(tmp_path / "data"))
+    task = fedax.task("table", table=str(tmp_path / "data"))
     (tmp_path / "new.csv").write_text(f"h,y\n3,{cell}\n")
     assert examples_of(task, tmp_path / "new.csv").arrays.keys() == {"x"}
     (tmp_path / "new.csv").write_text(f"h,y\n{cell},1\n")
@@ -264,9 +264,7 @@ def test_a_client_without_test_examples_has_an_empty_table(tmp_path):
         (tmp_path / part).mkdir()
         for name in clients:
             (tmp_path / part / f"{name}.csv").write_text("h,y\n1,0\n2,1\n")
-    task = fedax.tasks.make_task(
-        "table", table=str(tmp_path / "train"), test=str(tmp_path / "test")
-    )
+    task = fedax.task("table", table=str(tmp_path / "train"), test=str(tmp_path / "test"))
     params = task.start(jax.random.key(0))
     text = predictions_csv(task, params, of_split(task, "test", 1))
     assert text == "client,y,label,probability_0,probability_1\n"

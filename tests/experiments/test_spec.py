@@ -2,11 +2,11 @@ import re
 
 import pytest
 
-from fedax import tasks
 from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
 from fedax.experiments.config.toml import Source
+from fedax.tasks.sources import DATASETS, task_options
 from samples import TINY
 from sources import own_files
 
@@ -272,17 +272,15 @@ def test_shorthand():
         parse_numbers("--seeds", "a")
 
 
-@pytest.mark.parametrize("name", sorted(tasks.task_makers()))
+@pytest.mark.parametrize("name", sorted(DATASETS))
 def test_every_task_is_written_out_with_its_options(name):
     """Without its data: they are read when the experiment is planned."""
     given = (
-        {"name": name, "folder": "somewhere"}
-        if "folder" in tasks.defaults(name)
-        else {"name": name}
+        {"name": name, "folder": "somewhere"} if "folder" in task_options(name) else {"name": name}
     )
     written = Experiment.of(name="a", task=given, algorithm=[{"name": "fedavg"}]).resolved()["task"]
     assert written.items() >= given.items()
-    assert set(written) - {"name"} <= set(tasks.defaults(name))
+    assert set(written) - {"name"} <= set(task_options(name))
     again = Experiment.of(name="a", task=written, algorithm=[{"name": "fedavg"}]).resolved()["task"]
     assert again == written
 
@@ -297,23 +295,23 @@ def test_a_task_without_an_option_it_needs_is_refused():
         experiment.plan()
 
 
-def test_a_partition_by_a_table_in_a_file(tmp_path):
-    (tmp_path / "toy").write_text("1 1:1\n-1 1:2\n1 1:3\n-1 1:4\n")
+def test_options_of_a_partition_in_a_file(tmp_path):
+    (tmp_path / "toy").write_text("1 1:1\n-1 1:2\n1 1:3\n")
     text = f"""
         name = "a"
         [task]
         name = "libsvm"
         file = "toy"
         folder = "{tmp_path}"
-        partition = "histogram"
+        partition = "power_law"
         clients = 2
-        counts = [[2, 0], [0, 1]]
+        classes_per_client = 1
         [[algorithm]]
         name = "fedavg"
     """
     task = Experiment.parse(text).plan().task
-    assert task.train.arrays["y"].tolist() == [0, 0, 1]
-    assert task.train.sizes.tolist() == [2, 1]
+    assert sorted(task.train.arrays["y"].tolist()) == [0, 1, 1]
+    assert task.train.sizes.tolist() == [1, 2]
     assert task.l2 == 1 / 3
 
 

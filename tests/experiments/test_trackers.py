@@ -124,7 +124,7 @@ def test_a_run_that_fails_ends_its_trackers(fake, tmp_path, monkeypatch):
 
 
 def test_python_runs_are_tracked(fake, tmp_path):
-    task = fedax.tasks.synthetic(clients=3)
+    task = fedax.task("synthetic", clients=3)
     options = {"project": "mine", "name": "first", "folder": tmp_path}
     with fedax.Tracking(["wandb", "tensorboard"], {"mu": 0.1}, **options) as tracking:
         history = fedax.run(fedax.FedAvg(), task, rounds=2, progress=tracking)

@@ -22,7 +22,6 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.report import render
-from fedax.tasks import make_task
 from samples import TINY
 
 CODE = '''
@@ -376,13 +375,13 @@ def test_options_are_checked_by_the_declarations(here):
         match=r"option of task 'code.py:lines': got 'client'.*Did "
         r"you mean 'clients'",
     ):
-        make_task("code.py:lines", client=2)
+        fedax.task("code.py:lines", client=2)
     with pytest.raises(
         InvalidInput,
-        match=r"lines\(clients=...\): got 'two'; allowed: whole "
-        r"numbers",
+        match=r"lines\(clients=...\): got 'two'; allowed: a "
+        r"valid integer",
     ):
-        make_task("code.py:lines", clients="two")
+        fedax.task("code.py:lines", clients="two")
     Path("mine.toml").write_text(FILE.replace("rate = 0.2", "rate = -1.0"))
     with pytest.raises(SpecError, match=r"mine.toml, line 11: Plain\(rate=...\): got -1.0"):
         Experiment.read(Path("mine.toml"))
@@ -390,7 +389,7 @@ def test_options_are_checked_by_the_declarations(here):
 
 @pytest.mark.slow
 def test_a_model_by_name(here):
-    task = make_task("digits", clients=3, model="code.py:Linear")
+    task = fedax.task("digits", clients=3, model="code.py:Linear")
     assert task.start(jax.random.key(0)).shape == (64, 10)
     pytest.importorskip("flax")
     Path("net.py").write_text(
@@ -399,7 +398,7 @@ def test_a_model_by_name(here):
         "def Net(features, classes):\n"
         "    return fedax.models.nnx(lambda rngs: nnx.Linear(features, classes, rngs=rngs))\n"
     )
-    task = make_task("digits", clients=3, model="net.py:Net")
+    task = fedax.task("digits", clients=3, model="net.py:Net")
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     predicted = task.predictions(history.params, {"x": task.train.arrays["x"][:5]}, None)
     np.testing.assert_allclose(predicted.sum(1), np.ones(5), rtol=1e-6)

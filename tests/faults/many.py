@@ -78,7 +78,7 @@ def watching(task):
 def rounds(count):
     """Whether the memory of one long run grows by the numbers that it records and no more."""
     begun, seen = time.monotonic(), {}
-    task = fedax.tasks.synthetic(clients=4)
+    task = fedax.task("synthetic", clients=4)
     observers = watching(task)
 
     def look(progress):

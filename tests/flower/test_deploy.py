@@ -48,7 +48,6 @@ from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid, in_process
-from fedax.tasks import make_task
 
 METHODS = ["fedavg", "fedprox", "feddane", "scaffold", "fedbc", "fedaware"]
 
@@ -236,7 +235,7 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
     from fedax.experiments.config.observers import OBSERVERS, observer_of
     from fedax.flower.deploy.check import Rehearsal
 
-    task, refused = make_task("digits", partition="iid", clients=3, validation=0.2), set[str]()
+    task, refused = fedax.task("digits", partition="iid", clients=3, validation=0.2), set[str]()
     chosen = (
         Rehearsal(Deployment(Path("d"), clients=3), 3) if engine == "flower" else fedax.Simulation()
     )

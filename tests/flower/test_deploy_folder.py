@@ -132,7 +132,7 @@ def test_a_copy_that_is_not_the_code_is_refused(init, tmp_path, monkeypatch):
 @pytest.mark.parametrize("is_absolute", [False, True], ids=["relative", "absolute"])
 def test_relative_paths_of_files_are_refused(is_absolute, init, tmp_path):
     """They would begin at the working directory of each program, where another file may lie."""
-    task = fedax.tasks.make_task("digits", clients=3)
+    task = fedax.task("digits", clients=3)
     with jax.enable_x64(False):
         fedax.save_params(task.start(jax.random.key(0)), tmp_path / "start.safetensors")
     path = tmp_path / "start.safetensors" if is_absolute else "start.safetensors"

@@ -202,7 +202,7 @@ def tables(tmp_path):
     write_rows(tmp_path / "stand-in", 10)
     options = tomllib.loads(blocks("toml")[1])["task"]
     options["folder"] = options["folder"].replace("/srv", str(tmp_path))
-    task = fedax.tasks.make_task(options.pop("name"), **options)
+    task = fedax.task(options.pop("name"), **options)
     code = blocks("python")[1]
 
     def read(name, code=code):
@@ -297,7 +297,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
 
 def test_a_device_has_examples_of_one_client(tables, tmp_path):
     write_rows(tmp_path / "site", 40)
-    two = with_validation(fedax.tasks.synthetic(clients=2), 0.2)
+    two = with_validation(fedax.task("synthetic", clients=2), 0.2)
     mixed = eqx.tree_at(lambda t: t.train, two, tables[1]("site").train)
     with pytest.raises(InvalidInput, match="test: got examples of 2 clients; allowed: of one"):
         Device(mixed, 0, tmp_path / "device", [])

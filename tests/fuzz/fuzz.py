@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fedax import data, tasks
+import fedax
+from fedax import data
 from fedax.data import characters, read_glove, words
 from fedax.experiments.config.experiment import Experiment
 from fedax.report import Record
@@ -200,13 +201,13 @@ TABLE = b"height,weight,y\n1.5,60,0\n1.8,80,1\n2.5,70,1\n"
 FORMATS = {
     "idx": ("x", IDX, lambda path: data.read_idx(path)),
     "idx.gz": ("x.gz", gzip.compress(IDX, mtime=0), lambda path: data.read_idx(path)),
-    "csv": ("a.csv", TABLE, lambda path: tasks.from_table(path.parent)),
+    "csv": ("a.csv", TABLE, lambda path: fedax.task("table", table=path.parent)),
     "csv.gz": (
         "a.csv.gz",
         gzip.compress(TABLE, mtime=0),
-        lambda path: tasks.from_table(path.parent),
+        lambda path: fedax.task("table", table=path.parent),
     ),
-    "parquet": ("a.parquet", _parquet(), lambda path: tasks.from_table(path.parent)),
+    "parquet": ("a.parquet", _parquet(), lambda path: fedax.task("table", table=path.parent)),
     "leaf": (
         "all.json",
         _leaf([[0.5, 1.0], [1.0, 2.0]], [0, 1]),

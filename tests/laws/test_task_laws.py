@@ -142,12 +142,12 @@ def with_batch_norm():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: fedax.tasks.synthetic(clients=4),
+        lambda: fedax.task("synthetic", clients=4),
         with_batch_norm,
-        slow(lambda: fedax.tasks.digits(model="mlp")),
+        slow(lambda: fedax.task("digits", model="mlp")),
         slow(
             lambda: fedax.lora(
-                fedax.tasks.digits(model="mlp"), 2, targets=lambda name, leaf: leaf.ndim == 2
+                fedax.task("digits", model="mlp"), 2, targets=lambda name, leaf: leaf.ndim == 2
             )
         ),
     ],

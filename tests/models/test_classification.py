@@ -9,7 +9,7 @@ import fedax
 from fedax.core import DataError, InvalidInput, Ragged, Task
 from fedax.data import FederatedData
 from fedax.models import MLP, Affine, Softmax
-from fedax.tasks import LogisticLoss, classification, of_source
+from fedax.tasks import LogisticLoss, classification
 from fedax.tasks.from_model import OfOutputs, Start, accuracy, cross_entropy
 from fedax.tasks.logistic import LogisticAccuracy
 
@@ -134,17 +134,13 @@ def test_a_model_that_does_not_fit_is_refused(model, options, message):
 
 
 def test_classes_and_functions_that_make_a_model_are_called_with_the_sizes_of_the_data():
-    def source():
-        """Makes data."""
-        return data()
-
     def narrow(classes):
         return Softmax(4, classes)
 
     for maker in (type("Ours", (Softmax,), {}), narrow):
-        for task in (classification(data(), maker), of_source(source)(model=maker)):
-            shapes = [leaf.shape for leaf in jax.tree.leaves(task.start(jax.random.key(0)))]
-            assert shapes == [(4, 3), (3,)]
+        start = classification(data(), maker).start
+        shapes = [leaf.shape for leaf in jax.tree.leaves(start(jax.random.key(0)))]
+        assert shapes == [(4, 3), (3,)]
     with pytest.raises(InvalidInput, match=r"MLP'>, which cannot be called: .*'widths'"):
         classification(data(), MLP)
     with pytest.raises(InvalidInput, match=r"model: got 'softmx'; .*Did you mean 'softmax'"):
@@ -155,7 +151,7 @@ def test_models_have_the_names_of_experiment_files():
     """As the tasks by name: both make the same model."""
     task = classification(fedax.data.digits(clients=3), "mlp")
     assert task.loss.model == MLP((64, 200, 200, 10))
-    assert task.loss == fedax.tasks.digits(clients=3, model="mlp").loss
+    assert task.loss == fedax.task("digits", clients=3, model="mlp").loss
 
 
 ACCURACY = OfOutputs(Softmax(2, 3), accuracy)

@@ -119,7 +119,7 @@ def test_contradictory_directions_are_refused():
         {"mode": "max"},
     ):
         with pytest.raises(InvalidInput, match="mode"):
-            fedax.run(fedax.FedAvg(), fedax.tasks.digits(clients=3), rounds=0, **ONE | options)
+            fedax.run(fedax.FedAvg(), fedax.task("digits", clients=3), rounds=0, **ONE | options)
     with pytest.raises(InvalidInput, match="one of recall"):
         line(**WITH_RECALL, modes={"recal": "max"})
     with pytest.raises(InvalidInput, match=r"Task\(modes"):
@@ -161,7 +161,7 @@ def test_the_worst_tenth_of_a_loss_is_the_highest():
 )
 @pytest.mark.parametrize("engine", [ONE["engine"], fedax.Eager()], ids=["simulation", "eager"])
 def test_two_metrics_of_one_name_are_refused(observers, engine):
-    task = with_unseen(fedax.tasks.digits(clients=6), 0.34)
+    task = with_unseen(fedax.task("digits", clients=6), 0.34)
     with pytest.raises(InvalidInput, match="one metric of each name"):
         fedax.run(fedax.FedAvg(), task, rounds=0, observe=observers, **ONE | {"engine": engine})
 

@@ -88,7 +88,7 @@ def test_clients_unseen_that_are_not_finite(ending):
 
 def test_accuracy_of_a_model_that_is_not_a_number():
     """`argmax` of NaN is class 0, which would be the accuracy of always saying 0."""
-    task = fedax.tasks.digits(clients=3)
+    task = fedax.task("digits", clients=3)
     watch = [
         observe.TestAccuracy(),
         observe.ClientAccuracy(),

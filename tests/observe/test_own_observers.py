@@ -14,7 +14,7 @@ ENGINES = {"simulation": fedax.Simulation(), "eager": fedax.Eager()}
 
 @pytest.fixture(scope="module")
 def digits():
-    return fedax.tasks.digits(clients=3)
+    return fedax.task("digits", clients=3)
 
 
 class Scalar(observe.Observer):

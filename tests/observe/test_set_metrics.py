@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput
-from fedax.tasks import logistic, make_task
+from fedax.tasks import logistic
 
 WATCH = [
     observe.AUC(),
@@ -22,7 +22,7 @@ WATCH = [
 
 @pytest.fixture(scope="module")
 def digits():
-    return make_task("digits", partition="iid", clients=3, validation=0.3, test_fraction=0.5)
+    return fedax.task("digits", partition="iid", clients=3, validation=0.3, test_fraction=0.5)
 
 
 @pytest.fixture(scope="module")

@@ -340,7 +340,7 @@ def test_a_function_of_a_file_makes_the_model_of_a_classification_task(tmp_path)
     """With the same weights whenever it is made."""
     (tmp_path / "net.py").write_text(CLASS)
     name = f"{tmp_path / 'net.py'}:net"
-    one, two = (fedax.tasks.synthetic(clients=3, model=name) for _ in range(2))
+    one, two = (fedax.task("synthetic", clients=3, model=name) for _ in range(2))
     weights = [task.start(jax.random.key(0))["layer.weight"] for task in (one, two)]
     np.testing.assert_array_equal(*weights)
     assert one.loss.shape(one.train.arrays) == (3, 10)

@@ -172,7 +172,7 @@ def test_the_command(tmp_path):
 
 @pytest.fixture(scope="module")
 def histories():
-    task = fedax.tasks.synthetic(clients=3)
+    task = fedax.task("synthetic", clients=3)
     methods = {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}
     return {
         name: fedax.run_grid([method], task, seed=[0, 1, 2], rounds=2)

@@ -79,7 +79,11 @@ def test_tasks_and_schedules_print_short():
         fedax.Schedule(cohort=3, epochs=(1, 5)),
         fedax.Schedule(times=tuple(range(1, 5000))),
     ]
-    tasks = [WIDE, fedax.tasks.synthetic(clients=3), fedax.tasks.digits("iid", clients=4)]
+    tasks = [
+        WIDE,
+        fedax.task("synthetic", clients=3),
+        fedax.task("digits", partition="iid", clients=4),
+    ]
     for shown in map(repr, [*tasks, *schedules]):
         assert len(shown) < 700
         assert len(shown.splitlines()) < 12
@@ -101,7 +105,7 @@ def test_tasks_and_schedules_print_short():
 def test_pages_have_the_settings_and_versions(history, tmp_path):
     """Those of the runs: the numbers a reader needs to repeat them, also where words stood for
     numbers."""
-    task = fedax.tasks.synthetic(clients=3)
+    task = fedax.task("synthetic", clients=3)
     options = {
         "solver": fedax.SGD(0.0625),
         "schedule": fedax.Schedule(cohort=2, batch_size=7),

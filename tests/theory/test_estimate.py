@@ -99,7 +99,7 @@ def test_constants_of_local_gds_problems(name, data_folder):
     pooled optimum."""
     if not (data_folder / "libsvm").is_dir():
         pytest.skip("no LIBSVM files")
-    task = fedax.tasks.make_task(name, clients=20, folder=str(data_folder))
+    task = fedax.task(name, clients=20, folder=str(data_folder))
     losses = estimate.Losses(task)
     smooth, least, worst, variance = KNOWN[name]
     assert estimate.smoothness(losses) - task.l2 == pytest.approx(smooth, rel=1e-5)
@@ -175,7 +175,7 @@ def test_global_variance():
 
 @pytest.mark.slow
 def test_dissimilarity_of_a_task_is_the_observers():
-    task = fedax.tasks.synthetic(alpha=1.0, beta=1.0, clients=5)
+    task = fedax.task("synthetic", alpha=1.0, beta=1.0, clients=5)
     losses = estimate.Losses(task)
     run = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.Dissimilarity()])
     found = feddane.dissimilarity(losses.gradients(losses.layout.ravel(run.params)), losses.shares)

@@ -53,7 +53,7 @@ def run(name: str, variant: str, seed: int) -> Record:
     schedule = fedax.Schedule(cohort=cohort, epochs=20, batch_size=10, **sampling)
     # a larger mu needs a smaller step: the local loss is (L + mu)-smooth
     solver = fedax.SGD(min(0.01, 1 / mu))
-    task = fedax.tasks.synthetic(clients=30, **SETS[name])
+    task = fedax.task("synthetic", clients=30, **SETS[name])
     history = fedax.run(
         fedax.FedDANE(mu=mu, **options),
         task,
@@ -206,7 +206,7 @@ def successors() -> None:
         "accelerated S-DANE": lambda weight: fedax.AccSDANE(lam=weight),
         "FedRed": lambda weight: fedax.FedRed(lam=weight),
     }
-    task = fedax.tasks.synthetic(clients=30, **SETS["1"])
+    task = fedax.task("synthetic", clients=30, **SETS["1"])
     for name, method in methods.items():
         for weight in (0.01, 0.1, 1.0) if name != "FedAvg" else (0.0,):
             histories = fedax.run_grid(

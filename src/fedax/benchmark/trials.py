@@ -94,7 +94,7 @@ def make_data(task: BenchTask) -> Task:
         InvalidInput: data that are not there, with the command that loads them.
     """
     section = dict(task.sections["task"])
-    return tasks.make_task(section.pop("name"), **section)
+    return tasks.task(section.pop("name"), **section)
 
 
 def run_method(

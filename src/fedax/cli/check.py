@@ -39,7 +39,7 @@ def check(
     from fedax.conformance import check as verdicts
     from fedax.errors import UnknownName
     from fedax.experiments.config.shorthand import parse_section
-    from fedax.tasks import make_task
+    from fedax.tasks import task as make_task
 
     laws = TASK_LAWS if task else LAWS
     for law in only or ():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,23 +27,15 @@ def list_datasets() -> None:
     from rich.table import Table
 
     from fedax.data import data_folder
-    from fedax.data.registry import DATASETS
+    from fedax.tasks.sources import DATASETS
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("name", "classes", "files", "what"):
-        table.add_column(
-            column, justify="right" if column == "classes" else "left", no_wrap=column == "name"
-        )
+    for column in ("name", "files", "what"):
+        table.add_column(column, no_wrap=column == "name")
     for name, entry in DATASETS.items():
         # where the files come from: fetched, the user's, or none because the data are made
-        files = (
-            "fetched by prepare"
-            if entry.files
-            else "your own"
-            if entry.local or name == "table"
-            else "none"
-        )
-        table.add_row(name, str(entry.classes or "any"), files, entry.about)
+        files = "your own" if entry.reads_folder or name in ("table", "stored") else "none"
+        table.add_row(name, "fetched by prepare" if entry.files else files, entry.about)
     console = Console()
     console.print(table)
     console.print(
@@ -60,23 +51,32 @@ def describe(name: Named) -> None:
     Example: `fedax data describe mnist:partition=dirichlet,alpha=0.1,clients=100`
     """
     from rich.console import Console
+    from rich.table import Table
 
-    from fedax.data.registry import dataset, load
+    from fedax.data.options import json_schema
     from fedax.experiments.config.shorthand import parse_section
+    from fedax.tasks.sources import load, task_options
 
     section = parse_section(name)
-    # options of the data set and of the chosen partition
-    options = dataset(section["name"]).defaults(
-        section["name"], {k: v for k, v in section.items() if k != "name"}
-    )
     console = Console()
-    console.print(_describe_examples(load(section)))
-    # options that have to be given have no default; those that were not given are left out
-    shown = {key: section.get(key, default) for key, default in options.items()}
-    written = ", ".join(
-        f"{key}={value}" for key, value in shown.items() if value is not inspect.Parameter.empty
-    )
-    console.print(f"\nOptions: {written}", markup=False, highlight=False)
+    console.print(_describe_examples(load(**section)))
+    name = section.pop("name")
+    # options of the task, of the data set and of the chosen partition
+    schemas = json_schema(task_options(name, section))
+    table = Table("option", "value", "allowed", box=None, header_style="bold", pad_edge=False)
+    for key, schema in schemas.items():
+        value = section.get(key, schema.pop("default", ""))
+        table.add_row(key, str(value), _describe_range(schema))
+    console.print("", table)
+
+
+def _describe_range(schema: dict[str, Any]) -> str:
+    """Returns a JSON schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(map(_describe_range, schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    return ", ".join(value if key == "type" else f"{key} {value}" for key, value in schema.items())
 
 
 @app.command(cls=Command)
@@ -90,13 +90,13 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the clients' sizes and label histograms as one picture."""
-    from fedax.data.registry import load
     from fedax.experiments.config.shorthand import parse_section
     from fedax.report.drawing.clients import draw
+    from fedax.tasks.sources import load
 
     section = parse_section(name)
     path = out or Path(f"{section['name']}.html")
-    draw(load(section), path)
+    draw(load(**section), path)
     typer.echo(f"Picture: {path}")
 
 
@@ -109,20 +109,13 @@ def prepare_datasets(
     ] = None,
 ) -> None:
     """Fetch the files of data sets if they are missing, and verify their content."""
-    from rich.console import Console
+    from fedax.tasks.sources import dataset, prepare
 
-    from fedax.data.download import prepare
-    from fedax.data.registry import dataset
-
-    chosen = {name: dataset(name) for name in names}
-    console = Console()
-    for name, entry in chosen.items():
-        console.print(
-            f"{name}: {prepare(name, entry, folder, console)}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+    # all names first
+    for name in names:
+        dataset(name)
+    for name in names:
+        typer.echo(f"{name}: {prepare(name, folder)}")
 
 
 def _describe_examples(federated: FederatedData) -> Group:

@@ -10,7 +10,7 @@ from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.provenance import versions
 from fedax.experiments.results.settings import data_differences, jax_differences
 from fedax.experiments.results.store import RunDirectory
-from fedax.tasks import make_task
+from fedax.tasks import task
 
 
 def model_kind(best: bool, client: int | None) -> str:
@@ -36,7 +36,7 @@ def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
     experiment = with_code(_experiment_of(directory, number), directory.path, trust)
     # not the whole plan: a deployment's engine exists only in its server, and the cohort of a
     # deployment may be larger than its stand-in task
-    return make_task(experiment.task.name, **experiment.task.options)
+    return task(experiment.task.name, **experiment.task.options)
 
 
 def check_examples(directory: RunDirectory, number: int, task: Task) -> None:

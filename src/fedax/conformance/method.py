@@ -210,7 +210,7 @@ def check(
     >>> from fedax.conformance import LAWS
     >>> [verdict.kind for verdict in check(fedax.FedAvg, [LAWS["counts_its_traffic"]])]
     ['holds']
-    >>> [verdict.kind for verdict in check(fedax.tasks.synthetic(clients=3))]
+    >>> [verdict.kind for verdict in check(fedax.task("synthetic", clients=3))]
     ['holds']
     """
     from fedax.conformance import LAWS, TASK_LAWS

@@ -271,7 +271,7 @@ class History:
 
         Example:
             >>> import fedax
-            >>> task = fedax.tasks.synthetic(clients=3)
+            >>> task = fedax.task("synthetic", clients=3)
             >>> history = fedax.run(fedax.FedAvg(), task, rounds=1)
             >>> history.predict(task.train.arrays["x"][:5]).argmax(1).shape
             (5,)

@@ -215,7 +215,7 @@ class Task(eqx.Module):
 
         Example:
             >>> import fedax
-            >>> task = fedax.tasks.synthetic(clients=3)
+            >>> task = fedax.task("synthetic", clients=3)
             >>> history = fedax.run(fedax.FedAvg(), task, rounds=1)
             >>> task.predict(history.params, task.train.arrays["x"][:5]).shape
             (5, 10)

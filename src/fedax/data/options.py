@@ -1,77 +1,116 @@
-"""The options of functions that make data or tasks, for experiment files and the command line."""
+"""Types and ranges of options, declared on the parameters of the functions that take them.
 
+Python calls, experiment files, the JSON schema and the command line read the same annotations:
+
+    def digits(clients: Clients = 20, test_fraction: Share = 0.2): ...
+"""
+
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
-from fedax.core import InvalidInput, UnknownName
-from fedax.data.partition import partition_options
+import numpy as np
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
+from fedax.core import InvalidInput
+from fedax.utils.numbers import python_number
 
-def options_of(
-    name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns every option of a function with its default.
+P = ParamSpec("P")
+R = TypeVar("R")
 
-    Among them those of the partition that is given, or of the default one.
-
-    Options without a default have `inspect.Parameter.empty`.
-
-    >>> from fedax.data import digits
-    >>> options_of("digits", digits, {"partition": "dirichlet"})["alpha"]
-    0.5
-
-    Raises:
-        UnknownName: no such partition.
-        InvalidInput: a partition that is not a name.
-    """
-    parameters = inspect.signature(function).parameters
-    options = {key: p.default for key, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    if "partition" not in options:
-        return options
-    partition = arguments.get("partition", options["partition"])
-    if partition is None:  # one client for each value of a column
-        return options | {"minimum": 1}
-    if not isinstance(partition, str):
-        raise InvalidInput.of(f"{name}(partition=...)", partition, "the name of a partition")
-    return options | partition_options(partition)
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=1)]
+Clients: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
+Seed: TypeAlias = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+"""What every generator in use here takes."""
+Share: TypeAlias = Annotated[float, Field(strict=True, ge=0, lt=1)]
+NonNegative: TypeAlias = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Switch: TypeAlias = Annotated[bool, Field(strict=True)]
+Split: TypeAlias = Literal["shuffled", "in_order", "shuffled_rows", "in_order_rows"]
+"""See `fedax.examples.overlap` for the rule that the first two follow."""
+Folder: TypeAlias = str | Path | None
 
 
-def check_options(
-    kind: str, name: str, defaults: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
-    """Refuses unknown options, and missing ones without a default.
+def check(owner: str, function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as the types that a function declares, with Python's numbers for NumPy's.
 
-    Raises `UnknownName` or `InvalidInput`.
-    """
-    for key in options:
-        if key not in defaults:
-            raise UnknownName.among(f"option of {kind} {name!r}", key, defaults)
-    for key, default in defaults.items():
-        if default is inspect.Parameter.empty and key not in options:
-            raise InvalidInput.found(
-                f"{name}({key}=...)", "nothing", f"a value: {kind} {name!r} needs it"
-            )
-
-
-def check_partition_options(
-    name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
-) -> None:
-    """Refuses options that neither the function nor its partition has.
-
-    The partition is the given one or the default.
+    Values that the function has no parameter for stay as they are.
 
     Args:
-        name: of the function, for the message.
-        function: passes `**options` on to a partition.
-        arguments: the bound arguments of a call.
+        owner: names the function in messages.
+        function: has annotated parameters.
+        values: by the names of parameters.
+
+    >>> def deal(clients: Clients = 20): ...
+    >>> check("deal", deal, {"clients": 0})
+    Traceback (most recent call last):
+        ...
+    fedax.errors.InvalidInput: deal(clients=...): got 0; allowed: greater than or equal to 1.
 
     Raises:
-        UnknownName: such an option; the message lists those of the function and of the partition.
+        InvalidInput: the first value of another type or out of its range.
     """
-    if "partition" in inspect.signature(function).parameters:
-        # those of the function and of its partition
-        options = options_of(name, function, arguments)
-        for key in arguments.get("options", {}):
-            if key not in options:
-                raise UnknownName.among(f"argument of {name}", key, options)
+    plain = {name: _python_value(value) for name, value in values.items()}
+    try:
+        return plain | _reader(function)(plain)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        allowed = first["msg"].removeprefix("Input should be ")
+        raise InvalidInput.of(f"{owner}({name}=...)", plain[name], allowed) from None
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Returns the named parameters of a function, without `*args` and `**options`."""
+    parameters = inspect.signature(function).parameters
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: p for name, p in parameters.items() if p.kind not in variadic}
+
+
+def json_schema(options: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """Returns the JSON schema of each option.
+
+    >>> def deal(clients: Clients = 20): ...
+    >>> json_schema(options_of(deal))
+    {'clients': {'maximum': 10000000, 'minimum': 1, 'type': 'integer', 'default': 20}}
+    """
+    schemas: dict[str, Any] = {}
+    for name, option in options.items():
+        schemas[name] = TypeAdapter(option.annotation).json_schema()
+        if option.default not in (option.empty, None):
+            schemas[name]["default"] = option.default
+    return schemas
+
+
+def validated(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function so that each call checks its arguments; see `check`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments |= check(function.__name__, function, bound.arguments)
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+@functools.cache
+def _reader(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    types = {
+        # text is an annotation that only the module of a user can read
+        name: Any if parameter.annotation is parameter.empty else parameter.annotation
+        for name, parameter in options_of(function).items()
+        if not isinstance(parameter.annotation, str)
+    }
+    options = TypedDict("options", types, total=False)  # type: ignore[misc]
+    options.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
+    return TypeAdapter(options).validate_python
+
+
+def _python_value(value: Any) -> Any:
+    # the nearest short decimal: a share of np.float32(0.2) is a fifth
+    narrow = isinstance(value, np.floating) and value.dtype.itemsize < 8
+    return float(str(value)) if narrow else python_number(value)

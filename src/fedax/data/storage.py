@@ -13,7 +13,6 @@ import numpy as np
 from fedax.core import DataError
 from fedax.core.task import Ragged, offsets_of
 from fedax.data.folder import reading
-from fedax.data.limits import checked
 from fedax.examples.arrays import as_ndarray
 from fedax.examples.encoding import Encoding
 from fedax.examples.federated import MANY, FederatedData, make_part
@@ -25,7 +24,6 @@ SIZES = "sizes.npy"
 """Ending of the file with the number of examples of each client of a part."""
 
 
-@checked()
 def store(
     folder: str | Path,
     clients: Iterable[Any] | FederatedData,
@@ -116,7 +114,6 @@ def store(
 _ABOUT = ("classes", "name", "names", "encoding")
 
 
-@checked()
 def stored(folder: str | Path) -> FederatedData:
     """Opens the clients of a folder that `store` wrote, memory-mapped.
 

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Int
 
-from fedax.core import DataError, InvalidInput
+from fedax.core import DataError
 
 LEAF_CHARACTERS = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -27,19 +27,13 @@ def encode(
     >>> encode("A z").tolist()
     [25, 1, 78]
     """
-    for name, value in (("text", text), ("vocabulary", vocabulary)):
-        if not isinstance(value, str):
-            raise DataError.of(where if name == "text" else f"encode({name}=...)", value, "text")
     numbers = {character: number for number, character in enumerate(vocabulary)}
     codes = np.array([numbers.get(character, -1) for character in text], dtype=np.int32)
     unknown = np.flatnonzero(codes < 0)
     if len(unknown):
-        got, position = text[unknown[0]], unknown[0]
-        raise DataError.of(
-            where,
-            f"{got!r} at position {position}",
-            f"the {len(vocabulary)} characters {vocabulary!r}",
-        )
+        position = unknown[0]
+        got = f"{text[position]!r} at position {position}"
+        raise DataError.of(where, got, f"the {len(vocabulary)} characters {vocabulary!r}")
     return codes
 
 
@@ -48,20 +42,13 @@ def windows(
 ) -> tuple[Int[np.ndarray, "windows length"], Int[np.ndarray, "windows"]]:
     """Cuts windows of `length` characters, `stride` apart, with the character after each.
 
-    The windows are a view of `codes`.
-
-    Raises:
-        InvalidInput: a length or a stride below 1.
+    The windows are a view of `codes`; length and stride are at least 1.
 
     >>> x, y = windows(np.arange(6, dtype=np.int32), length=3, stride=2)
     >>> x.tolist(), y.tolist()
     ([[0, 1, 2], [2, 3, 4]], [3, 5])
     """
-    for name, value in (("length", length), ("stride", stride)):
-        if value < 1:
-            raise InvalidInput.of(f"windows({name}=...)", value, "whole numbers in [1, infinity)")
     if len(codes) <= length:
         return np.zeros((0, length), np.int32), np.zeros(0, np.int32)
-    return np.lib.stride_tricks.sliding_window_view(codes[:-1], length)[::stride], codes[
-        length::stride
-    ]
+    x = np.lib.stride_tricks.sliding_window_view(codes[:-1], length)[::stride]
+    return x, codes[length::stride]

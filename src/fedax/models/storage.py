@@ -126,7 +126,7 @@ def load_params(
 
     Example:
         >>> import fedax, tempfile
-        >>> task = fedax.tasks.digits(clients=2)
+        >>> task = fedax.task("digits", clients=2)
         >>> history = fedax.run(fedax.FedAvg(), task, rounds=1)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     history.save(f"{folder}/model.safetensors")

@@ -108,7 +108,7 @@ class SetMetric(OnPredictions):
         >>> from sklearn.metrics import cohen_kappa_score
         >>> kappa = SetMetric("kappa", lambda y, p: cohen_kappa_score(y, p.argmax(1)), mode="max")
         >>> history = fedax.run(
-        ...     fedax.FedAvg(), fedax.tasks.digits(clients=4), observe=[kappa], rounds=1
+        ...     fedax.FedAvg(), fedax.task("digits", clients=4), observe=[kappa], rounds=1
         ... )
         >>> -1 <= history.last("test_kappa") <= 1
         True

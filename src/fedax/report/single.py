@@ -173,7 +173,7 @@ def compare(
         >>> import tempfile
         >>> import fedax
         >>> task, methods = (
-        ...     fedax.tasks.synthetic(clients=3),
+        ...     fedax.task("synthetic", clients=3),
         ...     {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)},
         ... )
         >>> runs = {
@@ -239,7 +239,7 @@ def table(
     Example:
         >>> import fedax
         >>> task, methods = (
-        ...     fedax.tasks.synthetic(clients=3),
+        ...     fedax.task("synthetic", clients=3),
         ...     {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)},
         ... )
         >>> runs = {

@@ -19,7 +19,18 @@ from fedax.core.directions import Mode
 from fedax.core.programs import ProgramOwner
 from fedax.data import FederatedData
 from fedax.examples.integer_ranges import check_labels, find_wrong_label
-from fedax.models import MLP, Augmented, Model, ResNet, Softmax, cifar_cnn, lenet, mnist_cnn
+from fedax.models import (
+    MLP,
+    Augmented,
+    Bigram,
+    CharLSTM,
+    Model,
+    ResNet,
+    Softmax,
+    cifar_cnn,
+    lenet,
+    mnist_cnn,
+)
 from fedax.models.augment import Augment
 from fedax.numerics.spectrum import mean_outer_norm
 from fedax.tasks.clients import read_clients
@@ -42,8 +53,14 @@ MODELS: dict[str, Architecture] = {
     "lenet": lambda features, classes: lenet(classes),
     "cifar_cnn": lambda features, classes: cifar_cnn(classes),
     "resnet20": lambda features, classes: ResNet(classes=classes),
+    "bigram": lambda length, vocabulary: Bigram(vocabulary),
+    "lstm": lambda length, vocabulary: CharLSTM(vocabulary),
+    "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
+    "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
 }
-"""From features and classes, by the name that tasks and experiment files use."""
+"""From features and classes, of text the length of a window and the size of the vocabulary, by the
+name that tasks and experiment files use.
+"""
 
 
 def select_inputs(examples: Any, inputs: Inputs) -> Any:
@@ -317,7 +334,8 @@ def classification(
         data: the clients' examples.
         model: as in `from_model`, with one column of logits for each class; or a class or function
             that makes one from some of the arguments features and classes; or a name, as experiment
-            files have it: softmax, mlp, mlp_dropout, mnist_cnn, lenet, cifar_cnn or resnet20.
+            files have it: softmax, mlp, mlp_dropout, mnist_cnn, lenet, cifar_cnn or resnet20; of
+            text bigram, lstm, lstm_two_biases or lstm_peepholes.
         augment: changes inputs on their way into the model, such as `fedax.models.Augmentation`; at
             random in training steps, and without randomness in evaluation.
         l2: as in `fedax.Task`, at least 0.

@@ -1,17 +1,19 @@
 """Preprocessing of images: crops and flips, once or at every step, and normalisation."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import Field
 
-from fedax.core import InvalidInput, Ragged
-from fedax.core.hyper import Hyper
+from fedax.core import InvalidInput, Ragged, Task
 from fedax.data import FederatedData
-from fedax.data.limits import check, choice, whole
+from fedax.data.options import NonNegative, Switch
 from fedax.models import Augmentation
+from fedax.tasks.from_model import classification
 
 Rows = Float[np.ndarray, "examples features"]
 
@@ -28,89 +30,86 @@ class ImageFormat:
     deviation: tuple[float, ...] | None = None
 
 
-_MNIST = ImageFormat((28, 28, 1), (0.1307,), (0.3081,))
-IMAGE_FORMATS = {
-    "cifar10": ImageFormat((32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "digits": ImageFormat((8, 8, 1)),
-    "fashion_mnist": ImageFormat((28, 28, 1)),
-    "femnist": ImageFormat((28, 28, 1)),
-    "mnist": _MNIST,
-    "mnist_devices": ImageFormat((28, 28, 1)),  # standardised pixel by pixel already
-    "mnist_writers": _MNIST,
-}
-"""By the name of the task.
-
-The constants are those in the code released with FedBC and FedAWARE. The deviations of CIFAR-10 are
-means of the single images' deviations, so that its pixels come out with 1.2, not with 1.
-"""
-
-DEFAULTS: dict[str, Any] = {"crop": 0, "flip": False, "frozen": False, "normalize": "none"}
-"""The options that every task on images has."""
-CHANGES = (
-    "crop: zeros on every side of a training image, from which a window of the old size is cut "
-    "at random; at least 0.",
-    "flip: mirrors training images left and right with probability 1/2, after the crop.",
-    """frozen: draws crops and flips once, before training, by `seed`; otherwise for every example
-        of every step, and losses over whole training sets are without them. Not without `crop` or
-        `flip`.""",
-    """normalize: "none"; "dataset", by mean and deviation of each channel of the training images;
-        or, of MNIST and CIFAR-10, "published", by the constants in the papers' released code. Comes
-        last, for test images too.""",
-)
-"""What they do, for docstrings."""
+# The constants of the code released with FedBC and FedAWARE. The deviations of CIFAR-10 are means
+# of the single images' deviations, so that its pixels come out with 1.2, not with 1.
+DIGITS = ImageFormat((8, 8, 1))
+GREY = ImageFormat((28, 28, 1))
+MNIST = ImageFormat((28, 28, 1), (0.1307,), (0.3081,))
+CIFAR10 = ImageFormat((32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
 
-def preprocessing_limits(name: str) -> dict[str, Hyper]:
-    """Returns the ranges of the options; only some data sets have published constants."""
-    normalizations = (
-        ("none", "dataset")
-        if IMAGE_FORMATS[name].mean is None
-        else ("none", "published", "dataset")
-    )
-    boolean = choice(False, True)
-    return {
-        "crop": whole(low=0, high=max(IMAGE_FORMATS[name].shape[:2])),
-        "flip": boolean,
-        "frozen": boolean,
-        "normalize": choice(*normalizations),
-    }
+@dataclass(frozen=True)
+class ImageTask:
+    """Makes classification tasks of a data set of images.
 
-
-def check_preprocessing(name: str, options: dict[str, Any]) -> None:
-    """Refuses options out of range, and frozen images that nothing changes.
-
-    Before any data are read.
+    Args:
+        images: their format.
     """
-    check(name, preprocessing_limits(name), options)
-    if options["frozen"] and not (options["crop"] or options["flip"]):
-        raise InvalidInput.of(f"{name}(frozen=...)", True, "False without crop or flip")
+
+    images: ImageFormat
+
+    def __call__(
+        self,
+        load: Callable[..., FederatedData],
+        options: dict[str, Any],
+        *,
+        model: Any = "softmax",
+        l2: NonNegative = 0.0,
+        crop: Annotated[int, Field(strict=True, ge=0, le=32)] = 0,
+        flip: Switch = False,
+        frozen: Switch = False,
+        normalize: Literal["none", "published", "dataset"] = "none",
+    ) -> Task:
+        """Reads the data and makes the task; see `fedax.task`.
+
+        Raises:
+            InvalidInput: a window beyond the image, constants that were not published, or frozen
+                images that nothing changes.
+        """
+        field = f"{load.__name__}({{}}=...)"
+        if crop > self.images.shape[0]:
+            raise InvalidInput.of(field.format("crop"), crop, f"at most {self.images.shape[0]}")
+        if normalize == "published" and self.images.mean is None:
+            raise InvalidInput.of(field.format("normalize"), normalize, "'none' or 'dataset'")
+        if frozen and not (crop or flip):
+            raise InvalidInput.of(field.format("frozen"), True, "False without crop or flip")
+        # the seed of the partition draws frozen changes too
+        data, augment = preprocess(
+            load(**options), self.images, options.get("seed", 0), crop, flip, frozen, normalize
+        )
+        return classification(data, model, augment=augment, l2=l2)
 
 
 def preprocess(
-    name: str, data: FederatedData, seed: int, crop: int, flip: bool, frozen: bool, normalize: str
+    data: FederatedData,
+    images: ImageFormat,
+    seed: int,
+    crop: int,
+    flip: bool,
+    frozen: bool,
+    normalize: str,
 ) -> tuple[FederatedData, Augmentation | None]:
     """Applies frozen changes to the data; returns them and the augmentation that remains.
 
     Test images are normalised only. The statistics of the data set are those of the training images
     before any change.
     """
-    image_format, statistics = IMAGE_FORMATS[name], (None, None)
-    if normalize != "none":
-        statistics = image_format.mean, image_format.deviation
+    mean = images.mean if normalize == "published" else None
+    deviation = images.deviation if normalize == "published" else None
     if normalize == "dataset":
-        statistics = _statistics(data, image_format.shape[2])
+        mean, deviation = _statistics(data, images.shape[2])
     if frozen:
         rng = np.random.default_rng([seed, 2])  # others draw the partition and the split
         train = [
-            {**client, "x": _crop_and_flip(client["x"], image_format.shape, crop, flip, rng)}
+            {**client, "x": _crop_and_flip(client["x"], images.shape, crop, flip, rng)}
             for client in data.train
         ]
         data = dataclasses.replace(data, train=Ragged.of(train, where="train"))
-    # what is left to be drawn in every step
-    per_step = (0, False) if frozen else (crop, flip)
-    if per_step == (0, False) and normalize == "none":
+        # nothing is left to be drawn in every step
+        crop, flip = 0, False
+    if not crop and not flip and normalize == "none":
         return data, None
-    return data, Augmentation(image_format.shape, *per_step, *statistics)
+    return data, Augmentation(images.shape, crop, flip, mean, deviation)
 
 
 def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

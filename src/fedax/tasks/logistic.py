@@ -1,6 +1,5 @@
 """Binary logistic regression, the convex problem of the local GD paper."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,14 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax import data
 from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
-from fedax.data.limits import real
+from fedax.data.options import NonNegative, validated
 from fedax.examples.integer_ranges import check_labels
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.sources import like_source
-from fedax.utils.numbers import python_number, with_python_numbers
 
 # Records rather than closures, so that tasks of equal width share compiled programs.
 
@@ -101,10 +97,8 @@ def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "ba
     )
 
 
-@with_python_numbers
-def logistic(
-    federated: FederatedData, *, l2: float | int | None = None, name: str | None = None
-) -> Task:
+@validated
+def logistic(federated: FederatedData, *, l2: NonNegative | None = None) -> Task:
     r"""Makes a task of binary logistic regression without intercept, from w = 0.
 
     $$ f_k(w) = \frac{1}{n_k} \sum_{i \in k} \log(1 + e^{-(2 y_i - 1) \langle x_i, w \rangle})
@@ -113,7 +107,6 @@ def logistic(
     Args:
         federated: data with two classes and one row of numbers per example.
         l2: at least 0; 1/n with n training examples in all by default.
-        name: that of the data by default.
 
     Raises:
         InvalidInput: data with other than two classes or other than one axis of features, or a bad
@@ -144,24 +137,8 @@ def logistic(
         loss=LogisticLoss(),
         data=federated,
         scores={"accuracy": LogisticAccuracy()},
-        l2=1 / int(federated.sizes.sum()) if l2 is None else python_number(l2),
-        name=federated.name if name is None else name,
+        l2=1 / int(federated.sizes.sum()) if l2 is None else l2,
+        name=federated.name,
         predictor=LogisticProbabilities(),
         owner=None,
     )
-
-
-@with_python_numbers
-def _make_libsvm_task(*positional: Any, l2: Any = None, **options: Any) -> Task:
-    if l2 is not None and not real(low=0).allows(l2):
-        raise InvalidInput.of("libsvm(l2=...)", l2, f"{real(low=0).allowed}, or None for 1/n")
-    return logistic(data.libsvm(*positional, **options), l2=l2)
-
-
-libsvm = like_source(
-    _make_libsvm_task, data.libsvm, {"l2": None}, ["l2: as in `logistic`: 1/n by default."]
-)
-a5a = functools.partial(libsvm, "a5a")
-a9a = functools.partial(libsvm, "a9a")
-mushrooms = functools.partial(libsvm, "mushrooms")
-w8a = functools.partial(libsvm, "w8a")

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from fedax.core import InvalidInput, Task
+from fedax.core.hyper import Hyper
 from fedax.core.task import Given
-from fedax.data.limits import real
 from fedax.models.storage import initial_model
 from fedax.tasks.own_models.signature import choose_leaves
 from fedax.utils.leaf_names import OnBase, Which, names_of
@@ -159,7 +159,7 @@ def lora(
     """
     if not are_counts(rank):
         raise InvalidInput.of("lora(rank=...)", rank, "whole numbers >= 1")
-    if alpha is not None and not real(low=0, open_low=True).allows(alpha):
+    if alpha is not None and not Hyper("alpha", 1.0, low=0, open_low=True).allows(alpha):
         raise InvalidInput.of("lora(alpha=...)", alpha, "finite numbers > 0, or None")
     if average not in ("exact", "factors"):
         raise InvalidInput.of("lora(average=...)", average, "'exact' or 'factors'")

@@ -1,150 +1,394 @@
-"""Classification tasks made from the data sets of `fedax.data`, with a model and l2."""
+"""Data sets by name, with the task that is made of each by default."""
 
+import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from fedax import data
-from fedax.core import DataError, Task, UnknownName
+from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core.task import Given
 from fedax.data import FederatedData
-from fedax.data.limits import check, real
-from fedax.data.options import check_partition_options
-from fedax.models import Bigram, CharLSTM
-from fedax.tasks.from_model import MODELS, Architecture, classification, make_model
-from fedax.tasks.images import CHANGES, DEFAULTS, IMAGE_FORMATS, check_preprocessing, preprocess
-from fedax.utils.numbers import python_argument, python_number
-from fedax.utils.plugins import is_user_code
-
-TEXT_MODELS: dict[str, Architecture] = {
-    "bigram": lambda length, vocabulary: Bigram(vocabulary),
-    "lstm": lambda length, vocabulary: CharLSTM(vocabulary),
-    "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
-    "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
-}
-"""From the length of a window and the size of the vocabulary, by the same names."""
-
-L2 = "l2: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0."
+from fedax.data.files import FILES, fetch
+from fedax.data.folder import MissingFile, data_folder
+from fedax.data.options import NonNegative, Share, check, options_of
+from fedax.data.partition import PARTITIONS, by_user
+from fedax.data.sources.tweets import read_sent140
+from fedax.models import SentimentLSTM
+from fedax.models.storage import place_model, read_weights
+from fedax.tasks.from_model import classification
+from fedax.tasks.images import CIFAR10, DIGITS, GREY, MNIST, ImageTask
+from fedax.tasks.logistic import logistic
+from fedax.utils.plugins import find, title_of
 
 
-def of_source(
-    source: Callable[..., FederatedData],
-    models: Mapping[str, Architecture] = MODELS,
-    default: str = "softmax",
-) -> Callable[..., Task]:
-    """Makes a task factory of a function that makes federated data.
-
-    Tasks have the function's options, and `model` and `l2` by keyword. Those on images also have
-    `crop`, `flip`, `frozen` and `normalize`, see `mnist`.
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """Replaces the numbers of words by their vectors, on the way into the model.
 
     Args:
-        source: makes the data from options.
-        models: by name, from the columns of the inputs and the number of classes.
-        default: the model that is taken if none is named.
+        table: a row for each word.
+    """
+
+    table: Float[np.ndarray, "words width"]
+
+    def __call__(
+        self, x: Int[Array, "batch length"], key: Any
+    ) -> Float[Array, "batch length width"]:
+        return jnp.asarray(self.table, float)[x]
+
+
+def _classify(
+    load: Callable[..., FederatedData],
+    options: dict[str, Any],
+    *,
+    model: Any = "softmax",
+    l2: NonNegative = 0.0,
+) -> Task:
+    return classification(load(**options), model, l2=l2)
+
+
+def _predict_characters(
+    load: Callable[..., FederatedData],
+    options: dict[str, Any],
+    *,
+    model: Any = "bigram",
+    l2: NonNegative = 0.0,
+) -> Task:
+    return classification(load(**options), model, l2=l2)
+
+
+def _classify_tweets(
+    load: Callable[..., FederatedData],
+    options: dict[str, Any],
+    *,
+    model: Any = "lstm",
+    l2: NonNegative = 0.0,
+) -> Task:
+    # words are vectors that are data, not parameters
+    defaults = {name: option.default for name, option in options_of(load).items()}
+    federated, (_, table) = read_sent140(**defaults | options)
+    network = SentimentLSTM(table.shape[1]) if model == "lstm" else model
+    return classification(federated, network, augment=WordVectors(table), l2=l2)
+
+
+def _regress(
+    load: Callable[..., FederatedData],
+    options: dict[str, Any],
+    *,
+    l2: NonNegative | None = None,
+) -> Task:
+    return logistic(load(**options), l2=l2)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Data set, and the task that is made of it.
+
+    Args:
+        load: gives the data from options.
+        about: one line.
+        make: gives the task from `load`, its options, and options of its own by keyword.
+        files: in `fedax.data.files.FILES`; empty if it needs no file, or if the user brings it.
+        light: options that verify its files at the least cost.
+    """
+
+    load: Callable[..., FederatedData]
+    about: str
+    make: Callable[..., Task] = _classify
+    files: tuple[str, ...] = ()
+    light: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def reads_folder(self) -> bool:
+        """Whether it reads files of the data folder: its option `folder` has a default."""
+        folder = options_of(self.load).get("folder")
+        return folder is not None and folder.default is not inspect.Parameter.empty
+
+    def __call__(self, **options: Any) -> Task:
+        own = {name: options.pop(name) for name in _keywords(self.make) if name in options}
+        return self.make(self.load, options, **own)
+
+
+_FEW = {"partition": "index", "clients": 1}
+_FASHION = tuple(file for file in FILES if file.startswith("fashion_mnist/"))
+
+DATASETS: dict[str, DataSet] = {
+    "synthetic": DataSet(
+        data.synthetic, "drawn: logistic models that differ between clients, 60 features"
+    ),
+    "digits": DataSet(
+        data.digits, "1,797 digits of 8 x 8 pixels, from scikit-learn", ImageTask(DIGITS)
+    ),
+    "mnist": DataSet(
+        data.mnist, "70,000 digits of 28 x 28 pixels", ImageTask(MNIST), ("mnist.npz",), _FEW
+    ),
+    "mnist_writers": DataSet(
+        data.mnist_writers, "MNIST, one client for each of 539 writers", ImageTask(MNIST)
+    ),
+    "mnist_devices": DataSet(
+        data.mnist_devices,
+        "MNIST on 1,000 devices with two digits each, as FedProx",
+        ImageTask(GREY),  # standardised pixel by pixel already
+        ("mnist.npz",),
+    ),
+    "fashion_mnist": DataSet(
+        data.fashion_mnist,
+        "70,000 pictures of clothes, 28 x 28 pixels",
+        ImageTask(GREY),
+        _FASHION,
+        _FEW,
+    ),
+    "cifar10": DataSet(
+        data.cifar10,
+        "60,000 colour images of 32 x 32 pixels",
+        ImageTask(CIFAR10),
+        ("cifar-10-binary.tar.gz",),
+        _FEW,
+    ),
+    "femnist": DataSet(
+        data.femnist, "62 characters by writer, files written by LEAF", ImageTask(GREY)
+    ),
+    "femnist_letters": DataSet(
+        data.femnist_letters, "letters a to j on 200 devices, files of FedProx"
+    ),
+    "sent140": DataSet(
+        data.sent140,
+        "tweets by user, files written by LEAF, and GloVe's vectors",
+        _classify_tweets,
+    ),
+    "shakespeare": DataSet(
+        data.shakespeare, "plays by speaking role, files written by LEAF", _predict_characters
+    ),
+    "tinyshakespeare": DataSet(
+        data.tinyshakespeare,
+        "1.1 million characters of plays, 309 speaking roles",
+        _predict_characters,
+        ("shakespeare/tinyshakespeare.txt",),
+        {"stride": 80},
+    ),
+    "a5a": DataSet(data.a5a, "6,414 people of Adult, 122 features", _regress, ("libsvm/a5a",)),
+    "a9a": DataSet(data.a9a, "32,561 people of Adult, 123 features", _regress, ("libsvm/a9a",)),
+    "mushrooms": DataSet(
+        data.mushrooms, "8,124 mushrooms, 112 features", _regress, ("libsvm/mushrooms",)
+    ),
+    "w8a": DataSet(data.w8a, "49,749 web pages, 300 features", _regress, ("libsvm/w8a",)),
+    "libsvm": DataSet(data.libsvm, "any LIBSVM text file", _regress),
+    "table": DataSet(data.from_table, "CSV or Parquet: a table, or one for each client"),
+    "stored": DataSet(data.stored, "clients in NumPy files, read as they are needed"),
+}
+"""By name; every other name of a task refers to the user's code."""
+
+
+def task(name: str, **options: Any) -> Task:
+    """Makes the task of a data set, or of your own code, by name.
+
+    Args:
+        name: one of `fedax data list`: synthetic, digits, mnist, mnist_writers, mnist_devices,
+            fashion_mnist, cifar10, femnist, femnist_letters, sent140, shakespeare,
+            tinyshakespeare, a5a, a9a, mushrooms, w8a, libsvm, table or stored. Or a
+            function that returns a `fedax.Task`, or a task: `path/to/file.py:name`,
+            `package.module:name`.
+        options: of the function of that name in `fedax.data`, of its partition, and those below;
+            for your own task, the arguments of your function. `fedax data describe NAME` lists
+            them.
+
+    Options of all data sets but a5a, a9a, mushrooms, w8a and libsvm, which are binary logistic
+    regression (`l2` is 1/n by default, see `fedax.tasks.logistic`):
+
+    - `model`: softmax, mlp, mlp_dropout, mnist_cnn, lenet, cifar_cnn or resnet20; of text bigram,
+      lstm, lstm_two_biases or lstm_peepholes; or a model, see `fedax.tasks.classification`. By
+      default softmax; bigram of plays; of tweets "lstm", a `SentimentLSTM` on GloVe's frozen
+      vectors.
+    - `l2`: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
+
+    Options of images:
+
+    - `crop`: zeros on every side of a training image, from which a window of the old size is cut at
+      random; at least 0.
+    - `flip`: mirrors training images left and right with probability 1/2, after the crop.
+    - `frozen`: draws crops and flips once, before training, by `seed`; otherwise for every example
+      of every step, and losses over whole training sets are without them. Not without `crop` or
+      `flip`.
+    - `normalize`: "none"; "dataset", by mean and deviation of each channel of the training images;
+      or, of MNIST and CIFAR-10, "published", by the constants in the papers' released code. Comes
+      last, for test images too.
+
+    Options of every task:
+
+    - `validation`, `unseen`: shares in [0, 1) of each client's training examples and of the clients
+      (see `with_validation` and `with_unseen` of `fedax.FederatedData`; their seed is the task's).
+    - `params`: a file with the model to start from (see `fedax.load_params`).
+
+    >>> task("digits", partition="iid", clients=4, unseen=0.25).train.clients
+    3
 
     Raises:
-        InvalidInput: by the task that it returns: an option out of range, or an unknown one;
-            `DataError` for data that do not fit.
-
-    >>> digits = of_source(data.digits)
-    >>> digits("iid", clients=4, model="mlp").train.clients
-    4
+        UnknownName: no such task or option; the message holds the nearest name.
+        InvalidInput: an option out of its range, before any work; a `DataError` for missing or
+            broken files.
     """
-    name = source.__name__
-    image_options = DEFAULTS if name in IMAGE_FORMATS else {}
-
-    def task(*positional: Any, model: Any = default, l2: float | int = 0.0, **options: Any) -> Task:
-        positional, l2 = tuple(map(python_argument, positional)), python_number(l2)
-        options = {key: python_argument(value) for key, value in options.items()}
-        check(name, {"l2": real(low=0)}, {"l2": l2})
-        # options of images are taken here, the source gets the others
-        changes = {key: options.pop(key, value) for key, value in image_options.items()}
-        if image_options:
-            check_preprocessing(name, changes)
-        if isinstance(model, str) and model not in models and not is_user_code("model", model):
-            raise UnknownName.among(f"{name}(model=...)", model, models)
-        bound = inspect.signature(source).bind(*positional, **options)
-        check_partition_options(name, task, bound.arguments)
-        federated, augment = source(*positional, **options), None
-        if image_options:
-            # the seed of the source, given or by default, draws frozen changes too
-            bound.apply_defaults()
-            federated, augment = preprocess(
-                name, federated, bound.arguments.get("seed", 0), **changes
-            )
-        if federated.train[0]["x"].ndim < 2:
-            raise DataError.found(f"{name}: x", "one number per example", "rows of features")
-        columns = int(np.prod(federated.train[0]["x"].shape[1:]))
-        return classification(
-            federated,
-            make_model(name, model, models, columns, federated.classes),
-            augment=augment,
-            l2=l2,
-        )
-
-    about = [
-        f"model: one of {', '.join(models)}; or a model or maker, as in `classification`.",
-        L2,
-        *(CHANGES if image_options else ()),
-    ]
-    return like_source(task, source, {"model": default, "l2": 0.0} | image_options, about)
+    known = task_options(name, options)
+    _check_names(f"task {name!r}", name, known, options)
+    maker = find_task(name)
+    functions = [maker.load, maker.make] if isinstance(maker, DataSet) else [maker]
+    for function in (*functions, change_task):
+        options = check(title_of(name), function, options)
+    changes = {key: options.pop(key) for key in _keywords(change_task) if key in options}
+    made = maker(**options)
+    if not isinstance(made, Task):
+        got = f"{name!r}, which returns an object of {type(made).__name__}"
+        raise InvalidInput.found("task", got, "a fedax.Task")
+    if changes.get("validation") and options.get("frozen"):
+        hint = "Draw crops and flips in every step: frozen = false."
+        reason = "the examples would be cropped and flipped too"
+        raise InvalidInput.because(f"{name}(validation=...)", reason, hint)
+    return change_task(made, options.get("seed", 0), **changes)
 
 
-def like_source(
-    task: Callable[..., Task],
-    source: Callable[..., Any],
-    added: Mapping[str, Any],
-    about: list[str],
-) -> Callable[..., Task]:
-    """Gives a task factory the name, the signature and the docstring of the function of its data.
+def load(name: str, **options: Any) -> FederatedData:
+    """Loads the data of a data set by name.
+
+    >>> load("digits", clients=3).clients
+    3
+
+    Raises:
+        UnknownName: no such data set or option.
+        InvalidInput: an option out of range; a `DataError` for missing or broken files.
+    """
+    data_set = dataset(name)
+    _check_names(f"data set {name!r}", name, _with_partition(data_set.load, options), options)
+    return data_set.load(**options)
+
+
+def dataset(name: str) -> DataSet:
+    """Returns the data set of a name.
+
+    Raises:
+        UnknownName: no such data set; names the nearest.
+    """
+    if name not in DATASETS:
+        raise UnknownName.among("data set", name, DATASETS)
+    return DATASETS[name]
+
+
+def find_task(name: str) -> Callable[..., Task]:
+    """Returns the data set of a name, or the user's function that makes a task.
+
+    Raises:
+        UnknownName: no such task; the message holds the nearest name.
+        InvalidInput: a file or a module that cannot be loaded, or something else than a function or
+            a task.
+    """
+    allowed = "a function that returns a fedax.Task, or a fedax.Task"
+    found = find(
+        "task", name, DATASETS, allowed, lambda value: isinstance(value, Task) or callable(value)
+    )
+    return (lambda: found) if isinstance(found, Task) else found
+
+
+def task_options(name: str, given: Mapping[str, Any] | None = None) -> dict[str, inspect.Parameter]:
+    """Returns every option of the task `name`.
+
+    Among them those of the partition that the `given` options choose.
+
+    >>> task_options("digits", {"partition": "dirichlet"})["alpha"].default
+    0.5
+
+    Raises:
+        UnknownName: no such task or partition.
+    """
+    maker = find_task(name)
+    if not isinstance(maker, DataSet):
+        return _with_partition(maker, given or {}) | _keywords(change_task)
+    return _with_partition(maker.load, given or {}) | _keywords(maker.make) | _keywords(change_task)
+
+
+def prepare(name: str, folder: Path | None = None) -> str:
+    """Downloads the files of a data set if they are missing, and verifies them.
 
     Args:
-        task: takes the source's arguments, and the others by keyword.
-        source: makes the data.
-        added: the other arguments with their defaults.
-        about: a line on each of them, for the docstring.
+        name: of the data set.
+        folder: the data folder; see `fedax.data.data_folder`.
+
+    Returns:
+        The state as a sentence.
+
+    Raises:
+        UnknownName: no such data set.
+        DataError: files are broken, cannot be fetched, or differ from the published ones.
     """
-    parameters = list(inspect.signature(source).parameters.values())
-    # a `**options` stays last
-    split = len(parameters) - sum(
-        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
-    )
-    keywords = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value)
-        for key, value in added.items()
-    ]
-    task.__dict__["__signature__"] = inspect.Signature(
-        [*parameters[:split], *keywords, *parameters[split:]]
-    )
-    task.__name__ = task.__qualname__ = source.__name__
-    # the docstring is that of the data, without examples
-    paragraphs = [
-        paragraph
-        for paragraph in (inspect.getdoc(source) or "").split("\n\n")
-        if ">>>" not in paragraph
-    ]
-    index = next(
-        (i for i, paragraph in enumerate(paragraphs) if paragraph.startswith("Args:")), None
-    )
-    if index is None:
-        index = 1
-        paragraphs.insert(index, "Args:")
-    paragraphs[index] = "\n    ".join([paragraphs[index], *about])
-    task.__doc__ = "\n\n".join([f"Makes a task of `fedax.data.{source.__name__}`.", *paragraphs])
-    return task
+    data_set = dataset(name)
+    if not data_set.reads_folder:
+        return "nothing to prepare: it reads no file of the data folder"
+    read = functools.partial(data_set.load, folder=folder, **data_set.light)
+    state = "ready and verified"
+    try:
+        read()
+    except MissingFile:
+        if not data_set.files:
+            raise
+        for file in data_set.files:
+            fetch(file, data_folder(folder))
+        read()
+        state = "fetched and verified"
+    return f"{state} in {data_folder(folder)}"
 
 
-synthetic = of_source(data.synthetic)
-digits = of_source(data.digits)
-mnist = of_source(data.mnist)
-fashion_mnist = of_source(data.fashion_mnist)
-cifar10 = of_source(data.cifar10)
-mnist_writers = of_source(data.mnist_writers)
-mnist_devices = of_source(data.mnist_devices)
-femnist = of_source(data.femnist)
-femnist_letters = of_source(data.femnist_letters)
-from_table = of_source(data.from_table)
-stored = of_source(data.stored)
-tinyshakespeare = of_source(data.tinyshakespeare, TEXT_MODELS, "bigram")
-shakespeare = of_source(data.shakespeare, TEXT_MODELS, "bigram")
+def _check_names(
+    kind: str, name: str, known: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
+) -> None:
+    for key in options:
+        if key not in known:
+            raise UnknownName.among(f"option of {kind}", key, known)
+    for key, option in known.items():
+        if option.default is option.empty and key not in options:
+            raise InvalidInput.found(f"{name}({key}=...)", "nothing", f"a value: {kind} needs it")
+
+
+def _with_partition(
+    function: Callable[..., Any], given: Mapping[str, Any]
+) -> dict[str, inspect.Parameter]:
+    """Returns the options of a function, and those of the partition that it passes on to."""
+    options = options_of(function)
+    if "partition" not in options:
+        return options
+    partition = given.get("partition", options["partition"].default)
+    if isinstance(partition, str):
+        if partition not in PARTITIONS:
+            raise UnknownName.among("partition", partition, PARTITIONS)
+        added = options_of(PARTITIONS[partition])
+    else:  # one client for each value of a column
+        added = options_of(by_user)
+    common = ("n", "labels", "users", *options)
+    return options | {key: option for key, option in added.items() if key not in common}
+
+
+def _keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    options = options_of(function)
+    return {name: option for name, option in options.items() if option.kind is option.KEYWORD_ONLY}
+
+
+def change_task(
+    made: Task,
+    seed: int,
+    *,
+    validation: Share | None = None,
+    unseen: Share | None = None,
+    params: str | None = None,
+) -> Task:
+    """Applies the options that all tasks have."""
+    # unseen clients first: validation examples are taken from those that take part
+    data = made.data.with_unseen(unseen or 0, seed).with_validation(validation or 0, seed)
+    changed = made if data is made.data else dataclasses.replace(made, data=data)
+    if params is None:
+        return changed
+    start, changed = place_model(read_weights(Path(params)).arrays, changed, params)
+    return dataclasses.replace(changed, start=Given(start))

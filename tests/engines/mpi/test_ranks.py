@@ -24,7 +24,7 @@ def no_data(monkeypatch):
     def made(*_, **__):
         raise AssertionError("data were made")
 
-    monkeypatch.setattr(tasks, "make_task", made)
+    monkeypatch.setattr(tasks, "task", made)
 
 
 def ranks(monkeypatch, size, rank=0):

@@ -1,21 +1,16 @@
 """The IDX format, in which MNIST and its relatives are distributed."""
 
-import math
-import struct
 from pathlib import Path
 
 import numpy as np
 
 from fedax.core import DataError
-from fedax.data.folder import read_whole
-from fedax.data.limits import checked
+from fedax.data.folder import read_whole, reading
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 """NumPy's name of an element type by the third byte of a file."""
-MOST_AXES = 8
 
 
-@checked()
 def read_idx(path: str | Path) -> np.ndarray:
     """Reads the array of an IDX file, plain or gzipped.
 
@@ -34,34 +29,11 @@ def read_idx(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     content = read_whole(path)
-    allowed = "IDX: two zero bytes, type, number of axes, their lengths, then the elements"
-    if (
-        len(content) < 4
-        or content[:2] != b"\0\0"
-        or content[2] not in TYPES
-        or len(content) < 4 + 4 * content[3]
-    ):
-        raise DataError.of(
-            path.name, f"a file at {path} that begins with {content[:4].hex(' ')}", allowed
-        )
-    axes = content[3]
-    if axes > MOST_AXES:
-        raise DataError.of(
-            path.name, f"a file at {path} of {axes} axes", f"at most {MOST_AXES} axes"
-        )
-    shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
-    dtype, start = np.dtype(TYPES[content[2]]), 4 + 4 * axes
-    expected = start + math.prod(shape) * dtype.itemsize
-    if len(content) != expected:
-        got = f"a file at {path} of {len(content)} bytes"
-        raise DataError.of(
-            path.name, got, f"{expected} bytes, as its header says: shape {shape} of {dtype.name}"
-        )
-    try:
+    with reading(path, "IDX: two zero bytes, type, number of axes, their lengths, the elements"):
+        if content[:2] != b"\0\0":
+            raise DataError.of(path.name, f"a file at {path} that begins otherwise", "IDX")
+        dtype = np.dtype(TYPES[content[2]])
+        start = 4 + 4 * content[3]
+        shape = np.frombuffer(content[4:start], ">u4").tolist()
         values = np.frombuffer(content, dtype, offset=start).reshape(shape)
-    except ValueError as error:
-        # an axis of length 0 beside lengths whose product is too large for an array
-        raise DataError.of(
-            path.name, f"a file at {path} of shape {shape}", "the shape of an array"
-        ) from error
     return values.astype(dtype.newbyteorder("="))

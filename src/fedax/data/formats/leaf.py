@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedax.core import DataError
 from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
-from fedax.data.limits import checked
+from fedax.data.options import Folder
 from fedax.data.text import LEAF_CHARACTERS, encode
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
@@ -21,7 +21,6 @@ Convert: TypeAlias = Callable[[list[Any], list[Any], str], Labelled]
 """From a user's inputs and labels as the file has them, and a place for messages."""
 
 
-@checked()
 def read_users(path: str | Path) -> Users:
     """Reads the users of a LEAF file, or of all files of a folder in order of their names.
 
@@ -50,44 +49,25 @@ def read_users(path: str | Path) -> Users:
 def _read_document(file: Path) -> Users:
     with reading(file, "LEAF JSON with the keys users, num_samples and user_data"):
         # of equal keys, JSON would keep the last one without a word
-        document = json.loads(read_whole(file), object_pairs_hook=_check_unique_keys)
-        if not isinstance(document["users"], list):
-            raise TypeError(f"users of {type(document['users']).__name__}")
-        examples = {
-            user: (document["user_data"][user]["x"], document["user_data"][user]["y"])
-            for user in document["users"]
-        }
-        expected_counts = dict(zip(document["users"], document["num_samples"], strict=True))
-    if len(examples) < len(document["users"]):
-        repeated = _first_repeated(document["users"])
-        raise DataError.of(file.name, f"user {repeated!r} twice", "each user once")
-    for user, (x, y) in examples.items():
-        if not isinstance(x, list) or not isinstance(y, list):
-            raise DataError.of(
-                file.name,
-                f"user {user!r} with x of {type(x).__name__} and y of {type(y).__name__}",
-                "two lists",
-            )
-        if not len(x) == len(y) == expected_counts[user]:
-            got = f"user {user!r} with {len(x)} inputs and {len(y)} labels"
-            raise DataError.of(
-                file.name, got, f"{expected_counts[user]} of both, as num_samples says"
-            )
-    return examples
+        document = json.loads(read_whole(file), object_pairs_hook=_unique)
+        names, held = document["users"], document["user_data"]
+        users = _unique([(name, (held[name]["x"], held[name]["y"])) for name in names])
+        counts = list(zip(names, document["num_samples"], strict=True))
+    for name, count in counts:
+        x, y = users[name]
+        if not len(x) == len(y) == count:
+            got = f"user {name!r} with {len(x)} inputs and {len(y)} labels"
+            raise DataError.found(file.name, got, f"{count} of both, as num_samples says")
+    return users
 
 
-def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        raise ValueError(f"the key {_first_repeated(key for key, _ in pairs)!r} twice")
-    return unique
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if repeated:
+        raise ValueError(f"the key {repeated[0]!r} twice")
+    return dict(pairs)
 
 
-def _first_repeated(names: Iterable[str]) -> str:
-    return next(name for name, count in Counter(names).items() if count > 1)
-
-
-@checked()
 def leaf(
     train: str | Path,
     test: str | Path | None = None,
@@ -124,35 +104,43 @@ def leaf(
 
     Source: Caldas et al., LEAF (arXiv:1812.01097).
     """
-    return from_users(
-        read_users(train),
-        None if test is None else read_users(test),
-        classes,
-        convert or numbers,
-        name,
-    )
+    tests = None if test is None else read_users(test)
+    return from_users(read_users(train), tests, classes, convert or numbers, name)
 
 
 def from_users(
     train: Users, test: Users | None, classes: int, convert: Convert, name: str
 ) -> FederatedData:
     """Makes federated data with a client for each user who has training examples; see `leaf`."""
-    training = {user: examples for user, examples in train.items() if examples[1]}
-    clients = [convert(x, y, f"user {user!r}") for user, (x, y) in training.items()]
-    data = FederatedData.from_arrays(clients, classes=classes, name=name, names=list(training))
+    clients = _convert(train, convert)
+    data = FederatedData.from_arrays(
+        list(clients.values()), classes=classes, name=name, names=list(clients)
+    )
     if test is None:
         return data
     for user, (_, labels) in test.items():
         if labels and user not in train:
             hint = "LEAF's `-t sample` divides every user's examples, `-t user` the users."
             raise DataError.of("test", f"user {user!r}", "users of the training part", hint)
-    # for users without test examples
-    empty = {name: np.asarray(values)[:0] for name, values in clients[0].items()}
-    test_clients = [
-        convert(*test[user], f"user {user!r}") if test.get(user, ([], []))[1] else empty
-        for user in training
-    ]
-    return FederatedData.from_arrays(data, test=test_clients)
+    tests = _convert(test, convert)
+    # users without test examples have arrays without rows
+    empty = {key: values[:0] for key, values in data.train[0].items()}
+    return FederatedData.from_arrays(data, test=[tests.get(user, empty) for user in clients])
+
+
+def _convert(users: Users, convert: Convert) -> dict[str, Labelled]:
+    """Converts the examples of all users who have any."""
+    converted = dict[str, Labelled]()
+    for user, (x, y) in users.items():
+        if not y:
+            continue
+        try:
+            converted[user] = convert(x, y, f"user {user!r}")
+        except (TypeError, ValueError, LookupError, OverflowError) as error:
+            raise DataError.found(
+                "leaf", f"user {user!r} with {error}", "examples that `convert` takes"
+            ) from error
+    return converted
 
 
 def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
@@ -163,16 +151,11 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
     Raises:
         DataError: rows of unequal length, or labels that are no whole numbers.
     """
-    try:
-        labels = np.array(
-            # 3.0 and "3" are 3; other labels stay, and are refused
-            [int(label) if float(label) == int(float(label)) else label for label in y]
-        )
-        return {"x": np.asarray(x, dtype=np.float32), "y": labels}
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError.of(
-            "leaf", f"{where} with {error}", "rows of numbers of one length, and whole numbers"
-        ) from error
+    labels = np.asarray(y, dtype=float)
+    # other labels stay, and are refused
+    if np.isfinite(labels).all() and (labels == np.rint(labels)).all():
+        labels = labels.astype(np.int64)
+    return {"x": np.asarray(x, dtype=np.float32), "y": labels}
 
 
 def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
@@ -191,20 +174,14 @@ def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
     >>> {key: values.tolist() for key, values in characters(["AB"], ["C"], "user 'a'").items()}
     {'x': [[25, 26]], 'y': [27]}
     """
-    for text in (*x, *y):
-        if not isinstance(text, str):
-            raise DataError.of("leaf", f"{where} with {text!r}", "texts")
     lengths = {len(text) for text in x}
     if len(lengths) > 1:
-        raise DataError.of(
-            "leaf", f"{where} with texts of {sorted(lengths)} characters", "texts of one length"
-        )
+        raise ValueError(f"texts of {sorted(lengths)} characters")
     codes = encode("".join(x), LEAF_CHARACTERS, where).reshape(len(x), -1)
     return {"x": codes, "y": encode("".join(y), LEAF_CHARACTERS, where)}
 
 
-@checked()
-def femnist(folder: str | Path | None = None) -> FederatedData:
+def femnist(folder: Folder = None) -> FederatedData:
     """Reads FEMNIST from the folders `train` and `test` that LEAF writes.
 
     62 classes, rows of 784 numbers in [0, 1].
@@ -215,16 +192,16 @@ def femnist(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _read_folders(folder, 62, None, "FEMNIST", _COMMANDS["femnist"])
+    train, test = leaf_folders(folder, "femnist")
+    return leaf(train, test, classes=62, name="FEMNIST")
 
 
-@checked()
-def femnist_letters(folder: str | Path | None = None) -> FederatedData:
+def femnist_letters(folder: Folder = None) -> FederatedData:
     """Reads the 200 devices of FedProx and FedDANE with the lower-case letters a to j.
 
     From their published files: rows of 784 numbers.
 
-    26 classes, of which 0 to 9 occur. See `letter_devices` for own draws of such devices.
+    26 classes, of which 0 to 9 occur.
 
     Args:
         folder: that holds the folders `train` and `test`; by default `femnist_letters` in
@@ -233,11 +210,11 @@ def femnist_letters(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    return _read_folders(folder, 26, None, "FEMNIST_letters", _ARCHIVE.format("nist"))
+    train, test = leaf_folders(folder, "femnist_letters")
+    return leaf(train, test, classes=26, name="FEMNIST_letters")
 
 
-@checked()
-def shakespeare(folder: str | Path | None = None) -> FederatedData:
+def shakespeare(folder: Folder = None) -> FederatedData:
     """Reads Shakespeare from the folders `train` and `test` that LEAF writes.
 
     Windows of 80 characters, 80 classes.
@@ -248,47 +225,41 @@ def shakespeare(folder: str | Path | None = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    data = _read_folders(
-        folder, len(LEAF_CHARACTERS), characters, "Shakespeare", _COMMANDS["shakespeare"]
-    )
+    train, test = leaf_folders(folder, "shakespeare")
+    classes = len(LEAF_CHARACTERS)
+    data = leaf(train, test, classes=classes, convert=characters, name="Shakespeare")
     # windows of 80 characters, one character apart, and the character that follows
     return dataclasses.replace(data, train=dataclasses.replace(data.train, gap=81))
 
 
-_ARCHIVE = "Unpack the archive that github.com/litian96/FedProx names in data/{}/README.md there."
 _LEAF = (
     "Run `./preprocess.sh {}` in data/{} of github.com/TalwalkarLab/leaf, and put the "
     "folders train and test there."
 )
-_COMMANDS = {
+_HOW = {
     "femnist": _LEAF.format("-s niid --sf 0.05 -k 0 -t sample", "femnist"),
+    "femnist_letters": "Unpack the archive that github.com/litian96/FedProx names there.",
     "shakespeare": _LEAF.format("-s niid --sf 0.2 -k 0 -t sample --tf 0.8", "shakespeare"),
-    "sent140": _LEAF.format("-s niid --sf 0.3 -k 30 -t sample --tf 0.8", "sent140"),
+    "sent140": _LEAF.format("-s niid --sf 0.3 -k 30 -t sample --tf 0.8", "sent140")
+    + " Or put the table training.1600000.processed.noemoticon.csv there.",
 }
 
 
-def leaf_folders(folder: str | Path | None, name: str) -> tuple[Path, Path]:
+def leaf_folders(folder: Folder, name: str) -> tuple[Path, Path | None]:
     """Returns the folders `train` and `test` of one of LEAF's data sets; `test` may be missing.
 
     Raises:
         MissingFile: no folder `train`; the message says how LEAF writes it.
     """
-    return _find_folders(folder, name, _COMMANDS[name.lower()])
-
-
-def _find_folders(folder: str | Path | None, name: str, how: str) -> tuple[Path, Path]:
-    root = data_folder() / name.lower() if folder is None else data_folder(folder)
+    root = named_folder(folder, name)
     train, test = root / "train", root / "test"
     if not train.is_dir():
-        hint = f"{how} `fedax data prepare {name.lower()}` then checks them."
-        raise MissingFile.of(
-            name, f"no folder {train}", "the folders train and test with LEAF's .json files", hint
-        )
-    return train, test
+        hint = f"{_HOW[name]} `fedax data prepare {name}` then checks them."
+        allowed = "the folders train and test with LEAF's .json files"
+        raise MissingFile.of(name, f"no folder {train}", allowed, hint)
+    return train, test if test.is_dir() else None
 
 
-def _read_folders(
-    folder: str | Path | None, classes: int, convert: Convert | None, name: str, how: str
-) -> FederatedData:
-    train, test = _find_folders(folder, name, how)
-    return leaf(train, test if test.is_dir() else None, classes=classes, convert=convert, name=name)
+def named_folder(folder: Folder, name: str) -> Path:
+    """Returns a folder, by default that of a data set in the data folder."""
+    return data_folder() / name if folder is None else data_folder(folder)

@@ -2,7 +2,7 @@ r"""Ways to deal pooled examples out to clients.
 
 A partition is a list with one array of example indices for each client. Every function here is
 pure: the same arguments and seed give the same partition; no example goes to two clients and no
-client is left without. All but `by_user` and `label_histogram` deal out every example.
+client is left without. All but `by_user` deal out every example.
 
 | name | clients differ in | function |
 |---|---|---|
@@ -12,13 +12,11 @@ client is left without. All but `by_user` and `label_histogram` deal out every e
 | `shards` | labels | `label_shards` |
 | `dirichlet` | labels and size | `dirichlet` |
 | `power_law` | labels and size | `power_law` |
-| `histogram` | what a table says | `label_histogram` |
 | | whatever users differ in | `by_user` |
 """
 
 from fedax.data.partition.base import Partition as Partition
 from fedax.data.partition.dirichlet import dirichlet as dirichlet
-from fedax.data.partition.labels import label_histogram as label_histogram
 from fedax.data.partition.labels import label_shards as label_shards
 from fedax.data.partition.named import PARTITIONS as PARTITIONS
 from fedax.data.partition.named import check_partition as check_partition

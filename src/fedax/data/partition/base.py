@@ -25,34 +25,21 @@ def labels_of(owner: str, labels: Any) -> np.ndarray:
     field = f"{owner}(labels=...)"
     array = as_ndarray(labels, field)
     if array.ndim != 1:
-        hint = ""
-        if array.ndim == 2:
-            hint = (
-                "Write labels[:, 0]."
-                if array.shape[1] == 1
-                else "Write labels.argmax(axis=1) for one-hot rows."
-            )
-        raise DataError.of(
-            field, f"shape {array.shape}", "one label per example, shape (examples,)", hint
-        )
-    if (
-        array.dtype.kind == "f"
-        and np.array_equal(array, np.floor(array))
-        and np.isfinite(array).all()
-    ):
+        hint = "Write labels.argmax(axis=1) for one-hot rows." if array.ndim == 2 else ""
+        allowed = "one label per example, shape (examples,)"
+        raise DataError.of(field, f"shape {array.shape}", allowed, hint)
+    if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.rint(array)).all():
         return array.astype(np.int64)
-    texts = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist())
-    if array.dtype.kind not in "iubUS" and not texts:
-        raise DataError.of(
-            field, f"labels of type {array.dtype}", "whole numbers, or names of classes"
-        )
-    return array.astype(str) if texts else array
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
+        return array.astype(str)
+    if array.dtype.kind not in "iubUS":
+        allowed = "whole numbers, or names of classes"
+        raise DataError.of(field, f"labels of type {array.dtype}", allowed)
+    return array
 
 
-def check_enough(owner: str, examples: int, needed: int, why: str = "") -> None:
-    """Refuses at once what cannot be dealt without empty shares."""
+def check_enough(owner: str, examples: int, needed: int) -> None:
+    """Refuses to deal fewer examples than clients need."""
     if needed > examples:
-        got = why or f"{needed} clients"
-        raise DataError.of(
-            f"{owner}(clients=...)", got, f"at most as many as there are examples, {examples}"
-        )
+        allowed = f"at most as many as there are, {examples}"
+        raise DataError.of(f"{owner}(clients=...)", f"{needed} examples needed", allowed)

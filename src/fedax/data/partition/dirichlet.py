@@ -1,12 +1,13 @@
 """Dirichlet proportions for every class."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Int
+from pydantic import Field
 
 from fedax.core import DataError
-from fedax.data.limits import CLIENTS, SEED, checked, real, whole
+from fedax.data.options import Clients, Count, Seed, validated
 from fedax.data.partition.base import Partition, check_enough, labels_of
 
 ATTEMPTS = 2000
@@ -15,9 +16,13 @@ probability below 1e-8.
 """
 
 
-@checked(clients=CLIENTS, alpha=real(low=0, open_low=True), seed=SEED, minimum=whole(low=1))
+@validated
 def dirichlet(
-    labels: Any, clients: int, alpha: float | int = 0.5, seed: int = 0, minimum: int = 10
+    labels: Any,
+    clients: Clients,
+    alpha: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 0.5,
+    seed: Seed = 0,
+    minimum: Count = 10,
 ) -> Partition:
     r"""Divides each class among the clients in proportions $p \sim \mathrm{Dir}(\alpha, \dots)$.
 
@@ -47,7 +52,7 @@ def dirichlet(
     """
     labels = labels_of("dirichlet", labels)
     n = len(labels)
-    check_enough("dirichlet", n, clients * minimum, f"{clients} clients x a minimum of {minimum}")
+    check_enough("dirichlet", n, clients * minimum)
     rng = np.random.default_rng(seed)
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     smallest = 0
@@ -60,9 +65,7 @@ def dirichlet(
         raise DataError.of(
             "dirichlet(minimum=...)",
             minimum,
-            f"what a draw can reach: in {ATTEMPTS} draws with alpha={alpha} and {clients} "
-            "clients the smallest client never "
-            f"had more than {smallest} of {n} examples",
+            f"at most {smallest}, the most that the smallest client had in {ATTEMPTS} draws",
             "Take a larger alpha, fewer clients, or a smaller minimum.",
         )
     # pieces[class][client]
@@ -74,7 +77,7 @@ def dirichlet(
 
 
 def _dirichlet_counts(
-    rng: np.random.Generator, sizes: list[int], clients: int, alpha: float | int
+    rng: np.random.Generator, sizes: list[int], clients: int, alpha: float
 ) -> Int[np.ndarray, "classes clients"]:
     """Draws how many examples of each class each client gets.
 
@@ -84,7 +87,7 @@ def _dirichlet_counts(
     for row, size in zip(counts, sizes):
         # clients with their equal share get no more
         has_room = counts.sum(axis=0) < sum(sizes) / clients
-        share = rng.dirichlet(np.full(clients, float(alpha))) * has_room
+        share = rng.dirichlet(np.full(clients, alpha)) * has_room
         if share.sum() == 0:  # a tiny alpha can put all mass on a client that has enough
             return np.zeros_like(counts)
         ends = (np.cumsum(share / share.sum()) * size).astype(int)

@@ -1,14 +1,13 @@
 """Partitions by name."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedax.core import InvalidInput, UnknownName
-from fedax.data.limits import check
+from fedax.core import UnknownName
+from fedax.data.options import check, options_of
 from fedax.data.partition.base import Partition
 from fedax.data.partition.dirichlet import dirichlet
-from fedax.data.partition.labels import label_histogram, label_shards
+from fedax.data.partition.labels import label_shards
 from fedax.data.partition.power_law import power_law
 from fedax.data.partition.sizes import by_index, iid, quantity_skew
 
@@ -18,7 +17,6 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
     "quantity_skew": quantity_skew,
     "shards": label_shards,
     "dirichlet": dirichlet,
-    "histogram": label_histogram,
     "power_law": power_law,
 }
 """By the name that tasks and experiment files use."""
@@ -34,13 +32,10 @@ def partition_options(name: str) -> dict[str, Any]:
     {'alpha': 0.5, 'minimum': 10}
     """
     if name not in PARTITIONS:
-        raise UnknownName.among("partition", name, PARTITIONS)
-    parameters = inspect.signature(PARTITIONS[name]).parameters
-    return {
-        key: p.default
-        for key, p in parameters.items()
-        if key not in ("n", "labels", "clients", "seed")
-    }
+        raise UnknownName.among("partition", str(name), PARTITIONS)
+    common = ("n", "labels", "clients", "seed")
+    options = options_of(PARTITIONS[name])
+    return {key: option.default for key, option in options.items() if key not in common}
 
 
 def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
@@ -50,14 +45,12 @@ def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
         UnknownName: no such partition, or not an option of it; with the nearest name.
         InvalidInput: an option out of range.
     """
-    defaults = partition_options(name)
-    for key, value in options.items():
-        if not defaults:
-            raise InvalidInput.of(f"partition {name!r} ({key}=...)", value, "no options")
-        if key not in defaults:
-            raise UnknownName.among(f"option of partition {name!r}", key, defaults)
-    function: Any = PARTITIONS[name]
-    check(function.__name__, function.limits, {"clients": clients, "seed": seed, **options})
+    known = partition_options(name)
+    for key in options:
+        if key not in known:
+            raise UnknownName.among(f"option of partition {name!r}", key, known)
+    function = PARTITIONS[name]
+    check(function.__name__, function, {"clients": clients, "seed": seed, **options})
 
 
 def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options: Any) -> Partition:
@@ -82,9 +75,9 @@ def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options:
     """
     check_partition(name, clients, seed, **options)
     function = PARTITIONS[name]
-    parameters = inspect.signature(function).parameters
+    parameters = options_of(function)
     # not every partition draws
-    seed_option = {"seed": seed} if "seed" in parameters else {}
-    return function(
-        len(labels) if "n" in parameters else labels, clients=clients, **seed_option, **options
-    )
+    if "seed" in parameters:
+        options["seed"] = seed
+    examples = len(labels) if "n" in parameters else labels
+    return function(examples, clients=clients, **options)

@@ -2,22 +2,23 @@
 
 import math
 import random
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from fedax.core import DataError
-from fedax.data.limits import CLIENTS, SEED, checked, real, whole
+from fedax.data.options import Clients, Count, Seed, validated
 from fedax.data.partition.base import Partition, labels_of
 
 
-@checked(clients=CLIENTS, classes_per_client=whole(low=1), ratio=real(low=1), seed=SEED)
+@validated
 def power_law(
     labels: Any,
-    clients: int,
-    classes_per_client: int = 2,
-    ratio: float | int = 1.2,
-    seed: int = 0,
+    clients: Clients,
+    classes_per_client: Count = 2,
+    ratio: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] = 1.2,
+    seed: Seed = 0,
 ) -> Partition:
     r"""Partitions into sizes that grow by a constant ratio, with few classes for most clients.
 
@@ -81,18 +82,13 @@ def power_law(
     return [np.concatenate(client_pieces) for client_pieces in pieces]
 
 
-def _power_law_sizes(n: int, clients: int, ratio: float | int) -> list[int]:
+def _power_law_sizes(n: int, clients: int, ratio: float) -> list[int]:
     with np.errstate(over="ignore"):
-        powers = np.power(float(ratio), np.arange(1, clients + 1))
+        powers = np.power(ratio, np.arange(1, clients + 1))
         base = math.floor(n / powers.sum())
     if base < 1:
-        raise DataError.of(
-            "power_law(ratio=...)",
-            ratio,
-            f"ratios whose powers up to {clients}, the number of clients, sum to at most {n}, "
-            "the number of examples",
-            "Take a smaller ratio or fewer clients.",
-        )
+        allowed = f"ratios whose powers up to {clients} sum to at most {n} examples"
+        raise DataError.of("power_law(ratio=...)", ratio, allowed)
     sizes = [math.floor(power * base) for power in powers.tolist()]
     remaining = n - sum(sizes)
     # rounded up, so that it comes to an end

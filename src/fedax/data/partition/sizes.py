@@ -6,13 +6,13 @@ import numpy as np
 from jaxtyping import Int
 
 from fedax.core import DataError
-from fedax.data.limits import CLIENTS, SEED, checked, real, whole
+from fedax.data.options import Clients, Count, NonNegative, Seed, validated
 from fedax.data.partition.base import Partition, check_enough
 from fedax.examples.client_names import grouped_by_name
 
 
-@checked(n=whole(low=1), clients=CLIENTS, seed=SEED)
-def iid(n: int, clients: int, seed: int = 0) -> Partition:
+@validated
+def iid(n: Count, clients: Clients, seed: Seed = 0) -> Partition:
     """Deals `n` examples at random, by `seed`, to `clients`, in sizes within one of each other.
 
     >>> sorted(len(part) for part in iid(10, clients=3))
@@ -25,8 +25,8 @@ def iid(n: int, clients: int, seed: int = 0) -> Partition:
     return np.array_split(np.random.default_rng(seed).permutation(n), clients)
 
 
-@checked(n=whole(low=1), clients=CLIENTS)
-def by_index(n: int, clients: int) -> Partition:
+@validated
+def by_index(n: Count, clients: Clients) -> Partition:
     """Cuts `n` examples into contiguous blocks, in sizes that differ by at most one.
 
     The larger blocks come first.
@@ -38,8 +38,10 @@ def by_index(n: int, clients: int) -> Partition:
     return np.array_split(np.arange(n), clients)
 
 
-@checked(n=whole(low=1), clients=CLIENTS, sigma=real(low=0), seed=SEED)
-def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0) -> Partition:
+@validated
+def quantity_skew(
+    n: Count, clients: Clients, sigma: NonNegative = 1.0, seed: Seed = 0
+) -> Partition:
     r"""Deals `n` examples at random, in sizes proportional to $e^{\sigma z_k}$.
 
     $z_k$ is standard normal; sizes are rounded.
@@ -68,8 +70,8 @@ def quantity_skew(n: int, clients: int, sigma: float | int = 1.0, seed: int = 0)
     return np.split(rng.permutation(n), ends[:-1])
 
 
-@checked(minimum=whole(low=1))
-def by_user(users: Any, minimum: int = 1) -> Partition:
+@validated
+def by_user(users: Any, minimum: Count = 1) -> Partition:
     """Makes one client for each user, in ascending order of their ids.
 
     `user2` comes before `user10`; examples keep their order.

@@ -7,20 +7,17 @@ from typing import Any
 import numpy as np
 
 from fedax.data.federated import FederatedData
-from fedax.data.limits import DEALT, checked
+from fedax.data.options import Clients, Seed, Share, Split, validated
 from fedax.data.partition import check_partition, partition_by
 
-FEATURES = 64
-CLASSES = 10
 
-
-@checked(**DEALT)
+@validated
 def digits(
     partition: str = "shards",
-    clients: int = 20,
-    seed: int = 0,
-    test_fraction: float | int = 0.2,
-    split: str = "shuffled",
+    clients: Clients = 20,
+    seed: Seed = 0,
+    test_fraction: Share = 0.2,
+    split: Split = "shuffled",
     **options: Any,
 ) -> FederatedData:
     """Reads 1,797 images of handwritten digits, 8 x 8 pixels, from scikit-learn.
@@ -28,8 +25,8 @@ def digits(
     Rows of 64 numbers in [0, 1], 10 classes.
 
     Args:
-        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet,
-            power_law or histogram.
+        partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet
+            or power_law.
         clients: at least 1.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for testing, in [0, 1).
@@ -54,7 +51,7 @@ def digits(
         images / 16,
         labels,
         client_rows,
-        classes=CLASSES,
+        classes=10,
         test_fraction=test_fraction,
         split=split,
         seed=seed,

@@ -2,44 +2,23 @@
 
 import functools
 import io
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedax.core import DataError, InvalidInput
+from fedax.core import DataError
 from fedax.data.federated import FederatedData
-from fedax.data.folder import MOST_BYTES, data_file, read_whole, reading, verify
-from fedax.data.limits import DEALT, checked, whole
+from fedax.data.files import FILES
+from fedax.data.folder import data_file, read_whole, reading, verify
+from fedax.data.options import Clients, Count, Folder, Seed, Share, Split, validated
 from fedax.data.partition import check_partition, partition_by
 
-
-@dataclass(frozen=True)
-class Known:
-    """Content of a published file: SHA-256 of its text, and counts for `fedax data list`."""
-
-    sha256: str
-    rows: int
-    features: int
+MOST_NUMBERS = 1 << 30
+"""Of a table, whose zeros are not in the file."""
 
 
-KNOWN = {
-    "a5a": Known("5cb3a6603de0a0eb43afcdd45b1820c71ee7f20da1c09f054696bb71cbc45ad8", 6_414, 122),
-    "a9a": Known("f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906", 32_561, 123),
-    "mushrooms": Known(
-        "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538", 8_124, 112
-    ),
-    "w8a": Known("6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2", 49_749, 300),
-}
-_HOW = (
-    "Put the file there in LIBSVM's text format, plain or gzipped (.gz), as the LIBSVM data "
-    "page distributes it."
-)
-
-
-@checked()
 def read_libsvm(
     path: str | Path, features: int | None = None
 ) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
@@ -67,19 +46,19 @@ def read_libsvm(
     ([[0.5, 0.0, 1.0], [0.0, 2.0, 0.0]], [0, 1])
     """
     path = Path(path)
-    return _parse(read_whole(path, _HOW), path, features)
+    return _parse(read_whole(path), path, features)
 
 
-@checked(**DEALT)
+@validated
 def libsvm(
     file: str = "a5a",
     partition: str = "index",
-    clients: int = 20,
-    seed: int = 0,
-    test_fraction: float | int = 0.0,
-    split: str = "shuffled",
-    features: int | None = None,
-    folder: str | Path | None = None,
+    clients: Clients = 20,
+    seed: Seed = 0,
+    test_fraction: Share = 0.0,
+    split: Split = "shuffled",
+    features: Count | None = None,
+    folder: Folder = None,
     **options: Any,
 ) -> FederatedData:
     """Reads a LIBSVM text file as federated data.
@@ -115,12 +94,11 @@ def libsvm(
     Mushroom (UCI repository), w8a from Platt (1998).
     """
     check_partition(partition, clients, seed, **options)
-    if features is not None and not whole(low=1).allows(features):
-        raise InvalidInput.of("libsvm(features=...)", features, f"{whole(low=1).allowed}, or None")
-    path = data_file(f"libsvm/{file}.gz", folder, _HOW, [f"libsvm/{file}", f"{file}.gz", file])
-    text = read_whole(path, _HOW)
-    if file in KNOWN:
-        verify(file, KNOWN[file].sha256, [text], path, _HOW)
+    how = "Put the file there in LIBSVM's text format, plain or gzipped (.gz)."
+    path = data_file(folder, how, f"libsvm/{file}.gz", f"libsvm/{file}", f"{file}.gz", file)
+    text = read_whole(path)
+    if f"libsvm/{file}" in FILES:
+        verify(file, FILES[f"libsvm/{file}"].sha256, [text], path)
     x, y = _parse(text, path, features)
     return FederatedData.partitioned(
         x,
@@ -145,24 +123,14 @@ def _parse(
 ) -> tuple[Float[np.ndarray, "examples features"], Int[np.ndarray, "examples"]]:
     from sklearn.datasets import load_svmlight_file  # takes a second to import, so only on demand
 
-    load_options: dict[str, Any] = {
-        "n_features": features,
-        "dtype": np.float32,
-        "zero_based": False,
-    }
-    with reading(path, "lines 'label index:value ...' with indices from 1", _HOW):
-        table, values = load_svmlight_file(io.BytesIO(text), **load_options)
-    if not len(values):
-        raise DataError.of(
-            path.name, f"a file at {path} without a line", "at least one example", _HOW
+    content = io.BytesIO(text)
+    with reading(path, "lines 'label index:value ...' with indices from 1"):
+        table, values = load_svmlight_file(
+            content, n_features=features, dtype=np.float32, zero_based=False
         )
-    if not np.isfinite(values).all() or not np.isfinite(table.data).all():
-        raise DataError.of(
-            path.name, f"a file at {path} with NaN or infinity", "finite labels and values", _HOW
-        )
-    if 4 * table.shape[0] * table.shape[1] > MOST_BYTES:
-        got = f"{table.shape[0]} examples of {table.shape[1]} columns in {path}"
-        raise DataError.of(
-            path.name, got, f"at most {MOST_BYTES} bytes as rows of single precision", _HOW
-        )
+    finite = np.isfinite(values).all() and np.isfinite(table.data).all()
+    if not len(values) or not finite or np.prod(table.shape, dtype=float) > MOST_NUMBERS:
+        got = f"a file at {path} with a table of shape {table.shape}"
+        allowed = f"at least one example, finite numbers, and a table of up to {MOST_NUMBERS}"
+        raise DataError.found(path.name, got, allowed)
     return table.toarray(), np.unique(values, return_inverse=True)[1]

@@ -1,23 +1,22 @@
 """Plays cut by speaking role, for predicting the next character."""
 
 import re
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from jaxtyping import Int
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData
+from fedax.data.federated import FederatedData, Labelled
+from fedax.data.files import FILES
 from fedax.data.folder import data_file, read_whole, verify
-from fedax.data.limits import SEED, SPLIT, TEST_FRACTION, checked, choice, whole
+from fedax.data.options import Count, Folder, Seed, Share, Split, validated
 from fedax.data.text import LEAF_CHARACTERS, encode, windows
 from fedax.examples.overlap import train_size
 from fedax.examples.ragged import Ragged
 
-CHECKSUM = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-_HOW = (
-    "Put tinyshakespeare.txt there, plain or gzipped: the file "
-    "data/tinyshakespeare/input.txt of karpathy/char-rnn."
-)
+Vocabulary = Literal["leaf", "own"]
 
 
 def roles_of(text: str) -> dict[str, str]:
@@ -32,38 +31,28 @@ def roles_of(text: str) -> dict[str, str]:
     Raises:
         DataError: a block of text that does not begin with `Name:`.
     """
-    speeches_by_role: dict[str, list[str]] = {}
+    speeches: dict[str, list[str]] = {}
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         head, _, speech = block.strip().partition("\n")
         if not head.endswith(":"):
-            raise DataError.of(
-                "play",
-                f"a block that begins with {head[:40]!r}",
-                "blocks that begin with a line 'Name:'",
-            )
-        speeches_by_role.setdefault(head[:-1], []).append(re.sub(r"\s+", " ", speech).strip())
-    return {
-        role: " ".join(spoken for spoken in speeches if spoken)
-        for role, speeches in speeches_by_role.items()
-    }
+            got = f"a block that begins with {head[:40]!r}"
+            raise DataError.of("play", got, "blocks that begin with a line 'Name:'")
+        speeches.setdefault(head[:-1], []).append(re.sub(r"\s+", " ", speech).strip())
+    return {role: " ".join(filter(None, spoken)) for role, spoken in speeches.items()}
 
 
-@checked(
-    minimum=whole(low=1), length=whole(low=1), stride=whole(low=1), vocabulary=choice("leaf",
-    "own"), seed=SEED,
-    test_fraction=TEST_FRACTION, split=SPLIT,
-)  # fmt: skip
+@validated
 def play(
     text: str,
-    minimum: int = 1,
-    length: int = 80,
-    stride: int = 1,
-    vocabulary: str = "leaf",
+    minimum: Count = 1,
+    length: Count = 80,
+    stride: Count = 1,
+    vocabulary: Vocabulary = "leaf",
     *,
-    seed: int = 0,
-    test_fraction: float | int = 0.2,
-    split: str = "in_order",
+    seed: Seed = 0,
+    test_fraction: Share = 0.2,
+    split: Split = "in_order",
     name: str = "play",
 ) -> FederatedData:
     r"""Makes a client of each speaking role of a play.
@@ -93,86 +82,67 @@ def play(
     >>> data.clients, data.train[0]["x"].shape, data.classes
     (1, (9, 4), 80)
     """
-    text_by_role = roles_of(text)
-    characters = (
-        LEAF_CHARACTERS
-        if vocabulary == "leaf"
-        else "".join(sorted(set("".join(text_by_role.values()))))
-    )
-    rng = np.random.default_rng([seed, 1])
-    # windows of all roles one after the other, and each role's rows in the order of the split
-    x: list[np.ndarray] = []
-    y: list[np.ndarray] = []
-    orders: list[np.ndarray] = []
-    names: list[str] = []
-    begin = 0
-    for role, speech in text_by_role.items():
-        known_text = "".join(character for character in speech if character in characters)
-        role_x, role_y = windows(encode(known_text, characters, f"role {role!r}"), length, stride)
-        if len(role_y) < minimum:
-            continue
-        orders.append(
-            begin
-            + (
-                rng.permutation(len(role_y))
-                if split.startswith("shuffled")
-                else np.arange(len(role_y))
-            )
-        )
-        begin += len(role_y)
-        x.append(role_x)
-        y.append(role_y)
-        names.append(role)
-    if not names:
-        raise DataError.of(
-            f"{name}(minimum=...)",
-            minimum,
-            "numbers that some role reaches",
-            "Take fewer or shorter windows.",
-        )
+    speeches = roles_of(text)
+    characters = LEAF_CHARACTERS
+    if vocabulary == "own":
+        characters = "".join(sorted(set("".join(speeches.values()))))
     # windows less than this apart overlap, the character that follows them included
     gap = -(-(length + 1) // stride)
     # a random block begins at the same part of each role's text
     block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
-    train, test = list[np.ndarray](), list[np.ndarray]()
-    for rows in orders:
-        count = train_size(len(rows), test_fraction)
-        if split.endswith("_rows") or not test_fraction:
-            train.append(rows[:count])
-            test.append(rows[count:])
+    rng = np.random.default_rng([seed, 1])
+    train = dict[str, Labelled]()
+    test = dict[str, Labelled]()
+    for role, speech in speeches.items():
+        known = "".join(character for character in speech if character in characters)
+        x, y = windows(encode(known, characters, f"role {role!r}"), length, stride)
+        if len(y) < minimum:
             continue
-        ordered = np.sort(rows)
-        start = round(block * count)
-        stop = start + len(rows) - count
-        train.append(np.concatenate([ordered[:start], ordered[stop:]]))
-        # without the windows at the edges that overlap with trained ones
-        first = start + gap - 1 if start else 0
-        last = stop - gap + 1 if stop < len(rows) else stop
-        test.append(ordered[first : max(first, last)])
-    all_x, all_y = np.concatenate(x), np.concatenate(y)
-
-    def select(parts: list[np.ndarray]) -> Ragged:
-        flat = np.concatenate(parts)
-        return Ragged.flat(
-            {"x": all_x[flat], "y": all_y[flat]}, [len(rows) for rows in parts], gap=gap
-        )
-
-    tests = select(test) if test_fraction else None
+        rows = rng.permutation(len(y)) if split.startswith("shuffled") else np.arange(len(y))
+        count = train_size(len(y), test_fraction)
+        if split.endswith("_rows") or not test_fraction:
+            kept, put_aside = rows[:count], rows[count:]
+        else:
+            kept, put_aside = _cut_block(len(y), count, block, gap)
+        train[role] = {"x": x[kept], "y": y[kept]}
+        test[role] = {"x": x[put_aside], "y": y[put_aside]}
+    if not train:
+        allowed = "numbers that some role reaches"
+        raise DataError.of(f"{name}(minimum=...)", minimum, allowed)
+    tests = _stack(list(test.values()), gap) if test_fraction else None
+    trained = _stack(list(train.values()), gap)
     return FederatedData.from_arrays(
-        select(train), classes=len(characters), test=tests, name=name, names=names
+        trained, classes=len(characters), test=tests, name=name, names=list(train)
     )
 
 
-@checked()
+def _cut_block(
+    windows: int, count: int, block: float, gap: int
+) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]:
+    """Returns `count` windows, and of the block that is cut out of them those that overlap none."""
+    rows = np.arange(windows)
+    start = round(block * count)
+    stop = start + windows - count
+    first = start + gap - 1 if start else 0
+    last = stop - gap + 1 if stop < windows else stop
+    return np.concatenate([rows[:start], rows[stop:]]), rows[first : max(first, last)]
+
+
+def _stack(clients: Sequence[Labelled], gap: int) -> Ragged:
+    arrays = {key: np.concatenate([client[key] for client in clients]) for key in ("x", "y")}
+    return Ragged.flat(arrays, [len(client["y"]) for client in clients], gap=gap)
+
+
+@validated
 def tinyshakespeare(
-    minimum: int = 1,
-    length: int = 80,
-    stride: int = 1,
-    vocabulary: str = "leaf",
-    seed: int = 0,
-    test_fraction: float | int = 0.2,
-    split: str = "in_order",
-    folder: str | Path | None = None,
+    minimum: Count = 1,
+    length: Count = 80,
+    stride: Count = 1,
+    vocabulary: Vocabulary = "leaf",
+    seed: Seed = 0,
+    test_fraction: Share = 0.2,
+    split: Split = "in_order",
+    folder: Folder = None,
 ) -> FederatedData:
     """Reads tinyshakespeare, an excerpt of Shakespeare's plays, by speaking role; see `play`.
 
@@ -194,16 +164,20 @@ def tinyshakespeare(
     Source: Karpathy, char-rnn (2015). By role as Caldas et al., LEAF (arXiv:1812.01097) do with all
     plays.
     """
-    options = {
-        "seed": seed,
-        "test_fraction": test_fraction,
-        "split": split,
-        "name": "tinyshakespeare",
-    }
-    name = "tinyshakespeare.txt"
-    path = data_file(
-        f"shakespeare/{name}.gz", folder, _HOW, [f"shakespeare/{name}", f"{name}.gz", name]
+    file = "tinyshakespeare.txt"
+    how = "Put it there, plain or gzipped: data/tinyshakespeare/input.txt of karpathy/char-rnn."
+    names = [f"shakespeare/{file}.gz", f"shakespeare/{file}", f"{file}.gz", file]
+    path = data_file(folder, how, *names)
+    content = read_whole(path)
+    verify(file, FILES[f"shakespeare/{file}"].sha256, [content], path)
+    return play(
+        content.decode("ascii"),
+        minimum,
+        length,
+        stride,
+        vocabulary,
+        seed=seed,
+        test_fraction=test_fraction,
+        split=split,
+        name="tinyshakespeare",
     )
-    content = read_whole(path, _HOW)
-    verify(name, CHECKSUM, [content], path, _HOW)
-    return play(content.decode("ascii"), minimum, length, stride, vocabulary, **options)

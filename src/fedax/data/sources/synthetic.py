@@ -1,36 +1,30 @@
 """Synthetic(alpha, beta): logistic models and Gaussian inputs that differ between clients."""
 
 import random
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import Field
 
-from fedax.core import InvalidInput
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MOST_BYTES
-from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, choice, real
+from fedax.data.options import Clients, Seed, Share, Switch, validated
 from fedax.examples.overlap import train_size
 
 FEATURES = 60
 CLASSES = 10
-SPREAD = real(low=0, high=1e6)  # beyond it, all that is drawn is rounding
+# beyond a million, all that is drawn is rounding
+Spread = Annotated[float, Field(strict=True, ge=0, lt=1e6)]
 
 
-@checked(
-    alpha=SPREAD,
-    beta=SPREAD,
-    iid=choice(False, True),
-    clients=CLIENTS,
-    seed=SEED,
-    test_fraction=TEST_FRACTION,
-)
+@validated
 def synthetic(
-    alpha: float | int = 1.0,
-    beta: float | int = 1.0,
-    iid: bool = False,
-    clients: int = 30,
-    seed: int = 0,
-    test_fraction: float | int = 0.1,
+    alpha: Spread = 1.0,
+    beta: Spread = 1.0,
+    iid: Switch = False,
+    clients: Clients = 30,
+    seed: Seed = 0,
+    test_fraction: Share = 0.1,
 ) -> FederatedData:
     r"""Draws Synthetic($\alpha$, $\beta$), 60 features and 10 classes.
 
@@ -69,11 +63,6 @@ def synthetic(
     # the generator's two streams
     rng, shuffler = np.random.RandomState(seed), random.Random(seed)
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50
-    if 8 * FEATURES * int(sizes.sum()) > MOST_BYTES:
-        got = f"{clients} clients with {sizes.sum()} examples in all"
-        raise InvalidInput.found(
-            "synthetic(clients=...)", got, f"at most {MOST_BYTES // (8 * FEATURES)} examples"
-        )
     if iid:
         # all clients share the model and the centre
         centres = np.zeros((clients, FEATURES))

@@ -5,17 +5,30 @@ import io
 import re
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from fedax.core import DataError, InvalidInput
 from fedax.data.federated import FederatedData, Labelled
-from fedax.data.folder import MissingFile, data_file, data_folder, read_whole, reading
-from fedax.data.formats.leaf import Convert, Users, from_users, leaf_folders, read_users
-from fedax.data.limits import CLIENTS, SEED, TEST_FRACTION, checked, whole
+from fedax.data.folder import data_file, read_whole, reading
+from fedax.data.formats.leaf import (
+    Convert,
+    Users,
+    from_users,
+    leaf_folders,
+    named_folder,
+    read_users,
+)
+from fedax.data.options import Clients, Count, Folder, Seed, Share, validated
 from fedax.examples.overlap import draw_rows
+
+GLOVE = "glove.6B.300d.txt"
+TABLE = "training.1600000.processed.noemoticon.csv"
+POSITIVE = {"0": 0, "1": 1, "4": 1}
+Vectors: TypeAlias = tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]
+"""The number of each word, and a row for each; the last one is for unknown words and padding."""
 
 
 def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
@@ -38,31 +51,23 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
     ... }
     {'x': [[0, 1, 2, 2, 2]], 'y': [1]}
     """
-    positive = {"0": 0, "1": 1, "4": 1}
 
     def convert(x: list[Any], y: list[Any], where: str) -> Labelled:
-        for label in y:
-            if str(label) not in positive:
-                raise DataError.of(
-                    "leaf", f"{where} with label {label!r}", "0 for negative, 1 or 4 for positive"
-                )
+        unknown = [label for label in y if str(label) not in POSITIVE]
+        if unknown:
+            raise ValueError(f"label {unknown[0]!r}, and not 0 for negative, 1 or 4 for positive")
         codes = np.full((len(x), length), len(vocabulary), dtype=np.int32)
         for row, tweet in zip(codes, x):
-            for position, word in enumerate(tokens(_text_of_tweet(tweet, where))[:length]):
+            for position, word in enumerate(tokens(_text_of(tweet))[:length]):
                 row[position] = vocabulary.get(word, len(vocabulary))
-        return {"x": codes, "y": np.array([positive[str(label)] for label in y])}
+        return {"x": codes, "y": np.array([POSITIVE[str(label)] for label in y])}
 
     return convert
 
 
-def _text_of_tweet(tweet: Any, where: str) -> str:
+def _text_of(tweet: Any) -> Any:
     """Returns the words of a tweet: itself, or the fifth field of a record."""
-    text = tweet[4] if isinstance(tweet, list) and len(tweet) > 4 else tweet
-    if not isinstance(text, str):
-        raise DataError.of(
-            "leaf", f"{where} with {tweet!r}", "texts, or records with a text as the fifth field"
-        )
-    return text
+    return tweet if isinstance(tweet, str) else tweet[4]
 
 
 def tokens(text: str) -> list[str]:
@@ -74,10 +79,7 @@ def tokens(text: str) -> list[str]:
     return re.findall(r"[\w']+|[.,!?;]", text)
 
 
-@checked()
-def read_glove(
-    path: str | Path, among: Container[str] | None = None
-) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
+def read_glove(path: str | Path, among: Container[str] | None = None) -> Vectors:
     r"""Reads word vectors in GloVe's text format (`glove.6B.300d.txt`).
 
     A last row of zeros is for unknown words and padding.
@@ -101,32 +103,20 @@ def read_glove(
     """
     path = Path(path)
     rows: dict[str, np.ndarray] = {}
-    try:
+    with reading(path, "lines of a word and finite numbers, all of one length"):
         for line in io.BytesIO(read_whole(path)):
             word, _, numbers = line.decode("utf-8", errors="replace").rstrip().partition(" ")
             if among is None or word in among:
                 rows[word] = np.array(numbers.split(" "), dtype=np.float32)
-        table = np.array(list(rows.values()), dtype=np.float32)
+        if not rows:
+            raise ValueError("without any of the words")
+        table = np.stack(list(rows.values()))
         if not np.isfinite(table).all():
             raise ValueError("NaN or infinity")
-    except ValueError as error:
-        raise DataError.of(
-            path.name,
-            f"a file at {path} with {error}",
-            "lines of a word and numbers, all of one length",
-        ) from error
-    if not rows:
-        raise DataError.of(
-            path.name,
-            f"a file at {path} without any of the words",
-            "vectors of some words of the texts",
-        )
-    return {word: number for number, word in enumerate(rows)}, np.vstack(
-        [table, np.zeros_like(table[:1])]
-    )
+    vocabulary = {word: number for number, word in enumerate(rows)}
+    return vocabulary, np.vstack([table, np.zeros_like(table[:1])])
 
 
-@checked()
 def read_tweets(path: str | Path) -> Users:
     r"""Reads the users of the published table of Sent140.
 
@@ -154,33 +144,31 @@ def read_tweets(path: str | Path) -> Users:
         for row in rows:
             if len(row) != 6 or row[0] not in ("0", "4"):
                 allowed = "six values: label (0 or 4), id, date, query, user, text"
-                raise DataError.of(
-                    f"{path.name}, line {rows.line_num}", row, allowed, f"The file is {path}."
-                )
+                raise DataError.of(f"{path}, line {rows.line_num}", row, allowed)
             x, y = users.setdefault(row[4], ([], []))
             x.append(row[1:])
             y.append(row[0])
     return users
 
 
-@checked(minimum=whole(low=1), test_fraction=TEST_FRACTION, seed=SEED)
+@validated
 def sent140(
-    vocabulary: Mapping[str, int] | None = None,
-    folder: str | Path | None = None,
+    folder: Folder = None,
     *,
-    minimum: int = 30,
-    clients: int | None = None,
-    test_fraction: float | int = 0.2,
-    seed: int = 0,
+    minimum: Count = 30,
+    clients: Clients | None = None,
+    test_fraction: Share = 0.2,
+    seed: Seed = 0,
 ) -> FederatedData:
     """Reads Sent140, tweets by user: 25 words, 2 classes.
 
     From the folders `train` and `test` that LEAF writes; or, if there is no `train`, from the
-    published table `training.1600000.processed.noemoticon.csv` (or `.csv.gz`).
+    published table `training.1600000.processed.noemoticon.csv` (or `.csv.gz`). Words have the
+    numbers of their rows in `tweet_vectors`.
 
     Args:
-        vocabulary: as in `words`; by default that of `tweet_vectors`.
-        folder: that holds them; by default `sent140` in `fedax.data.data_folder`.
+        folder: that holds them and `glove.6B.300d.txt` (or `.gz`); by default `sent140` in
+            `fedax.data.data_folder`.
         minimum: of the table, users with fewer tweets are left out, as LEAF's `-k` does.
         clients: of the table, how many of the others are drawn at random; all by default.
         test_fraction: of the table, share of each user's tweets kept for testing, drawn at random
@@ -188,111 +176,79 @@ def sent140(
         seed: of the draws.
 
     Raises:
-        DataError: see `leaf`, `read_tweets` and `tweet_vectors`; no user with `minimum` tweets, or
+        DataError: see `leaf`, `read_tweets` and `read_glove`; no user with `minimum` tweets, or
             fewer than `clients`.
     """
-    selection = {
-        "minimum": minimum,
-        "clients": clients,
-        "test_fraction": test_fraction,
-        "seed": seed,
-    }
-    word_numbers = tweet_vectors(folder, **selection)[0] if vocabulary is None else vocabulary
-    return from_users(*_read_users(folder, **selection), 2, words(word_numbers), "Sent140")
+    return read_sent140(folder, minimum, clients, test_fraction, seed)[0]
 
 
-@checked(minimum=whole(low=1), test_fraction=TEST_FRACTION, seed=SEED)
+@validated
 def tweet_vectors(
-    folder: str | Path | None = None,
+    folder: Folder = None,
     *,
-    minimum: int = 30,
-    clients: int | None = None,
-    test_fraction: float | int = 0.2,
-    seed: int = 0,
-) -> tuple[dict[str, int], Float[np.ndarray, "words_and_unknown width"]]:
+    minimum: Count = 30,
+    clients: Clients | None = None,
+    test_fraction: Share = 0.2,
+    seed: Seed = 0,
+) -> Vectors:
     """Reads the vectors of the words that occur in Sent140, as `read_glove` gives them.
 
     Args:
-        folder: that holds the tweets (see `sent140`) and `glove.6B.300d.txt` (or `.gz`); by default
-            `sent140` in `fedax.data.data_folder`.
+        folder: as in `sent140`.
         minimum, clients, test_fraction, seed: as in `sent140`.
 
     Raises:
         DataError: a missing or broken file.
     """
-    splits = _read_users(
-        folder, minimum=minimum, clients=clients, test_fraction=test_fraction, seed=seed
-    )
+    return read_sent140(folder, minimum, clients, test_fraction, seed)[1]
+
+
+def read_sent140(
+    folder: Folder, minimum: int, clients: int | None, test_fraction: float, seed: int
+) -> tuple[FederatedData, Vectors]:
+    """Reads the tweets of all users, and the vectors of their words; see `sent140`."""
+    root = named_folder(folder, "sent140")
+    table = next((root / name for name in (TABLE, f"{TABLE}.gz") if (root / name).is_file()), None)
+    if table is None or (root / "train").is_dir():
+        train_folder, test_folder = leaf_folders(folder, "sent140")
+        train = read_users(train_folder)
+        test = None if test_folder is None else read_users(test_folder)
+    else:
+        users = _select_users(read_tweets(table), minimum, clients, seed)
+        train, test = _split_users(users, test_fraction, seed)
     how = "Unpack it from glove.6B.zip of https://nlp.stanford.edu/projects/glove."
-    path = data_file(GLOVE, _tweets_folder(folder), how, [f"{GLOVE}.gz"])
-    texts = (
-        tweet for users in splits if users is not None for x, _ in users.values() for tweet in x
-    )
-    return read_glove(
-        path, {word for tweet in texts for word in tokens(_text_of_tweet(tweet, "a user"))}
-    )
+    path = data_file(root, how, GLOVE, f"{GLOVE}.gz")
+    tweets = [tweet for users in (train, test or {}) for x, _ in users.values() for tweet in x]
+    vectors = read_glove(path, {word for tweet in tweets for word in tokens(_text_of(tweet))})
+    return from_users(train, test, 2, words(vectors[0]), "Sent140"), vectors
 
 
-GLOVE, TABLE = "glove.6B.300d.txt", "training.1600000.processed.noemoticon.csv"
-
-
-def _tweets_folder(folder: str | Path | None) -> Path:
-    return data_folder() / "sent140" if folder is None else data_folder(folder)
-
-
-def _read_users(
-    folder: str | Path | None,
-    *,
-    minimum: int,
-    clients: int | None,
-    test_fraction: float | int,
-    seed: int,
-) -> tuple[Users, Users | None]:
-    """Reads the users of the training and of the test part."""
-    tables = (_tweets_folder(folder) / name for name in (TABLE, f"{TABLE}.gz"))
-    table = next(filter(Path.is_file, tables), None)
-    if table is None or (_tweets_folder(folder) / "train").is_dir():
-        try:
-            train, test = leaf_folders(folder, "Sent140")
-        except MissingFile as error:
-            raise MissingFile(
-                f"{error} The published table, {TABLE}, does as well, in {_tweets_folder(folder)}."
-            ) from error
-        return read_users(train), read_users(test) if test.is_dir() else None
-    tweets_by_user = {
-        user: tweets
-        for user, tweets in sorted(read_tweets(table).items())
-        if len(tweets[1]) >= minimum
-    }
-    if not tweets_by_user:
-        raise DataError.of(
-            "sent140(minimum=...)", minimum, "numbers of tweets that some user reaches"
-        )
+def _select_users(users: Users, minimum: int, clients: int | None, seed: int) -> Users:
+    """Returns users with enough tweets, in order of their names; all, or some at random."""
+    names = sorted(user for user, (_, labels) in users.items() if len(labels) >= minimum)
+    if not names:
+        allowed = "numbers of tweets that some user reaches"
+        raise DataError.of("sent140(minimum=...)", minimum, allowed)
     if clients is not None:
-        if not CLIENTS.allows(clients) or clients > len(tweets_by_user):
-            raise InvalidInput.of(
-                "sent140(clients=...)",
-                clients,
-                f"1 to {len(tweets_by_user)}, the users with {minimum} tweets, or None",
-            )
+        if clients > len(names):
+            allowed = f"1 to {len(names)}, the users with {minimum} tweets, or None"
+            raise InvalidInput.of("sent140(clients=...)", clients, allowed)
         # from another stream than the split
-        selected = np.sort(
-            np.random.default_rng([seed, 4]).permutation(len(tweets_by_user))[:clients]
-        )
-        users = list(tweets_by_user)
-        tweets_by_user = {users[k]: tweets_by_user[users[k]] for k in selected}
+        order = np.random.default_rng([seed, 4]).permutation(len(names))
+        names = [names[k] for k in np.sort(order[:clients])]
+    return {name: users[name] for name in names}
+
+
+def _split_users(users: Users, test_fraction: float, seed: int) -> tuple[Users, Users | None]:
+    """Divides each user's tweets; tweets of the same text stay together."""
+    texts = np.array([tweet[-1] for x, _ in users.values() for tweet in x], dtype=str)
+    copies = {"text": np.unique(texts, return_inverse=True)[1]}
+    offsets = np.cumsum([0, *(len(y) for _, y in users.values())])
+    field = "sent140(test_fraction=...)"
+    parts = draw_rows(copies, offsets, test_fraction, seed, together="text", field=field)
     splits: tuple[Users, Users] = {}, {}
-    texts = [tweet[-1] for x, _ in tweets_by_user.values() for tweet in x]
-    # tweets of the same text are copies
-    text_ids = {"text": np.unique(np.array(texts, dtype=str), return_inverse=True)[1]}
-    offsets = np.cumsum([0, *(len(y) for _, y in tweets_by_user.values())])
-    rows_by_split = draw_rows(
-        text_ids, offsets, test_fraction, seed, together="text", field="sent140(test_fraction=...)"
-    )
-    for split_users, rows_by_user in zip(splits, rows_by_split, strict=True):
+    for split, rows_by_user in zip(splits, parts, strict=True):
         # rows count over the tweets of all users
-        for begin, rows, (user, (x, y)) in zip(
-            offsets.tolist(), rows_by_user, tweets_by_user.items(), strict=False
-        ):
-            split_users[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]
+        for begin, rows, (user, (x, y)) in zip(offsets.tolist(), rows_by_user, users.items()):
+            split[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]
     return splits[0], splits[1] if test_fraction else None

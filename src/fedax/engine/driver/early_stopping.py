@@ -87,7 +87,7 @@ class EarlyStopping(_Rule):
 
     Example:
         >>> import fedax
-        >>> task = fedax.tasks.make_task("digits", clients=5, validation=0.2)
+        >>> task = fedax.task("digits", clients=5, validation=0.2)
         >>> watch = [fedax.observe.ValidationLoss()]
         >>> rule = fedax.EarlyStopping(
         ...     "validation_loss", patience=3, min_change=100.0
@@ -155,7 +155,7 @@ class Budget(_Rule):
 
     Example:
         >>> import fedax
-        >>> task, devices = fedax.tasks.synthetic(clients=3), fedax.Devices(latency=1800.0)
+        >>> task, devices = fedax.task("synthetic", clients=3), fedax.Devices(latency=1800.0)
         >>> history = fedax.run(
         ...     fedax.FedAvg(), task, devices=devices, stop=fedax.Budget(hours=1.0), rounds=60
         ... )

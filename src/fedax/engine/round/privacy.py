@@ -576,7 +576,7 @@ def privacy_spent(
 
     >>> import fedax
     >>> task, schedule = (
-    ...     fedax.tasks.digits(clients=50),
+    ...     fedax.task("digits", clients=50),
     ...     fedax.Schedule(cohort=10, sampling="poisson", weights="equal"),
     ... )
     >>> private = fedax.Privacy(noise=1.0, delta=1e-3)

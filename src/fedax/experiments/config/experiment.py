@@ -65,7 +65,7 @@ from fedax.experiments.config.user_code import (
 )
 from fedax.observe.base import Observer
 from fedax.report.tables.reductions import check_reduction
-from fedax.tasks.named import task_maker
+from fedax.tasks.sources import find_task, task_options
 from fedax.theory.constants import Measured
 from fedax.utils.numbers import python_tree
 from fedax.utils.plugins import is_reference, title_of
@@ -86,7 +86,7 @@ class Experiment(BaseModel):
             `mean_last_<k>_rounds`.
         minimum: of the objective, if it is known; the observer `objective` then also gives the gap
             to it.
-        task: a name of `fedax.tasks` and its options.
+        task: a name of `fedax.task` and its options.
         solver: how clients minimise.
         schedule: arguments of `fedax.Schedule`.
         algorithm: the methods to compare, at least one; their labels differ.
@@ -262,7 +262,7 @@ class Experiment(BaseModel):
             self.refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
         with self._locate_errors("task"):
             if self.loads(self.task.name):
-                task_maker(self.task.name)
+                find_task(self.task.name)
 
     def _check_common_sections(self) -> None:
         """Makes what the tables describe: constructors check the ranges of their arguments."""
@@ -516,7 +516,7 @@ class Experiment(BaseModel):
         check_sources(self)
         with self._locate_errors("task"):
             check_ranks(self.engine, self.task)
-            task = tasks.make_task(self.task.name, **self.task.options)
+            task = tasks.task(self.task.name, **self.task.options)
             if self.audit is not None:
                 check_auditable(task)
         return task
@@ -577,12 +577,12 @@ class Experiment(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """Returns the experiment with every default written out, as values that `of` takes."""
         options = (
-            tasks.defaults(self.task.name, **self.task.options)
-            if self.loads(self.task.name)
-            else {}
+            task_options(self.task.name, self.task.options) if self.loads(self.task.name) else {}
         )
         defaults = {
-            name: value for name, value in options.items() if isinstance(value, int | float | str)
+            name: option.default
+            for name, option in options.items()
+            if isinstance(option.default, int | float | str)
         }
         grid = self.grid and self.grid.model_dump() | {
             "select": self.select,

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from typing import Any
 
-from fedax import tasks
 from fedax.algorithms import algorithm_classes
 from fedax.communication.attacks import ATTACKS
 from fedax.communication.channel import Codec
@@ -15,11 +14,13 @@ from fedax.communication.memory_codecs import SharedMemory
 from fedax.core import Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.core.solver import optax_names
+from fedax.data.options import json_schema
 from fedax.engine.driver.options import BAD_CLIENT
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.grids import SELECT
 from fedax.experiments.config.observers import OBSERVERS
 from fedax.experiments.config.sections import BY_THEORY, KEEP_MODELS, SOLVERS, TRACKERS
+from fedax.tasks.sources import DATASETS, task_options
 from fedax.utils.random import MOST_SEED
 
 _REFERENCE = {"type": "string", "pattern": ":"}
@@ -47,7 +48,7 @@ def schema() -> dict[str, Any]:
         "type": "array",
         "items": {"anyOf": [{"enum": list(OBSERVERS)}, _REFERENCE]},
     }
-    properties["task"] = {"oneOf": [*(_task_schema(name) for name in tasks.task_makers()), _USER]}
+    properties["task"] = {"oneOf": [*map(_task_schema, DATASETS), _USER]}
     solvers = [_named_schema(name, declared(kind), default="sgd") for name, kind in SOLVERS.items()]
     step_size = solvers[0]["properties"]["learning_rate"]
     solvers[0]["properties"]["learning_rate"] = {"anyOf": [step_size, {"const": BY_THEORY}]}
@@ -170,15 +171,12 @@ def _hyperparameter_schema(limits: Hyper) -> dict[str, Any]:
 
 def _task_schema(name: str) -> dict[str, Any]:
     # the options of a partition depend on which one is chosen, so tasks with one stay open
-    options = tasks.defaults(name)
-    properties = {"name": {"const": name}} | {
-        key: _default_schema(value) for key, value in options.items()
-    }
+    options = json_schema(task_options(name))
     return {
         "type": "object",
         "required": ["name"],
         "additionalProperties": "partition" in options,
-        "properties": properties,
+        "properties": {"name": {"const": name}} | options,
     }
 
 

@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedax import algorithms, tasks
+from fedax import algorithms
 from fedax.audit import Attack
 from fedax.communication import attacks, codecs
 from fedax.communication.channel import Channel, Codec
@@ -20,7 +21,6 @@ from fedax.core.directions import Mode
 from fedax.core.hyper import MOST_COUNT, Hyper, class_of, declared, is_concrete
 from fedax.core.scheduling.devices import Devices
 from fedax.core.solver import optax_names, optax_solver
-from fedax.data.limits import real, whole
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.reference import Eager
 from fedax.engine.backends.simulation import Simulation
@@ -29,6 +29,7 @@ from fedax.engine.driver.run import Divergence
 from fedax.engine.round.engine import Engine
 from fedax.experiments.config.toml import KeyPath, explain_type
 from fedax.flower.server.engine import current_engine
+from fedax.tasks.sources import task_options
 from fedax.utils.plugins import find, is_reference, title_of
 from fedax.utils.random import MOST_SEED
 
@@ -453,6 +454,16 @@ class CostSection(BaseModel):
         )
 
 
+def whole(low: float, high: float = math.inf) -> Hyper:
+    """Declares whole numbers from `low` to `high`."""
+    return Hyper("", 0, low=low, high=high)
+
+
+def real(low: float = -math.inf, *, open_low: bool = False) -> Hyper:
+    """Declares finite numbers from `low`, which `open_low` leaves out."""
+    return Hyper("", 0.0, low=low, open_low=open_low, open_high=True)
+
+
 def _check_numbers(section: str, values: dict[str, tuple[Any, Hyper]]) -> None:
     for name, (value, limits) in values.items():
         if not limits.allows(value):
@@ -546,12 +557,11 @@ def check_ranks(engine: str, task: Section) -> None:
     """Refuses MPI with another number of ranks than the task has clients, where its options tell:
     no data are made for that.
     """
-    clients = (
-        (tasks.defaults(task.name, **task.options) | task.options).get("clients")
-        if engine == "mpi"
-        else None
-    )
-    if isinstance(clients, int) and not task.options.get("unseen"):
+    if engine != "mpi" or task.options.get("unseen"):
+        return
+    options = task_options(task.name, task.options)
+    clients = task.options.get("clients", options["clients"].default if "clients" in options else 0)
+    if isinstance(clients, int) and clients:
         MPI().check_clients(clients)
 
 
