@@ -106,7 +106,7 @@ def test_means_and_deviations_may_be_given_or_left_out():
     assert not given.encoding.measured
     assert not plain.encoding.measured
     for wrong in (({"ag": 1}, {"ag": 1}), ({"age": 1}, {"age": 0}), ({}, {})):
-        with pytest.raises(InvalidInput, match=r"standardize=...\).*deviations of \['age'\]"):
+        with pytest.raises(InvalidInput, match=r"standardize=...\).*above 0, of \['age'\]"):
             from_table(FRAME, **OPTIONS, standardize=wrong)
 
 
@@ -198,6 +198,20 @@ def test_a_table_without_clients_is_dealt_out(partition):
         )
 
 
+@pytest.mark.parametrize("wards", [["a", "", "b"], ["a", "a ", "b"], [1, "1", 2], ["a", None, "b"]])
+def test_rows_without_a_client_and_clients_of_one_name_are_refused(wards):
+    frame = FRAME[:3].assign(ward=wards)
+    with pytest.raises(DataError, match="column 'ward': got rows without a client, or two clients"):
+        from_table(frame, **OPTIONS)
+
+
+def test_tables_without_labels_have_features_alone():
+    data = from_table(FRAME.drop(columns="relapse"), client="ward", y=None)
+    assert list(data.train.arrays) == ["x"]
+    assert (data.classes, data.encoding.y) == (None, None)
+    assert list(data.encoding.apply(FRAME)) == ["x"]
+
+
 def test_small_clients_may_be_left_out():
     assert list(from_table(FRAME, **OPTIONS, minimum=5).names) == ["north"]
 
@@ -250,7 +264,9 @@ ONE = {"client": "who"}
         ("who,a,y\na,1,0\nb,2,1\n", ONE | {"drop": "b"}, r"drop=...\): got 'b'"),
         ("who,a,y\na,1,0\nb,2,1\n", ONE | {"x": ["b"]}, r"x=...\): got 'b'"),
         ("who,a,y\na,1,0\nb,2,1\n", ONE | {"missing": "zero"}, r"missing=...\): got 'zero'"),
-        ("a,y\n1,0\n2,1\n", {"partition": [[0, 1], [1]]}, "each row at most once"),
+        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"minimum": 9}, "got no client"),
+        ("who,a,y\na,1e300,0\nb,2e300,1\n", ONE, r"standardize=...\).*finite deviations"),
+        ("a,y\n1,0\n2,1\n", {"partition": [[0, 1], [1]]}, "a row twice"),
     ],
 )
 def test_what_would_be_misread_is_refused(tmp_path, text, options, message):

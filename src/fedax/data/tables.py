@@ -158,10 +158,10 @@ def from_table(
         rows = partition_by(partition, labels, clients, seed, **options)
     else:
         rows = list(partition)
-    order = np.concatenate(rows)
-    if len({*order.tolist()}) < len(order) or not all(map(len, rows)):
-        allowed = "each row at most once, and at least one row for each client"
-        raise DataError.found("from_table(partition=...)", "other rows", allowed)
+    order = np.concatenate([np.zeros(0, int), *rows])
+    if not rows or not all(map(len, rows)) or len({*order.tolist()}) < len(order):
+        got = "no client, a client without rows, or a row twice"
+        raise DataError.found("from_table", got, "each row at most once, one for each client")
     rows_by_part = {"train": rows}
     if test_fraction:
         check_share("from_table(test_fraction=...)", test_fraction, split)
@@ -171,7 +171,9 @@ def from_table(
     encoding = _standardize(
         encoding, train.iloc[np.concatenate(rows_by_part["train"])], standardize
     )
-    parts = {part: _make_part(encoding, train, rows, part) for part, rows in rows_by_part.items()}
+    parts: dict[str, Any] = {
+        part: _make_part(encoding, train, rows, part) for part, rows in rows_by_part.items()
+    }
     if test is not None:
         test_rows = _rows_by_name(frames["test"], str(client))
         if test_fraction or not set(test_rows) <= set(names or ()):
@@ -281,7 +283,7 @@ def _fit(
     """Returns the encoding of all rows, without means and deviations."""
     import pandas as pd
 
-    frame = pd.concat(frames)
+    frame: Any = pd.concat(frames)
     # without truth values, which are texts
     numbers = frame.select_dtypes("number").columns
     texts = {}
@@ -326,20 +328,19 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
     # infinite numbers are refused where they are encoded
     values = values.astype(float).replace([np.inf, -np.inf], np.nan)
     means = values.mean().to_dict()
-    # equal numbers become 0
-    deviations = values.std(ddof=0).where(values.nunique() > 1, 1.0).to_dict()
+    with np.errstate(over="ignore"):
+        # equal numbers become 0
+        deviations = values.std(ddof=0).where(values.nunique() > 1, 1.0).to_dict()
     if given is False:
         is_measured = encoding.missing == "mean"
         return dataclasses.replace(encoding, means=means, measured=is_measured)
     if given is not True:
-        measured = means
         means, deviations = given if isinstance(given, list | tuple) else ({}, {})
-        if not (
-            means.keys() == deviations.keys() == measured.keys()
-            and min(deviations.values(), default=1) > 0
-        ):
-            allowed = f"means and positive deviations of {list(measured)}, by name"
-            raise InvalidInput.of("from_table(standardize=...)", given, allowed)
+    is_positive = all(0 < deviation < np.inf for deviation in deviations.values())
+    if not is_positive or not means.keys() == deviations.keys() == set(values):
+        allowed = f"means, and finite deviations above 0, of {list(values)} by name"
+        got = (means, deviations)
+        raise InvalidInput.of("from_table(standardize=...)", got, allowed)
     return dataclasses.replace(encoding, means=means, deviations=deviations, measured=given is True)
 
 
@@ -348,8 +349,8 @@ def _rows_by_name(frame: Any, client: str, minimum: int = 1) -> dict[str, np.nda
     if client not in frame:
         raise UnknownName.among("column of clients", client, frame)
     groups = frame.groupby(client, observed=True).indices
-    rows = {str(cell_text(key)): rows for key, rows in groups.items()}
-    if sum(map(len, rows.values())) < len(frame):
+    rows = {cell_text(key) or "": rows for key, rows in groups.items()}
+    if "" in rows or sum(map(len, rows.values())) < len(frame):
         got = "rows without a client, or two clients of one name"
         raise DataError.found(f"column {client!r}", got, "the name of a client in every row")
     return {name: rows[name] for name in sorted(rows, key=natural) if len(rows[name]) >= minimum}
