@@ -63,7 +63,7 @@ def ours(path: Path) -> None:
     def loss(x, examples):
         return 0.5 * jnp.einsum("nij,i,j->n", examples["a"], x, x) + examples["b"] @ x
 
-    task = fedax.tasks.from_loss(loss, jnp.zeros(SIZE), clients)
+    task = fedax.Task(jnp.zeros(SIZE), loss, clients)
     schedule = fedax.Schedule(steps=1, batch_size="full", weights="equal")
     for name in METHODS:
         method = getattr(fedax, name)(graph=fedax.Graph.of(nx.cycle_graph(AGENTS)))

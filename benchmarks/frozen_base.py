@@ -65,9 +65,7 @@ def train(width: int, as_numpy: bool) -> None:
         }
         for _ in range(CLIENTS)
     ]
-    task = fedax.tasks.from_loss(
-        loss, model(width, np if as_numpy else jnp), clients, frozen="base"
-    )
+    task = fedax.Task(model(width, np if as_numpy else jnp), loss, clients, frozen="base")
     made = peak()
     history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.001), rounds=1)
     assert history.metrics["train_loss"][-1] < history.metrics["train_loss"][0]

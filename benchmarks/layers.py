@@ -90,7 +90,7 @@ def own_task(name, x, y):
     models["lstm"] = lambda: CharLSTM(80, biases=2)
     clients, _, _, classes = SIZES[name]
     return classification(
-        fedax.data.FederatedData.from_arrays([{"x": x, "y": y}] * clients, classes=classes),
+        fedax.FederatedData.from_arrays([{"x": x, "y": y}] * clients, classes=classes),
         models[name](),
     )
 

@@ -43,8 +43,7 @@ for method, policy in (
     task = fedax.from_model(
         fedax.models.nnx(CNN),
         loss,
-        lit(data.train, *scene),
-        test=lit(data.test, *scene),
+        fedax.FederatedData.from_arrays(lit(data.train, *scene), test=lit(data.test, *scene)),
         state_policy=policy,
     )
     observe = [fedax.observe.LocalAccuracy()]

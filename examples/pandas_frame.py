@@ -22,6 +22,6 @@ def loss(params, e):
 
 # real labels have classes=0; heights and sizes are standardized
 data = fedax.data.from_table(frame, client="shop", y="weight", classes=0)
-task = fedax.tasks.from_loss(loss, {"w": np.zeros(2), "b": 0.0}, data)
+task = fedax.Task({"w": np.zeros(2), "b": 0.0}, loss, data)
 history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=30)
 print(history.params)

@@ -24,7 +24,7 @@ def loss(params, e):
 model = {"kernel": jnp.zeros((10, 64)), "bias": jnp.zeros(10)}
 names = {"kernel": "weight"}
 params = fedax.load_params("linear.safetensors", like=model, names=names)
-task = fedax.tasks.from_loss(loss, params, fedax.data.digits("iid", clients=10))
+task = fedax.Task(params, loss, fedax.data.digits("iid", clients=10))
 history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=10)
 fedax.save_params(history.params, "trained.safetensors", names=names)
 print({name: array.shape for name, array in load_file("trained.safetensors").items()})

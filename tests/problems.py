@@ -37,7 +37,7 @@ def quadratic(curvatures, centres, sizes=None):
         for a, b, n in zip(curvatures, centres, sizes, strict=True)
     ]
 
-    task = fedax.tasks.from_loss(_quadratic_loss, np.zeros(len(centres[0])), clients)
+    task = fedax.Task(np.zeros(len(centres[0])), _quadratic_loss, clients)
     # no owner: all tests on quadratics share their programs
     return dataclasses.replace(task, owner=None)
 

@@ -24,7 +24,7 @@ def prepare(work):
         for a, b in itertools.pairwise(work.offsets)
     ]
     task, schedule = (
-        task_of(workload, fedax.data.FederatedData.from_arrays(clients, classes=10)),
+        task_of(workload, fedax.FederatedData.from_arrays(clients, classes=10)),
         schedule_of(workload),
     )
     solver = fedax.SGD(work.rate)

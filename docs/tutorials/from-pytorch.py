@@ -83,7 +83,9 @@ def arrays(dataset):
 
 data = [arrays(client) for client in clients]
 model = fedax.models.torch(net, data[0]["x"])
-task = fedax.from_model(model, cross_entropy, data, central=arrays(central))
+task = fedax.from_model(
+    model, cross_entropy, fedax.data.FederatedData.from_arrays(data, central=arrays(central))
+)
 
 # %% [markdown]
 # ## The loops go

@@ -70,7 +70,12 @@ params = {
     "w2": 0.5 * rng.normal(size=(16, 4)),
     "b2": np.zeros(4),
 }
-task = fedax.tasks.from_loss(loss, params, clients, scores={"accuracy": accuracy}, central=central)
+task = fedax.Task(
+    params,
+    loss,
+    fedax.FederatedData.from_arrays(clients, central=central),
+    scores={"accuracy": accuracy},
+)
 
 # %%
 history = fedax.run(
@@ -115,7 +120,11 @@ def cross_entropy(outputs, examples):
     )
 
 
-task = fedax.from_model(fedax.models.equinox(network), cross_entropy, clients, central=central)
+task = fedax.from_model(
+    fedax.models.equinox(network),
+    cross_entropy,
+    fedax.FederatedData.from_arrays(clients, central=central),
+)
 history = fedax.run(
     fedax.SCAFFOLD(),
     task,
@@ -155,7 +164,11 @@ class Network(nnx.Module):
         return self.head(self.dropout(nnx.relu(self.norm(self.hidden(x)))))
 
 
-task = fedax.from_model(fedax.models.nnx(Network), cross_entropy, clients, central=central)
+task = fedax.from_model(
+    fedax.models.nnx(Network),
+    cross_entropy,
+    fedax.FederatedData.from_arrays(clients, central=central),
+)
 comparison = {
     name: fedax.run_grid(
         [method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5

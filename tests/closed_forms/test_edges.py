@@ -39,9 +39,7 @@ def task(curve, slopes, sizes=(1, 1, 1)):
         }
         for k, n in enumerate(sizes)
     ]
-    return dataclasses.replace(
-        fedax.tasks.from_loss(bowl_or_slope, np.ones(2), clients), owner=None
-    )
+    return dataclasses.replace(fedax.Task(np.ones(2), bowl_or_slope, clients), owner=None)
 
 
 SAME, OPPOSITE = [[1, 2]] * 3, [[1, 2], [-1, -2], [0, 0]]

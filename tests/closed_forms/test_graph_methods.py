@@ -296,7 +296,7 @@ def test_push_sum_is_right_where_averages_of_what_is_heard_are_biased(drops):
             return Upload((own.x, own.s))
 
     network = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
-    task = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w), np.zeros(1), [np.ones((2, 1))] * 5)
+    task = fedax.Task(np.zeros(1), lambda w, x: 0 * (x @ w), [np.ones((2, 1))] * 5)
     push = Push(graph=Graph.directed(network).lossy(drops, "sender"))
     talk = Talk(graph=Graph.directed(network, "row").lossy(drops, "receiver"))
     found = {type(m): nodes(m, run(m, task, rounds=200))[:, 0] for m in (push, talk)}
@@ -510,7 +510,7 @@ def test_equation_7_lets_disagreement_grow():
     """Constant gradients G: eq. (7) gives X_t = -t eta W G, Alg. 1 gives -eta (W + ... + W^t) G;
     the means agree."""
     g, t, w = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]]), 40, path_of_five().matrix()
-    task = fedax.tasks.from_loss(lambda x, a: a @ x, np.zeros(1), [[row] for row in g])
+    task = fedax.Task(np.zeros(1), lambda x, a: a @ x, [[row] for row in g])
     schedule = fedax.Schedule(steps=1, batch_size="full")
     found = {}
     for mode in ("paper", "replica"):

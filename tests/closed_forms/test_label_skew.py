@@ -35,7 +35,7 @@ def classes(start=START):
         }
         for k, n in enumerate(SIZES)
     ]
-    return fedax.tasks.from_loss(cross_entropy, start, data, predict=predict, l2=L2), data
+    return fedax.Task(start, cross_entropy, data, predictor=predict, l2=L2), data
 
 
 def softmax(z):
@@ -96,7 +96,7 @@ def test_classes_that_a_client_lacks_do_not_move():
     """A column of the model belongs to one class."""
     start = START.astype(np.float32)
     data = [{"x": np.ones((5, 3), np.float32), "y": np.array([0, 0, 2, 2, 2], np.int32)}]
-    task = fedax.tasks.from_loss(cross_entropy, start, data, predict=predict)
+    task = fedax.Task(start, cross_entropy, data, predictor=predict)
     schedule = fedax.Schedule(epochs=2, batch_size=2)
     w = run(fedax.FedLC(), task, schedule=schedule).params
     np.testing.assert_allclose(w[:, [1, 3]], start[:, [1, 3]], rtol=1e-6)  # the mean rounds
@@ -107,7 +107,7 @@ def test_classes_that_a_client_lacks_do_not_move():
 def test_a_client_with_one_class_does_not_train_as_written():
     start = START.astype(np.float32)
     data = [{"x": np.ones((5, 3), np.float32), "y": np.full(5, 2, np.int32)}]
-    task = fedax.tasks.from_loss(cross_entropy, start, data, predict=predict)
+    task = fedax.Task(start, cross_entropy, data, predictor=predict)
     schedule = fedax.Schedule(epochs=2, batch_size=2)
     history = run(fedax.FedLC(), task, schedule=schedule)
     np.testing.assert_array_equal(history.params, start)

@@ -22,7 +22,9 @@ def with_test_examples():
         for k, n in enumerate(TEST_SIZES)
     ]
     params = {"b": np.zeros(()), "w": np.full(3, 0.1)}
-    return fedax.tasks.from_loss(squares, params, train, test=test, l2=L2), test
+    return fedax.Task(
+        params, squares, fedax.FederatedData.from_arrays(train, test=test), l2=L2
+    ), test
 
 
 def run(algorithm, task=None):
@@ -261,9 +263,7 @@ def test_ifca_finds_the_clusters():
     """Twelve bowls around two points, starts on either side: each model ends at the mean of its
     own."""
     centres = np.where(np.arange(12) % 2, 3.0, -3.0) + np.linspace(-0.3, 0.3, 12)
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2 / 2, np.zeros(()), clients=list(centres[:, None])
-    )
+    task = fedax.Task(np.zeros(()), lambda w, x: (w - x) ** 2 / 2, list(centres[:, None]))
     for seed in range(20):
         method, options = (
             fedax.IFCA(spread=1.0),
@@ -411,7 +411,7 @@ def test_leaves_that_a_model_does_not_have_are_refused(method, message):
 def test_the_last_of_layers_in_no_order_is_refused():
     """JAX sorts the entries of a dict by name, which is not the order in which they work."""
     layers = {"conv": {"kernel": np.ones(2)}, "dense": {"kernel": np.ones(2)}, "bias": np.ones(1)}
-    task = fedax.tasks.from_loss(lambda p, x: x * p["bias"].sum(), layers, clients=[[1.0]])
+    task = fedax.Task(layers, lambda p, x: x * p["bias"].sum(), [[1.0]])
     with pytest.raises(
         fedax.InvalidInput,
         match=r"FedPer\(head=...\): got 'last' of layers "
@@ -450,7 +450,7 @@ def two_layers():
         for k, n in enumerate(SIZES)
     ]
     predict = lambda params, examples: jax.nn.softmax(logits_of(params, examples))  # noqa: E731
-    return fedax.tasks.from_loss(cross_entropy, TWO_LAYERS, data, predict=predict, l2=L2), data
+    return fedax.Task(TWO_LAYERS, cross_entropy, data, predictor=predict, l2=L2), data
 
 
 def probabilities(z):

@@ -147,7 +147,7 @@ def test_feddane_as_released_subtracts_the_wrong_entries():
         ).sum(1)
 
     clients = [np.stack([target]), np.stack([3 * target])]
-    task = fedax.tasks.from_loss(loss, (np.zeros(3), np.zeros(2)), clients)
+    task = fedax.Task((np.zeros(3), np.zeros(2)), loss, clients)
     method = fedax.FedDANE(mu=0.0, correction="as_released", cohorts="shared")
     found = run(
         method,

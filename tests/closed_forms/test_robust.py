@@ -227,7 +227,7 @@ def test_sign_flips_and_noise_on_the_way():
         )
         found = run(fedax.FedAvg(), engine, rounds, channel=fedax.Channel(attack=attack))
         np.testing.assert_allclose(vector(found), expected, rtol=0, atol=1e-12)
-    task = fedax.tasks.from_loss(lambda w, x: 0 * (x + w.sum()), np.zeros(4000), [[1.0], [1.0]])
+    task = fedax.Task(np.zeros(4000), lambda w, x: 0 * (x + w.sum()), [[1.0], [1.0]])
     noise = fedax.Channel(attack=Noise(share=1.0))
     noisy = vector(
         run(fedax.FedAvg(), task=task, rounds=1, schedule=fedax.Schedule(), channel=noise)
@@ -258,7 +258,7 @@ def test_flipped_labels():
     stay."""
     own, attack = np.array([0, 1, 2, 2, 2]), LabelFlip(share=0.4, classes=3)
     clients = [{"y": np.array([y] * 2)} for y in own]
-    task = fedax.tasks.from_loss(labels, np.zeros(()), clients, test=clients)
+    task = fedax.Task(np.zeros(()), labels, fedax.FederatedData.from_arrays(clients, test=clients))
     flipped = own.copy()
     flipped[attack.members(5)] = 2 - own[attack.members(5)]
     options = {
@@ -315,7 +315,7 @@ def test_refusals():
         )
     with pytest.raises(InvalidInput, match="a task with the arrays"):
         run(fedax.FedAvg(), channel=fedax.Channel(attack=LabelFlip()))
-    task = fedax.tasks.from_loss(labels, np.zeros(()), [{"y": np.array([3])}])
+    task = fedax.Task(np.zeros(()), labels, [{"y": np.array([3])}])
     with pytest.raises(DataError, match="got 3; allowed: at least 4"):
         run(
             fedax.FedAvg(),

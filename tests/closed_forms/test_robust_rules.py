@@ -377,6 +377,6 @@ def test_rules_of_half_precision_models(method, dtype):
     found = []
     for kind in (dtype, "float32"):
         with jax.enable_x64(False):
-            task = fedax.tasks.from_loss(loss, jnp.zeros(3, kind), clients=clients)
+            task = fedax.Task(jnp.zeros(3, kind), loss, clients)
             found.append(vector(fedax.run(method, task, rounds=2, **STEP)).astype(float))
     np.testing.assert_allclose(found[0], found[1], atol=0.02)

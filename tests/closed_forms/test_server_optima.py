@@ -168,10 +168,10 @@ def test_fedaware_steps_along_the_shortest_combination_at_any_scale(scale, norma
     momentum."""
     centres = SPREAD.astype(np.float32) * np.float32(scale)
     with jax.enable_x64(False):
-        task = fedax.tasks.from_loss(
-            lambda w, x: ((w[None] - x) * (1 / scale) * (w[None] - x)).sum(1) / 2,
+        task = fedax.Task(
             np.zeros(4, np.float32),
-            clients=list(centres[:, None]),
+            lambda w, x: ((w[None] - x) * (1 / scale) * (w[None] - x)).sum(1) / 2,
+            list(centres[:, None]),
         )
         options = {
             "solver": fedax.SGD(scale),

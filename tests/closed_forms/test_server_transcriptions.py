@@ -211,9 +211,7 @@ def test_clients_without_weight_never_work_again():
     """The segment between two clients' updates is the nearest to zero; the other three, and their
     momenta, are left alone."""
     data = [[[1.0, 1.0]], [[-1.0, 1.0]], [[0.0, 3.0]], [[1.0, 4.0]], [[-1.0, 5.0]]]
-    task = fedax.tasks.from_loss(
-        lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(2), clients=data
-    )
+    task = fedax.Task(np.zeros(2), lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, data)
     method = fedax.FedAWARE(lr=1e-3, startup="all", feedback=True)
     options = {
         "solver": fedax.SGD(0.1),
@@ -364,7 +362,7 @@ def test_released_baselines_mix_up_weights(kind, cohort):
     """A client's model is its own unit vector, so that the mean shows the weights: the cohort's, in
     another order."""
     data = [np.eye(5)[[k] * (k + 1)] for k in range(5)]
-    task = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.zeros(5), clients=data)
+    task = fedax.Task(np.zeros(5), lambda w, x: -(x @ w), data)
     schedule, right = fedax.Schedule(cohort=cohort, steps=1, batch_size="full"), []
     for seed in range(6):
         options = {
@@ -560,7 +558,7 @@ def test_scaffold_with_uniform_control_weights(form):
 def test_released_control_variates_start_as_a_random_network():
     """Uniform in +-1/sqrt(m): a matrix has as many inputs as rows, a vector as entries."""
     params = {"a": np.zeros((25, 200)), "b": np.zeros(5000), "c": np.zeros((10, 10, 50))}
-    task = fedax.tasks.from_loss(lambda w, x: 0 * x[:, 0], params, [np.ones((1, 1))] * 2)
+    task = fedax.Task(params, lambda w, x: 0 * x[:, 0], [np.ones((1, 1))] * 2)
     method = fedax.SCAFFOLD(form="as_released")
     c = fedax.run(method, task, rounds=0, seed=SEED, engine=ONE).state.c
     for part, m in zip(np.split(c, 3), (25, 5000, 100), strict=True):

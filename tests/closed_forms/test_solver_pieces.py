@@ -114,10 +114,10 @@ def test_fednova_with_a_tiny_proximal_term_in_float32(mu):
     """(1 - (1 - a)^K) / a for a from 0.01 to 1e-13: 1 - a is 1 in float32 below 6e-8."""
     b = np.array([1.0, 2.0, 5.0, -1.0], np.float32)
     sizes, lr = [4, 8, 12, 40], 0.1
-    task = fedax.tasks.from_loss(
-        lambda w, e: (w - e["x"]) ** 2 / 2,
+    task = fedax.Task(
         np.float32(0),
-        clients=[{"x": np.full(n, x)} for x, n in zip(b, sizes, strict=True)],
+        lambda w, e: (w - e["x"]) ** 2 / 2,
+        [{"x": np.full(n, x)} for x, n in zip(b, sizes, strict=True)],
     )
     found = fedax.run(
         fedax.FedNova(mu=mu),

@@ -123,7 +123,7 @@ def test_fednova_is_consistent_under_unequal_work():
     """Clients at -1 and 1 with one and eight examples, batches of one: FedAvg counts the busy one's
     steps twice over."""
     clients = [[-1.0], [1.0] * 8]
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients)
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, clients)
     # p = 1/9 and 8/9; the optimum is 7/9, which small steps approach
     schedule = fedax.Schedule(batch_size=1, epochs=1, order="given")
     found = {

@@ -121,7 +121,7 @@ def test_tasks_are_those_of_pythons_numbers():
 def test_a_run_is_that_of_pythons_numbers():
     losses = []
     clients = {"anna": np.arange(3.0), "berta": np.arange(5.0)}
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients, l2=np.float32(0.25))
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, clients, l2=np.float32(0.25))
     for i, f in ((I, F), (int, float)):
         history = fedax.run(
             fedax.FedProx(mu=f(0.5)),

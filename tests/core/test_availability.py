@@ -201,7 +201,7 @@ def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
     """Of everyone and with cohorts of 3: after a full step of rate 1 the model is the weighted mean
     of theirs."""
     centres = [np.array([1.0, 2.0]), np.array([5.0]), np.array([0.0, 3.0, 3.0]), np.array([-4.0])]
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 7.0, clients=centres)
+    task = fedax.Task(7.0, lambda w, x: (w - x) ** 2 / 2, centres)
     there = [[1], [], [0, 2, 3], [0, 1], []]
     expected, sizes = [], np.array([len(c) for c in centres]) if weights == "size" else np.ones(4)
     for own in there:

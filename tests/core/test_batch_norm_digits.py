@@ -142,7 +142,10 @@ def test_fedbn_is_ahead_in_local_accuracy():
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         for case, (method, policy, _) in CASES.items():
             task = fedax.from_model(
-                fedax.models.nnx(CNN), cross_entropy, train, test=test, state_policy=policy
+                fedax.models.nnx(CNN),
+                cross_entropy,
+                fedax.FederatedData.from_arrays(train, test=test),
+                state_policy=policy,
             )
             options = {"solver": fedax.SGD(0.1), "rounds": 40, "observe_every": 40}
             found = fedax.run_grid(

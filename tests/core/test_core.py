@@ -157,12 +157,16 @@ def test_bad_data(clients, message):
 )
 def test_a_loss_must_be_per_example(loss, message):
     with pytest.raises(InvalidInput, match=message):
-        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0, 2.0]])
+        fedax.Task(0.0, loss, [[1.0, 2.0]])
 
 
 def test_task_refuses_test_data_of_other_clients():
     with pytest.raises(DataError, match="2 clients; allowed: 1, as in train"):
-        fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], test=[[1.0], [2.0]])
+        fedax.Task(
+            0.0,
+            lambda w, x: (w - x) ** 2,
+            fedax.FederatedData.from_arrays([[1.0]], test=[[1.0], [2.0]]),
+        )
 
 
 def test_a_score_never_gets_a_key():
@@ -173,9 +177,7 @@ def test_a_score_never_gets_a_key():
             raise ValueError("a key in evaluation")
         return w - x
 
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0]], scores={"off": score}
-    )
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[1.0, 2.0]], scores={"off": score})
     assert list(task.scores) == ["off"]
 
 
@@ -189,7 +191,7 @@ def test_loss_with_a_key_gets_one_in_training_only():
         seen.append(key is None)
         return (w - x - (0.0 if key is None else jax.random.normal(key))) ** 2 / 2
 
-    task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0, 2.0], [3.0]])
+    task = fedax.Task(0.0, loss, [[1.0, 2.0], [3.0]])
     options = {
         "schedule": fedax.Schedule(batch_size=1),
         "rounds": 2,
@@ -237,7 +239,7 @@ def test_the_catalogue_is_found_by_discovery():
 
 @pytest.mark.slow
 def test_feddane_as_released_needs_two_parameter_arrays():
-    task = fedax.tasks.from_loss(lambda w, x: (w.sum() - x) ** 2, np.zeros(3), clients=[[1.0]])
+    task = fedax.Task(np.zeros(3), lambda w, x: (w.sum() - x) ** 2, [[1.0]])
     with pytest.raises(
         InvalidInput, match="models of two parameter arrays, the second of two entries or more"
     ):
@@ -253,7 +255,7 @@ def test_exact_solver_reaches_stationarity():
 
     rng = np.random.default_rng(0)
     client = {"x": rng.normal(size=(30, 4)), "y": np.sign(rng.normal(size=30))}
-    task = fedax.tasks.from_loss(loss, np.zeros(4), [client], l2=0.1)
+    task = fedax.Task(np.zeros(4), loss, [client], l2=0.1)
     w = jnp.asarray(fedax.run(fedax.FedAvg(), task, solver=fedax.Exact(1e-12), rounds=1).params)
     gradient = jax.grad(
         lambda w: loss(w, {k: jnp.asarray(v) for k, v in client.items()}).mean() + 0.05 * w @ w
@@ -265,7 +267,7 @@ def test_exact_solver_reaches_stationarity():
 def test_any_optax_optimizer_is_a_solver():
     import optax
 
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]])
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[4.0]])
     solver = fedax.Optax(optax.chain(optax.clip(1.0), optax.sgd(0.5)))
     history = fedax.run(
         fedax.FedAvg(), task, solver=solver, schedule=fedax.Schedule(steps=3), rounds=1

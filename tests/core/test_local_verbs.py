@@ -64,7 +64,7 @@ def test_sam_without_a_radius_is_its_solver():
 
 
 def test_sam_stays_where_there_is_no_gradient():
-    flat = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w), np.ones(2), [np.ones((3, 2))])
+    flat = fedax.Task(np.ones(2), lambda w, x: 0 * (x @ w), [np.ones((3, 2))])
     history = run(
         fedax.FedAvg(), fedax.SAM(fedax.SGD(0.1)), task=flat, schedule=fedax.Schedule(steps=2)
     )
@@ -128,7 +128,7 @@ def test_the_sum_of_weights_is_the_change_under_a_gradient_of_one(momentum):
             speed = momentum * speed + 1 + 0.7 * moved
             moved -= lr * speed
         expected -= moved / lr
-    task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0] * 4])
+    task = fedax.Task(0.0, lambda w, x: 0 * x + w, [[1.0] * 4])
     schedule = fedax.Schedule(epochs=1, batch_size=1)
     solver = fedax.SGD(0.1, momentum=momentum, decay=decay)
     found = run(SumsOfWeights(), solver, rounds=3, schedule=schedule, task=task)
@@ -198,9 +198,7 @@ def test_own_losses_count_as_gradients():
 def test_common_coins_end_the_round_of_all_clients(p, engine):
     """Each client takes the same steps, drawn anew in every round and from the seed."""
     schedule = fedax.Schedule(sync_probability=p, batch_size="full")
-    task = fedax.tasks.from_loss(
-        lambda w, x: x @ w, np.zeros(1), clients=[np.ones((n, 1)) for n in (2, 5)]
-    )
+    task = fedax.Task(np.zeros(1), lambda w, x: x @ w, [np.ones((n, 1)) for n in (2, 5)])
     for seed in (0, 1):
         options = {"schedule": schedule, "task": task, "engine": engine, "seed": seed, "rounds": 4}
         history = run(fedax.LocalGD(), fedax.SGD(1.0), **options)

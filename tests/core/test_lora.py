@@ -19,12 +19,16 @@ def loss(p, e):
     return ((e["x"] @ p["dense"]["kernel"] + p["dense"]["bias"][None, :] - e["y"]) ** 2).sum(1) / 2
 
 
-TASK = fedax.tasks.from_loss(
-    loss, BASE, CLIENTS, scores={"error": loss}, predict=lambda p, e: e["x"] @ p["dense"]["kernel"]
+TASK = fedax.Task(
+    BASE,
+    loss,
+    CLIENTS,
+    scores={"error": loss},
+    predictor=lambda p, e: e["x"] @ p["dense"]["kernel"],
 )
 
 with jax.enable_x64(False):
-    TASK_32 = fedax.tasks.from_loss(loss, jax.tree.map(np.float32, BASE), CLIENTS)
+    TASK_32 = fedax.Task(jax.tree.map(np.float32, BASE), loss, CLIENTS)
 
 
 @pytest.mark.slow
@@ -63,7 +67,7 @@ def test_a_weight_has_outputs_first():
         return ((e["x"] @ p["weight"].T - e["y"]) ** 2).sum(1)
 
     task = fedax.lora(
-        fedax.tasks.from_loss(turned, {"weight": np.zeros((4, 6))}, CLIENTS), 3, targets="weight"
+        fedax.Task({"weight": np.zeros((4, 6))}, turned, CLIENTS), 3, targets="weight"
     )
     trained = task.start(jax.random.key(0))
     assert (trained.left["weight"].shape, trained.right["weight"]) == ((4, 3), None)
@@ -102,9 +106,7 @@ def test_factors_are_drawn_apart_from_a_base_of_the_same_seed():
     """No A is a scaled copy of the first entries of its matrix."""
     model = fedax.models.MLP((6, 5, 4, 2))
     clients = [{"x": CLIENTS[0]["x"], "y": np.arange(5) % 2}]
-    task = fedax.tasks.classification(
-        fedax.data.FederatedData.from_arrays(clients, classes=2), model
-    )
+    task = fedax.tasks.classification(fedax.FederatedData.from_arrays(clients, classes=2), model)
     for seed in (0, 3):
         adapted = fedax.lora(task, 2, targets="*.kernel", seed=seed)
         base = model.init(jax.random.key(seed))[0]
@@ -132,7 +134,7 @@ def test_what_does_not_fit_is_refused(more, message):
 
 
 def test_l2_is_refused():
-    task = fedax.tasks.from_loss(loss, BASE, CLIENTS, l2=0.1)
+    task = fedax.Task(BASE, loss, CLIENTS, l2=0.1)
     with pytest.raises(InvalidInput, match="l2"):
         fedax.lora(task, 2, targets="*.kernel")
 
@@ -147,7 +149,7 @@ def centred(p, e, *, state, training):
 @pytest.mark.slow
 def test_a_pretrained_model_brings_its_state_in_every_form(tmp_path):
     """The run of the adapters starts at the loss where the pretrained model is."""
-    task = fedax.tasks.from_loss(centred, BASE, CLIENTS[:1], state={"mean": np.zeros(6)})
+    task = fedax.Task(BASE, centred, CLIENTS[:1], state={"mean": np.zeros(6)})
     settings = FULL | {"observe": [fedax.observe.TrainLoss()]}
     pretrained = fedax.run(fedax.FedAvg(), task, rounds=2, **settings)
     pretrained.save(tmp_path / "model.safetensors")
@@ -165,7 +167,7 @@ def test_a_pretrained_model_brings_its_state_in_every_form(tmp_path):
 
 
 def test_a_pretrained_model_replaces_frozen_leaves():
-    task = fedax.tasks.from_loss(loss, BASE, CLIENTS, frozen="bias")
+    task = fedax.Task(BASE, loss, CLIENTS, frozen="bias")
     given = jax.tree.map(lambda leaf: leaf + 1, BASE)
     adapted = fedax.lora(task, 2, targets="*.kernel", params=given)
     jax.tree.map(np.testing.assert_array_equal, adapted.frozen.base, given)
@@ -183,7 +185,7 @@ def layers(p, e):
 def test_the_last_layer_of_adapters_is_that_of_the_model(average):
     """Of eleven layers, whose names sort 0, 1, 10, 2, ...; the last one stays with the clients."""
     kernels = [{"kernel": np.eye(6, 6 if i < 10 else 4)} for i in range(11)]
-    task = fedax.tasks.from_loss(layers, tuple(kernels), CLIENTS)
+    task = fedax.Task(tuple(kernels), layers, CLIENTS)
     targets = ["1.kernel", "2.kernel", "10.kernel"]
     adapted = fedax.lora(task, 1, targets=targets, average=average)
     history = fedax.run(fedax.FedPer(), adapted, rounds=2, personal=True, **FULL)
@@ -202,7 +204,7 @@ def test_the_last_layer_of_adapters_is_that_of_the_model(average):
 @pytest.mark.slow
 def test_a_last_layer_that_adapters_do_not_have_is_refused():
     def run(loss, start, targets):
-        task = fedax.lora(fedax.tasks.from_loss(loss, start, CLIENTS), 1, targets=targets)
+        task = fedax.lora(fedax.Task(start, loss, CLIENTS), 1, targets=targets)
         fedax.run(fedax.FedPer(), task, rounds=1, **FULL)
 
     kernels = {"kernel": np.ones((6, 6))}, {"kernel": np.ones((6, 4))}

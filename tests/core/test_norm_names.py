@@ -21,9 +21,9 @@ def loss(p, x, *, state, training):
 
 
 def run(norms, stored=("bn1.running_mean", "downsample.1.running_mean")):
-    task = fedax.tasks.from_loss(
-        loss,
+    task = fedax.Task(
         {name: np.ones(2, np.float32) for name in NAMES},
+        loss,
         CLIENTS,
         state={name: np.zeros(2, np.float32) for name in stored},
         state_policy="local",

@@ -29,8 +29,10 @@ LOSSES = {
 
 
 def task_of(loss, y, **parts):
-    return fedax.tasks.from_loss(
-        loss, np.zeros((2, 3)), clients=[{"x": X, "y": np.asarray(y)}], **parts
+    return fedax.Task(
+        np.zeros((2, 3)),
+        loss,
+        fedax.FederatedData.from_arrays([{"x": X, "y": np.asarray(y)}], **parts),
     )
 
 

@@ -158,9 +158,7 @@ def test_other_files_are_refused(tmp_path):
 @pytest.mark.slow
 def test_a_run_starts_from_a_model(tmp_path):
     """The half-way step of a client with the examples 1 and 5 goes from w to (w + 3) / 2."""
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w["a"] - x) ** 2 / 2, {"a": 0.0}, clients=[[1.0, 5.0]]
-    )
+    task = fedax.Task({"a": 0.0}, lambda w, x: (w["a"] - x) ** 2 / 2, [[1.0, 5.0]])
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full"), "rounds": 1}
     begun = fedax.run(fedax.FedAvg(), task, params={"a": 7.0}, **options)
     assert float(begun.params["a"]) == 5.0
@@ -180,7 +178,7 @@ def test_a_run_starts_from_a_model(tmp_path):
 
 @pytest.mark.slow
 def test_checkpoints_know_the_starting_model(tmp_path):
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 5.0]])
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 5.0]])
     options = {"checkpoint": tmp_path / "c", "rounds": 2}
     fedax.run(fedax.FedAvg(), task, params=7.0, **options)
     with pytest.raises(InvalidInput, match="start"):

@@ -91,8 +91,8 @@ def test_frozen_leaves_and_own_predictions():
     def outputs(p, e):
         return e["x"] @ (p["base"] + p["w"])
 
-    task = fedax.tasks.from_loss(
-        lambda p, e: (outputs(p, e) - e["y"]) ** 2, start, CLIENTS, frozen="base", predict=outputs
+    task = fedax.Task(
+        start, lambda p, e: (outputs(p, e) - e["y"]) ** 2, CLIENTS, frozen="base", predictor=outputs
     )
     history = fedax.run(fedax.FedAvg(), task, rounds=1)
     x = CLIENTS["a"]["x"]
@@ -102,9 +102,9 @@ def test_frozen_leaves_and_own_predictions():
 
 
 def test_what_is_refused():
-    task = fedax.tasks.from_loss(squares, np.zeros(2), CLIENTS)
+    task = fedax.Task(np.zeros(2), squares, CLIENTS)
     history = fedax.run(fedax.FedAvg(), task, rounds=0)
-    with pytest.raises(InvalidInput, match=r"task 'task' has no predictions.*predict="):
+    with pytest.raises(InvalidInput, match=r"task 'task' has no predictions.*predictor="):
         history.predict(np.zeros((1, 2)))
     task = fedax.task("synthetic", clients=3)
     history = fedax.run(fedax.FedAvg(), task, rounds=0)
@@ -132,8 +132,12 @@ def test_bytes_are_refused_where_training_had_real_numbers():
     assert history.predict(pixels.astype(int)).shape == (4, 10)
     clients = [{"x": np.ones((3, 2)), "y": np.zeros(3)}]
     with pytest.raises(DataError, match=r"test\['x'\]: got numbers of type uint8"):
-        fedax.tasks.from_loss(
-            squares, np.zeros(2), clients, test=[{"x": np.ones((1, 2), np.uint8), "y": np.ones(1)}]
+        fedax.Task(
+            np.zeros(2),
+            squares,
+            fedax.FederatedData.from_arrays(
+                clients, test=[{"x": np.ones((1, 2), np.uint8), "y": np.ones(1)}]
+            ),
         )
 
 
@@ -173,7 +177,7 @@ def test_whole_numbers_of_predictions_are_checked_against_what_they_index(kind):
 
     rows = {"x": np.ones(3, np.float32), "item": np.array([0, 1, 2])}
     table = {"table": np.arange(5, dtype=np.float32)}
-    task = fedax.tasks.from_loss(loss, table, [rows], predict=outputs)
+    task = fedax.Task(table, loss, [rows], predictor=outputs)
     good = rows | {"item": np.array([0, 4, 2], kind)}
     assert task.predict(table, good).tolist() == [0, 4, 2]
     for item, words in (

@@ -80,7 +80,7 @@ def test_wrong_types_are_refused(make, message):
 def test_examples_of_another_shape_are_refused(model, shape, message):
     x = np.ones((7, *shape), np.float32)
     train = {name: {"x": x[:n], "y": np.arange(n) % 3} for name, n in (("anna", 2), ("bert", 5))}
-    data = fedax.data.FederatedData.from_arrays(train, classes=3)
+    data = fedax.FederatedData.from_arrays(train, classes=3)
     with pytest.raises(InvalidInput, match=message) as refusal:
         classification(data, model)
     assert "dot_general" not in str(refusal.value)

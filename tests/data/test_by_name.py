@@ -16,8 +16,8 @@ from fedax.examples.client_names import ClientNames
 NAMES = ["berta", "anna", "client10", "client2"]
 VALUES = {"anna": 1.0, "berta": 3.0, "client10": 2.0, "client2": 0.5}
 CLIENTS = {name: [float(k), 2.0 * k] for k, name in enumerate(NAMES)}
-TASK = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=CLIENTS)
-UNNAMED = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=list(CLIENTS.values()))
+TASK = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, CLIENTS)
+UNNAMED = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, list(CLIENTS.values()))
 ORDERED = np.array([VALUES[name] for name in NAMES])
 HYPERPARAMETERS = [
     (fedax.FedProx, "mu"),
@@ -129,10 +129,10 @@ def of_rows(w, examples):
 @pytest.mark.parametrize("part", ["test", "validation"])
 @pytest.mark.parametrize("order", [NAMES, sorted(NAMES), NAMES[:2]], ids=["same", "sorted", "some"])
 def test_parts_of_the_data_are_matched_by_name(part, order):
-    data = fedax.data.FederatedData.from_arrays(LABELLED, classes=2, names=NAMES)
+    data = fedax.FederatedData.from_arrays(LABELLED, classes=2, names=NAMES)
     given = {name: {"x": [[10.0 * NAMES.index(name)]], "y": [0]} for name in order}
     for clients in (data, dict(zip(NAMES, LABELLED, strict=True))):
-        task = fedax.tasks.from_loss(of_rows, 0.0, clients=clients, **{part: given})
+        task = fedax.Task(0.0, of_rows, fedax.FederatedData.from_arrays(clients, **{part: given}))
         made = getattr(task, part)
         assert made.arrays["x"][:, 0].tolist() == sorted(10.0 * NAMES.index(name) for name in order)
         assert np.asarray(made.sizes).tolist() == [int(name in order) for name in NAMES]
@@ -141,11 +141,16 @@ def test_parts_of_the_data_are_matched_by_name(part, order):
         (LABELLED, f"{part}: got '.*'; allowed: numbers of clients"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            fedax.tasks.from_loss(
-                of_rows, 0.0, clients=clients, **{part: given | {"carl": given["anna"]}}
+            fedax.Task(
+                0.0,
+                of_rows,
+                fedax.FederatedData.from_arrays(clients, **{part: given | {"carl": given["anna"]}}),
             )
     numbered = {3: {"x": [[30.0]], "y": [0]}, 0: {"x": [[0.0]], "y": [0]}}
-    made = getattr(fedax.tasks.from_loss(of_rows, 0.0, clients=LABELLED, **{part: numbered}), part)
+    made = getattr(
+        fedax.Task(0.0, of_rows, fedax.FederatedData.from_arrays(LABELLED, **{part: numbered})),
+        part,
+    )
     assert made.arrays["x"][:, 0].tolist() == [0.0, 30.0]
     assert np.asarray(made.sizes).tolist() == [1, 0, 0, 1]
 
@@ -163,6 +168,6 @@ FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [10.0, 20.0]})
 def test_names_that_look_the_same_are_refused(pair):
     message = "which look the same"
     with pytest.raises(InvalidInput, match=message):
-        fedax.tasks.from_loss(of_rows, 0.0, clients=dict(zip(pair, LABELLED[:2], strict=True)))
+        fedax.Task(0.0, of_rows, dict(zip(pair, LABELLED[:2], strict=True)))
     with pytest.raises(InvalidInput, match=message):
-        fedax.data.FederatedData.from_arrays(LABELLED[:2], classes=2, names=list(pair))
+        fedax.FederatedData.from_arrays(LABELLED[:2], classes=2, names=list(pair))

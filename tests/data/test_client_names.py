@@ -116,9 +116,9 @@ def test_predictions_read_columns_by_name(runs, tmp_path):
 
 
 def test_a_broken_client_is_named(folder):
-    task = fedax.tasks.from_loss(
-        lambda w, e: (w - e["x"]) ** 2,
+    task = fedax.Task(
         0.0,
+        lambda w, e: (w - e["x"]) ** 2,
         {"anna": {"x": np.ones(2)}, "berta": {"x": np.full(2, 1e30)}},
     )
     history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(1e30), rounds=3)
@@ -153,4 +153,4 @@ def test_clients_of_one_name_are_refused(where):
     twice, once = {1: [[1.0]], "1": [[2.0]]}, {"1": [[1.0]]}
     parts = {"clients": once, "test": once} | {where: twice}
     with pytest.raises(DataError, match=rf"{where}: got '1' twice"):
-        fedax.tasks.from_loss(lambda w, x: (w - x[:, 0]) ** 2, 0.0, **parts)
+        fedax.FederatedData.from_arrays(**parts)

@@ -42,10 +42,10 @@ def test_every_split_keeps_the_same_counts(share, sizes):
         x, np.zeros(ends[-1], int), parts, classes=2, test_fraction=float(share)
     )
     assert made.sizes.tolist() == expected
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2,
+    task = fedax.Task(
         0.0,
-        clients=[np.random.default_rng(n).normal(size=n) + k for k, n in enumerate(sizes)],
+        lambda w, x: (w - x) ** 2,
+        [np.random.default_rng(n).normal(size=n) + k for k, n in enumerate(sizes)],
     )
     if share and expected != sizes:
         assert np.asarray(with_validation(task, float(share)).train.sizes).tolist() == expected
@@ -70,7 +70,7 @@ def test_a_trimmed_mean_trims_at_least_its_share(beta, many, cut):
     """One step of size 1 on bowls ends at their centres; 1e6 is an outlier at either end."""
     centres = np.arange(many, dtype=float)
     centres[0], centres[-1] = -2e6, 1e6
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=centres[:, None])
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, centres[:, None])
     options = {
         "solver": fedax.SGD(1.0),
         "schedule": fedax.Schedule(batch_size="full"),
@@ -92,16 +92,16 @@ def test_clients_without_any_example_of_a_split_are_refused(split, empty):
         DataError,
         match=rf"{split}: got 0 examples in all",
     ):
-        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], **{split: empty})
+        fedax.FederatedData.from_arrays([[1.0], [2.0]], **{split: empty})
 
 
 def test_a_central_set_without_examples_is_refused():
     with pytest.raises(DataError, match=r"central.*got 0 examples"):
-        fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], central=np.zeros(0))
+        fedax.Task(0.0, loss, fedax.FederatedData.from_arrays([[1.0], [2.0]], central=np.zeros(0)))
 
 
 def test_some_clients_may_have_no_test_examples():
-    task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]], test=[[], [3.0]])
+    task = fedax.Task(0.0, loss, fedax.FederatedData.from_arrays([[1.0], [2.0]], test=[[], [3.0]]))
     history = fedax.run(
         fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.TestLoss()], engine=ONE
     )
@@ -141,7 +141,7 @@ def test_an_empty_split_of_a_ragged_set_has_no_mean():
 
     import equinox as eqx
 
-    task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0], [2.0]])
+    task = fedax.Task(0.0, loss, [[1.0], [2.0]])
     none = Ragged.flat({"x": np.zeros(0)}, [0, 0])
     data = eqx.tree_at(lambda data: data.test, task.data, none, is_leaf=lambda leaf: leaf is None)
     task = task.with_data(data)

@@ -17,7 +17,7 @@ from fedax.data import (
     store,
     stored,
 )
-from fedax.tasks import classification, from_loss
+from fedax.tasks import classification
 from parts import with_unseen
 
 QUICK = settings(max_examples=25, deadline=None, database=None, derandomize=True)
@@ -72,7 +72,7 @@ def test_numbers_beyond_32_bits_are_refused_in_every_part(part):
         DataError,
         match=r"whole numbers from 1 to 4000000000; allowed: -2147483648 to 2147483647",
     ):
-        from_loss(squares, 0.0, **parts)
+        fedax.Task(0.0, squares, fedax.FederatedData.from_arrays(**parts))
 
 
 def test_numbers_beyond_32_bits_are_refused_in_data_files_and_models(tmp_path):
@@ -86,11 +86,11 @@ def test_numbers_beyond_32_bits_are_refused_in_data_files_and_models(tmp_path):
         store(tmp_path / "stored", [{"x": x, "y": y}], classes=2)
     assert not (tmp_path / "stored").exists()
     with pytest.raises(DataError, match=r"leaf 'table': got whole numbers from 1 to 4000000000"):
-        from_loss(lambda p, x: (p["w"] - x) ** 2, {"w": 0.0, "table": x}, [[1.0]], frozen="table")
+        fedax.Task({"w": 0.0, "table": x}, lambda p, x: (p["w"] - x) ** 2, [[1.0]], frozen="table")
     with pytest.raises(
-        DataError, match=r"from_loss\(state=...\): got whole numbers from 1 to 4000000000"
+        DataError, match=r"Task\(state=...\): got whole numbers from 1 to 4000000000"
     ):
-        from_loss(lambda w, x, state: ((w - x) ** 2, state), 0.0, [[1.0]], state={"table": x})
+        fedax.Task(0.0, lambda w, x, state: ((w - x) ** 2, state), [[1.0]], state={"table": x})
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_flipped_labels_of_two_classes():
     """The case of a task without predictions, and of one client of several, who does not know the
     others' labels."""
     clients = [{"x": np.ones(2), "y": np.array([0, 1])}] * 5
-    task = from_loss(lambda w, e: (w - e["y"].astype(e["x"].dtype)) ** 2, 0.0, clients)
+    task = fedax.Task(0.0, lambda w, e: (w - e["y"].astype(e["x"].dtype)) ** 2, clients)
     flipped = fedax.attacks.LabelFlip(share=0.4).poison(task, 0, 5).train.arrays["y"]
     assert sorted(set(np.asarray(flipped).tolist())) == [0, 1]
     with pytest.raises(InvalidInput, match=r"One client does not know the labels of the others"):
@@ -157,14 +157,14 @@ def test_whole_numbers_are_checked_against_what_they_index(lookup, part, item, f
     bad = good | {"item": np.array([0, item, 2])}
     parts = {"clients": [good], part: bad if part == "central" else [bad]}
     if fits:
-        assert from_loss(lookup, params, **parts).train.total == 3
+        assert fedax.Task(params, lookup, fedax.FederatedData.from_arrays(**parts)).train.total == 3
         return
     with pytest.raises(
         DataError,
         match=r"Task\(loss=...\): got whole numbers 'item' from "
         r".*allowed: indices within tables",
     ):
-        from_loss(lookup, params, **parts)
+        fedax.Task(params, lookup, fedax.FederatedData.from_arrays(**parts))
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32])
@@ -173,16 +173,16 @@ def test_negative_numbers_of_narrow_types_are_no_indices(kind):
     tell so."""
     params, good = {"table": np.zeros(5, np.float32)}, {"x": np.ones(3, np.float32)}
     item = np.array([0, 1, 4], kind)
-    assert from_loss(looked_up, params, [good | {"item": item}]).train.total == 3
+    assert fedax.Task(params, looked_up, [good | {"item": item}]).train.total == 3
     with pytest.raises(DataError, match=r"'item' from -1 to 3, of which 'item' with -1 counts"):
-        from_loss(looked_up, params, [good | {"item": item - kind(1)}])
+        fedax.Task(params, looked_up, [good | {"item": item - kind(1)}])
 
 
 def test_numbers_that_index_nothing_may_be_any():
     params, x = {"table": np.zeros(5, np.float32)}, {"x": np.ones(3, np.float32)}
-    task = from_loss(
-        lambda w, e: (w["table"][0] - e["x"]) ** 2 * e["count"],
+    task = fedax.Task(
         params,
+        lambda w, e: (w["table"][0] - e["x"]) ** 2 * e["count"],
         [x | {"count": np.array([7, -3, 100])}],
     )
     assert task.train.total == 3
@@ -250,28 +250,39 @@ def test_parts_have_the_shapes_of_the_training_examples(part, own, other, labels
     given_ = {"x": np.ones((3, other)), "y": np.zeros((3, *labels))}
     options = {part: given_ if part == "central" else [given_]}
     if own == other and labels == form:
-        assert from_loss(score, 0.0, train, **options).train.total == 2
+        assert (
+            fedax.Task(0.0, score, fedax.FederatedData.from_arrays(train, **options)).train.total
+            == 2
+        )
         return
     with pytest.raises(
         DataError,
         match=rf"{part}.*: got rows of shape .*; allowed: .* as the "
         r"training examples have",
     ):
-        from_loss(score, 0.0, train, **options)
+        fedax.Task(0.0, score, fedax.FederatedData.from_arrays(train, **options))
 
 
 def test_parts_get_the_types_of_the_training_examples():
-    task = from_loss(loss, 0.0, [[1.0, 2.0]], test=[[3, 4]], central=[5])
+    task = fedax.Task(
+        0.0, loss, fedax.FederatedData.from_arrays([[1.0, 2.0]], test=[[3, 4]], central=[5])
+    )
     assert task.test.arrays["x"].dtype == task.central["x"].dtype == np.float32
-    counts = from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"x": [3.0]}])
+    counts = fedax.Task(
+        0.0, squares, fedax.FederatedData.from_arrays([{"x": [1, 2]}], test=[{"x": [3.0]}])
+    )
     assert counts.test.arrays["x"].dtype == np.int32
     with pytest.raises(
         DataError,
         match=r"test\['x'\]: got numbers of type float32; allowed: numbers of type int32",
     ):
-        from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"x": [3.5]}])
+        fedax.Task(
+            0.0, squares, fedax.FederatedData.from_arrays([{"x": [1, 2]}], test=[{"x": [3.5]}])
+        )
     with pytest.raises(DataError, match=r"test\[0\]: got \['z'\]; allowed: the arrays \['x'\]"):
-        from_loss(squares, 0.0, [{"x": [1, 2]}], test=[{"z": [3]}])
+        fedax.Task(
+            0.0, squares, fedax.FederatedData.from_arrays([{"x": [1, 2]}], test=[{"z": [3]}])
+        )
 
 
 PARTITIONED = {
@@ -325,7 +336,7 @@ def test_a_missing_client_is_no_client(missing):
         match=r"allowed: a name or number for each client. Drop these "
         r"rows",
     ):
-        from_loss(squares, 0.0, clients)
+        fedax.FederatedData.from_arrays(clients)
 
 
 def files(folder, **tables):
@@ -376,9 +387,9 @@ def test_models_of_any_type_are_read_as_they_were_saved(tmp_path_factory, kind, 
 @pytest.mark.slow
 def test_leaves_without_entries_are_kept_as_they_are():
     params = {"w": jnp.zeros(()), "none": jnp.zeros((0, 3))}
-    task = from_loss(lambda p, x: (p["w"] - x) ** 2 + p["none"].sum(), params, [[1.0, 2.0], [3.0]])
+    task = fedax.Task(params, lambda p, x: (p["w"] - x) ** 2 + p["none"].sum(), [[1.0, 2.0], [3.0]])
     options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule(batch_size="full"), "rounds": 2}
-    plain = fedax.run(fedax.FedAvg(), from_loss(loss, 0.0, [[1.0, 2.0], [3.0]]), **options)
+    plain = fedax.run(fedax.FedAvg(), fedax.Task(0.0, loss, [[1.0, 2.0], [3.0]]), **options)
     for engine in (fedax.Simulation(), fedax.Eager()):
         history = fedax.run(fedax.FedAvg(), task, engine=engine, **options)
         assert history.params["none"].shape == (0, 3)

@@ -22,7 +22,7 @@ def loss(w, examples):
 
 
 def task_of(clients):
-    return fedax.tasks.from_loss(loss, 0.0, clients)
+    return fedax.Task(0.0, loss, clients)
 
 
 def halves(clients, share, seed=0, **options):

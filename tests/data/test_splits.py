@@ -30,7 +30,9 @@ def square(w, x):
 
 
 def test_validation_takes_a_share_of_each_client_once():
-    task = fedax.tasks.from_loss(square, 0.0, clients=numbered([10, 1, 5]), test=[[1.0], [2.0], []])
+    task = fedax.Task(
+        0.0, square, fedax.FederatedData.from_arrays(numbered([10, 1, 5]), test=[[1.0], [2.0], []])
+    )
     parts = with_validation(task, 0.3, seed=4)
     assert parts.train.sizes.tolist() == [7, 1, 3]
     assert parts.validation.sizes.tolist() == [3, 0, 2]
@@ -56,8 +58,10 @@ def test_tasks_and_data_are_split_alike():
 
 
 def test_clients_that_are_unseen_take_no_part():
-    task = fedax.tasks.from_loss(
-        square, 0.0, clients=numbered([2, 3, 4, 5, 6]), test=numbered([1, 0, 1, 1, 1])
+    task = fedax.Task(
+        0.0,
+        square,
+        fedax.FederatedData.from_arrays(numbered([2, 3, 4, 5, 6]), test=numbered([1, 0, 1, 1, 1])),
     )
     parts = with_unseen(task, 0.4, seed=2)
     own, away = rows(parts.train), rows(parts.unseen.train)
@@ -78,8 +82,12 @@ def test_clients_that_are_unseen_take_no_part():
 def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
     """With full batches, s steps of size h bring w to m + (1 - h)^s (w - m), for the mean m of the
     client's examples."""
-    task = fedax.tasks.from_loss(
-        square, 0.0, clients=[[1.0, 3.0], [5.0], [-2.0, 0.0]], test=[[1.0, 2.0], [7.0], []]
+    task = fedax.Task(
+        0.0,
+        square,
+        fedax.FederatedData.from_arrays(
+            [[1.0, 3.0], [5.0], [-2.0, 0.0]], test=[[1.0, 2.0], [7.0], []]
+        ),
     )
     for seed in (0, 1):
         parts = with_unseen(task, 0.6, seed)
@@ -104,18 +112,15 @@ def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
         np.testing.assert_allclose(
             history.last("unseen_loss_adapted"), np.nanmean(after), rtol=1e-12
         )
-        alone = fedax.run(
-            fedax.FedAvg(), fedax.tasks.from_loss(square, 0.0, clients=rows(parts.train)), **options
-        )
+        alone = fedax.run(fedax.FedAvg(), fedax.Task(0.0, square, rows(parts.train)), **options)
         assert float(alone.params) == w
 
 
 def test_validation_losses_are_means_over_all_examples():
-    parts = fedax.tasks.from_loss(
-        square,
+    parts = fedax.Task(
         2.0,
-        clients=[[0.0], [0.0]],
-        validation=[[1.0, 2.0], [5.0]],
+        square,
+        fedax.FederatedData.from_arrays([[0.0], [0.0]], validation=[[1.0, 2.0], [5.0]]),
         scores={"far": lambda w, x: jnp.abs(w - x)},
     )
     history = fedax.run(
@@ -168,7 +173,7 @@ def test_bad_splits_are_refused(make, words):
 
 
 def test_a_share_that_leaves_nothing_to_validate_with_is_refused():
-    task = fedax.tasks.from_loss(square, 0.0, clients=[[1.0], [2.0]])
+    task = fedax.Task(0.0, square, [[1.0], [2.0]])
     with pytest.raises(DataError, match="some client an example"):
         with_validation(task, 0.9)
     data = FederatedData.from_arrays([{"x": [[0.0]], "y": [0]}], classes=2)

@@ -151,9 +151,7 @@ def test_tasks_by_name_take_a_folder(tmp_path):
     task = fedax.task("stored", folder=folder, model="mlp")
     assert task.train.clients == 6
     assert isinstance(task.train.arrays["x"], np.memmap)
-    own = fedax.tasks.from_loss(
-        lambda w, c: ((w[None] - c["x"]) ** 2).sum(1), np.zeros(3), clients=stored(folder)
-    )
+    own = fedax.Task(np.zeros(3), lambda w, c: ((w[None] - c["x"]) ** 2).sum(1), stored(folder))
     assert isinstance(own.train.arrays["x"], np.memmap)
     np.testing.assert_array_equal(own.train[5]["x"], task.train[5]["x"])
 

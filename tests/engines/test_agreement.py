@@ -138,9 +138,7 @@ def test_gather_keeps_uploads_with_their_clients(engine):
 
 def test_a_client_by_itself_has_its_own_examples():
     """As MPI ranks and Flower's devices run it: the gradient of mean (w - x)^2 / 2 is w - mean x."""
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 3.0], [5.0], [-2.0, 0.0, 8.0]]
-    )
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 3.0], [5.0], [-2.0, 0.0, 8.0]])
     layout = Layout.of(task.start(jax.random.key(0)))
     single = single_client_task(task, 2)
     setup = Setup(single, fedax.SGD(0.1), fedax.Schedule(), layout, task.train.population)

@@ -70,7 +70,7 @@ import numpy as np
 import optax
 import fedax
 from fedax.data import FederatedData
-task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]])
+task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[4.0]])
 for text in {texts}:
     try:
         eval(text)

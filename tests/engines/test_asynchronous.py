@@ -617,7 +617,7 @@ def test_a_server_step_without_uploads_still_sends_its_version(engine):
     """
     clients = {"far": [1000.0, 1000.0], "a": [10.0], "b": [10.0, 10.0, 10.0]}
     with jax.enable_x64(False):
-        task = fedax.tasks.from_loss(_half_square_or_infinite, 10.0, clients=clients)
+        task = fedax.Task(10.0, _half_square_or_infinite, clients)
         server = fedax.Asynchronous(
             fedax.Devices(latency=[1.0, 1.7, 2.3]), concurrency=3, weight="constant"
         )

@@ -38,7 +38,7 @@ def task_with(frozen):
     def loss(params, x):
         return jnp.sum(((params["w"] + params["base"])[None] - x) ** 2, -1) / 2
 
-    return fedax.tasks.from_loss(loss, params, clients=clients, frozen=list(frozen))
+    return fedax.Task(params, loss, clients, frozen=list(frozen))
 
 
 def run(task, rounds=4, **options):

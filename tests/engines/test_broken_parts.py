@@ -31,7 +31,7 @@ def task_with(bad, only=range(5)):
     task = regression()
     clients = [dict(task.train[k]) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only]
     start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
-    return fedax.tasks.from_loss(breaks_beyond, start, clients, l2=0.01)
+    return fedax.Task(start, breaks_beyond, clients, l2=0.01)
 
 
 def go(method, task, engine, **more):
@@ -120,9 +120,7 @@ def test_personal_models_made_at_the_end_are_looked_at():
 @every_engine
 def test_an_infinite_training_loss_is_no_success(engine):
     """Without a gradient it changes nothing else."""
-    task = fedax.tasks.from_loss(
-        lambda w, x: 0 * w + x * jnp.asarray(1e308), 1.0, [np.full(3, 10.0)]
-    )
+    task = fedax.Task(1.0, lambda w, x: 0 * w + x * jnp.asarray(1e308), [np.full(3, 10.0)])
     history = go(fedax.FedAvg(), task, engine, observe=[fedax.observe.TrainLoss()])
     assert str(history.outcome) == "non-finite in round 1, in train_loss"
 

@@ -97,9 +97,7 @@ def test_ctrl_c_keeps_the_last_observation(tmp_path):
 
 @pytest.mark.slow
 def test_a_grid_continues_with_its_diverged_member(tmp_path):
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
-    )
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
 
     def both(**options):

@@ -32,7 +32,7 @@ def in_float32():
 def task():
     """Three named clients with 1, 2 and 3 examples, around 2."""
     clients = {"c": [2.0], "a": [0.0, 0.5], "b": [4.0, 3.0, 1.0]}
-    return fedax.tasks.from_loss(half_square, 0.0, clients=clients)
+    return fedax.Task(0.0, half_square, clients)
 
 
 ONE = fedax.Simulation(devices=1)
@@ -420,7 +420,7 @@ def test_the_final_model_is_observed(task, tmp_path, monkeypatch):
 def test_clients_that_were_left_out_stay_known():
     """The largest upload of client b is not finite in 32 bits."""
     clients = {"c": [1.0], "a": [2.0, 3.0], "b": [3e38, 1.0, 1.0]}
-    task = fedax.tasks.from_loss(lambda w, x: w * x * x, 0.0, clients=clients)
+    task = fedax.Task(0.0, lambda w, x: w * x * x, clients)
     begun = run(task, rounds=2, observe=[], on_bad_client="drop")
     assert begun.notes["dropped"].tolist() == [[2], [2]]
     schedule = fedax.Schedule(steps=1, batch_size="full", cohort=1)

@@ -265,7 +265,7 @@ def test_fast_clients_count_more_often_and_pull_the_model():
     answers the model goes to the mean 1/2, with it towards 0."""
     clients, count = 20, 30
     data = [[float(k >= clients // 2)] * 4 for k in range(clients)]
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.5, clients=data)
+    task = fedax.Task(0.5, lambda w, x: (w - x) ** 2 / 2, data)
     factors = np.random.default_rng(0).lognormal(sigma=0.5, size=(count, clients))
     devices = fedax.Devices(
         lambda ids, t: np.where(ids < clients // 2, 10.0, 5.0) * factors[t, ids]

@@ -148,7 +148,7 @@ def test_a_round_costs_its_cohort(sampling):
     task = fedax.Task(
         lambda key: np.zeros(2),
         lambda w, data, key: ((data["x"] - w[None]) ** 2).sum(1),
-        fedax.data.FederatedData.from_arrays(train),
+        fedax.FederatedData.from_arrays(train),
     )
     schedule = fedax.Schedule(cohort=10, sampling=sampling)
     setup = Setup(task, fedax.SGD(0.1), schedule, layout, train.population)
@@ -210,7 +210,7 @@ class MeanNumber(fedax.Algorithm):
 def test_simple_averages_are_unbiased_with_replacement_only(engine):
     """Sizes 1, 2 and 7, two draws: sum_k p_k k = 1.6 on average; without replacement what
     enumeration says."""
-    task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0], [1.0] * 2, [1.0] * 7])
+    task = fedax.Task(0.0, lambda w, x: 0 * x + w, [[1.0], [1.0] * 2, [1.0] * 7])
     rounds = 600 if isinstance(engine, fedax.Simulation) else 150
     expected = {
         "proportional": 1.6,
@@ -324,7 +324,7 @@ class Cohorts(fedax.Algorithm):
 
 
 def test_two_draws_of_a_round_are_independent():
-    task = fedax.tasks.from_loss(lambda w, x: 0 * x + w, 0.0, clients=[[1.0]] * 40)
+    task = fedax.Task(0.0, lambda w, x: 0 * x + w, [[1.0]] * 40)
     history = fedax.run(
         Cohorts(), task, schedule=fedax.Schedule(cohort=4), rounds=50, observe_every=50
     )

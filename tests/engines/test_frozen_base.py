@@ -24,7 +24,7 @@ def test_a_base_of_numpy_is_a_copy():
     begin = -room.ctypes.data % 64 // 8
     base = room[begin : begin + 3]
     base[:] = [1, 2, 3]
-    task = fedax.tasks.from_loss(loss, {"base": base, "w": np.zeros(3)}, CLIENTS, frozen="base")
+    task = fedax.Task({"base": base, "w": np.zeros(3)}, loss, CLIENTS, frozen="base")
     base[:] = 7
     assert task.frozen["base"].tolist() == [1, 2, 3]
 
@@ -40,7 +40,7 @@ def test_a_base_that_a_function_makes_is_made_once():
         drawn = jax.random.normal(key, 3)
         return {"base": jax.pure_callback(base, drawn, drawn), "w": drawn}
 
-    task = fedax.tasks.from_loss(loss, start, CLIENTS, frozen="base")
+    task = fedax.Task(start, loss, CLIENTS, frozen="base")
     found = fedax.run(fedax.FedAvg(), task, rounds=0, seed=1)
     np.testing.assert_allclose(
         found.params["w"], jax.random.normal(jax.random.fold_in(jax.random.key(1), 0), 3)

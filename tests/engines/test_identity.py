@@ -24,7 +24,7 @@ def task_with(loss=squares, start=0.1, **more):
     clients = [
         {name: np.asarray(values) for name, values in TASK.train[k].items()} for k in range(5)
     ]
-    return fedax.tasks.from_loss(loss, {"b": np.zeros(()), "w": np.full(3, start)}, clients, **more)
+    return fedax.Task({"b": np.zeros(()), "w": np.full(3, start)}, loss, clients, **more)
 
 
 class Scaled(fedax.FedAvg):

@@ -33,7 +33,7 @@ def half_square(w, x):
     return (w - x) ** 2 / 2
 
 
-TASK = fedax.tasks.from_loss(half_square, 0.0, clients=[[2.0], [0.0, 0.0], [4.0]])
+TASK = fedax.Task(0.0, half_square, [[2.0], [0.0, 0.0], [4.0]])
 """Each round w moves towards the mean of the examples, 1.5, by `RATE`: w_t = 1.5 (1 - (1 -
 RATE)^t)."""
 

@@ -25,7 +25,7 @@ def loss(w, e):
     return (e["x"] @ w - e["y"]) ** 2 / 2
 
 
-TASK = fedax.tasks.from_loss(loss, np.full(3, 0.1), CLIENTS)
+TASK = fedax.Task(np.full(3, 0.1), loss, CLIENTS)
 
 
 @functools.cache
@@ -141,7 +141,7 @@ def test_momentum_that_is_kept_is_no_plain_step():
     for _ in range(8):
         v = 0.5 * v + x.T @ (x @ w - y) / len(y)
         w = w - RATE * v
-    task = fedax.tasks.from_loss(loss, np.full(3, 0.1), CLIENTS[:1])
+    task = fedax.Task(np.full(3, 0.1), loss, CLIENTS[:1])
     found = fedax.run(fedax.FedAvg(), task, solver=solver, schedule=SCHEDULE, rounds=2)
     np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
     with pytest.raises(InvalidInput, match="keep=True"):
@@ -150,8 +150,8 @@ def test_momentum_that_is_kept_is_no_plain_step():
 
 @pytest.mark.parametrize("method", [fedax.Ditto, fedax.FedRep])
 def test_methods_with_several_local_problems_are_refused(method):
-    task = fedax.tasks.from_loss(
-        lambda p, e: loss(p["w"], e) + p["b"] ** 2, {"w": np.ones(3), "b": 0.0}, CLIENTS
+    task = fedax.Task(
+        {"w": np.ones(3), "b": 0.0}, lambda p, e: loss(p["w"], e) + p["b"] ** 2, CLIENTS
     )
     made = fedax.FedRep(head="b") if method is fedax.FedRep else method()
     with pytest.raises(InvalidInput, match="keep"):

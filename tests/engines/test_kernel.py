@@ -192,7 +192,7 @@ def small_data():
         {"x": rng.normal(size=(n, 8)).astype("f"), "y": rng.integers(0, 3, n).astype("i")}
         for n in (7, 12, 9)
     ]
-    return fedax.data.FederatedData.from_arrays(clients, classes=3)
+    return fedax.FederatedData.from_arrays(clients, classes=3)
 
 
 SCHEDULES = {
@@ -248,9 +248,7 @@ def test_noise_of_a_model(monkeypatch):
 @pytest.mark.slow
 def test_large_products_stay_with_the_library():
     clients = [{"x": np.ones((4, 600), np.float32), "y": np.zeros(4, np.int32)}]
-    task = classification(
-        fedax.data.FederatedData.from_arrays(clients, classes=10), Softmax(600, 10)
-    )
+    task = classification(fedax.FederatedData.from_arrays(clients, classes=10), Softmax(600, 10))
     grid = Grid(
         [fedax.FedAvg()],
         task,

@@ -18,9 +18,7 @@ def test_the_mean_of_ones_is_one(count):
     """A full step of size 1 from 0 ends at the mean of the client's numbers; its loss there is
     0."""
     with jax.enable_x64(False):
-        task = fedax.tasks.from_loss(
-            lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[np.ones(count, np.float32)]
-        )
+        task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [np.ones(count, np.float32)])
         options = {
             "solver": fedax.SGD(1.0),
             "schedule": fedax.Schedule(batch_size="full"),
@@ -39,7 +37,7 @@ def test_only_batches_of_a_random_size_pass_in_pieces(batch_size, width):
         widths.add(len(x))
         return (w - x) ** 2 / 2
 
-    task = fedax.tasks.from_loss(loss, 0.0, clients=[np.ones(48)])
+    task = fedax.Task(0.0, loss, [np.ones(48)])
     schedule = fedax.Schedule(steps=1, batch_size=batch_size)
     fedax.run(fedax.FedAvg(), task, rounds=1, observe=[], engine=ONE, schedule=schedule)
     assert widths & {32, 48} == {width}

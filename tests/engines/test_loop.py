@@ -17,7 +17,7 @@ OBSERVE = [fedax.observe.TrainLoss()]
 
 def line(lr=0.5, **options):
     """One client, one example at 1, from 0."""
-    task = fedax.tasks.from_loss(half_square, 0.0, clients=[[1.0]])
+    task = fedax.Task(0.0, half_square, [[1.0]])
     options = {
         "schedule": fedax.Schedule(batch_size="full"),
         "observe": OBSERVE,
@@ -86,9 +86,7 @@ def test_keyboard_interrupt_keeps_what_there_is():
 
 
 def test_throw():
-    task = fedax.tasks.from_loss(
-        lambda w, x: half_square(w, x) * np.nan, 0.0, clients=[[1.0], [2.0]]
-    )
+    task = fedax.Task(0.0, lambda w, x: half_square(w, x) * np.nan, [[1.0], [2.0]])
     with pytest.raises(RunFailed, match="FedAvg: non-finite in round 1 from client 0"):
         fedax.run(fedax.FedAvg(), task, rounds=3, throw=True)
 
@@ -205,7 +203,7 @@ def test_grid_members_must_be_alike():
 
 @pytest.mark.slow
 def test_grid_member_that_diverges_does_not_stop_the_others():
-    task = fedax.tasks.from_loss(half_square, 0.0, clients=[[1.0]])
+    task = fedax.Task(0.0, half_square, [[1.0]])
     schedule = fedax.Schedule(steps=1, batch_size="full")
     options = {"solver": fedax.SGD(0.5), "schedule": schedule, "observe": OBSERVE, "rounds": 30}
     grid = [fedax.FedAvgM(lr=lr, momentum=0.0) for lr in (1.0, 8.0)]

@@ -133,9 +133,7 @@ def test_too_few_members_share_their_clients():
 def test_small_rounds_have_one_device(examples, runs, devices):
     """A hundred parameters times the examples of all runs, up to 4,000,000: one device."""
     client = {"x": np.ones((examples, 1))}
-    task = fedax.tasks.from_loss(
-        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(100), clients=[client]
-    )
+    task = fedax.Task(np.zeros(100), lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), [client])
     options = RunOptions.of({"schedule": fedax.Schedule(steps=1, batch_size="full")})
     grid = Grid([fedax.FedProx(mu=float(i)) for i in range(runs)], task, [0], options)
     assert grid.program.devices == devices

@@ -29,9 +29,7 @@ def task():
         name: {"x": rng.normal(size=(n, 2)).astype("f"), "y": np.arange(n)}
         for name, n in (("anna", 3), ("bert", 5), ("carl", 2))
     }
-    return fedax.tasks.from_loss(
-        squared, jnp.zeros(2, jnp.float32), clients, scores={"mae": absolute}
-    )
+    return fedax.Task(jnp.zeros(2, jnp.float32), squared, clients, scores={"mae": absolute})
 
 
 def run(algorithm, task, **options):

@@ -136,7 +136,7 @@ def counted(w, e, *, state, training):
 def test_states_of_models_that_clients_keep(place):
     clients = [{"x": np.full((4, 2), value)} for value in (1.0, 2.0, 5.0)]
     state = {"count": np.zeros((), np.int32), "mean": np.zeros(2)}
-    task = fedax.tasks.from_loss(counted, np.zeros(2), clients, state=state, state_policy="local")
+    task = fedax.Task(np.zeros(2), counted, clients, state=state, state_policy="local")
     options = {
         "schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2),
         "keep_best": "train_loss",
@@ -163,8 +163,8 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
         assert (histories[0].bits.up == 0).any()
         same(*histories)
     clients = [{"x": np.full((4, 1), value)} for value in (1e308, 1.0, 2.0, 3.0)]
-    broken = fedax.tasks.from_loss(
-        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), np.zeros(1), clients=clients
+    broken = fedax.Task(
+        np.zeros(1), lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), clients
     )  # whose first has no finite gradient
     options = {
         "on_bad_client": "drop",
@@ -203,9 +203,7 @@ def test_grids_of_settings_and_seeds(placement, devices):
 
 @pytest.mark.slow
 def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
-    )
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
     settings = {
         "rounds": 20,
@@ -402,7 +400,7 @@ jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_device
 import numpy as np
 import fedax
 clients = [{"x": np.full((2, 1), i, np.float32)} for i in range(6)]
-task = fedax.tasks.from_loss(lambda w, x: ((w[None, :4] - x["x"]) ** 2).sum(1), np.zeros(100_000, np.float32), clients=clients)
+task = fedax.Task(np.zeros(100_000, np.float32), lambda w, x: ((w[None, :4] - x["x"]) ** 2).sum(1), clients)
 options = {"schedule": fedax.Schedule(cohort=4, steps=1, batch_size=2), "rounds": 3, "observe": []}
 engines = [fedax.Simulation(memory=place, devices=2) for place in ("host", "device")]
 found = [fedax.run(fedax.SCAFFOLD(), task, engine=engine, **options).params for engine in engines]

@@ -25,9 +25,7 @@ def maps() -> int:
 
 
 def task_of(k: int) -> fedax.Task:
-    return fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2 / 2 + 0 * k, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
-    )
+    return fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2 + 0 * k, [[1.0, 2.0], [5.0, 6.0]])
 
 
 def run_on(task: fedax.Task) -> float:
@@ -94,7 +92,7 @@ def test_a_new_task_reads_anew_what_its_loss_reads_elsewhere(
     loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def model_and_loss() -> tuple[float, float]:
-        task = fedax.tasks.from_loss(loss, 0.0, clients=[[1.0, 1.0]])
+        task = fedax.Task(0.0, loss, [[1.0, 1.0]])
         options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(batch_size="full")}
         observe = [fedax.observe.TrainLoss()]
         history = fedax.run(fedax.FedAvg(), task, rounds=1, observe=observe, **options)
@@ -122,7 +120,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_compilation_cache_dir", sys.argv[2])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 import fedax
-task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]])
+task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
 fedax.run(fedax.FedAvg(), task, rounds=1, engine=fedax.Simulation(devices=int(sys.argv[1])))
 """
 
@@ -172,10 +170,10 @@ def test_programs_are_kept_between_processes(tmp_path):
 def test_cpu_devices_share_the_examples_of_the_task() -> None:
     """No copy for each device: both read the memory of the task, which nobody else can change."""
     x = np.arange(20_000.0).reshape(-1, 2)
-    task = fedax.tasks.from_loss(
-        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1),
+    task = fedax.Task(
         np.zeros(2),
-        clients=[{"x": x[:7000]}, {"x": x[7000:]}],
+        lambda w, x: ((w[None] - x["x"]) ** 2).sum(1),
+        [{"x": x[:7000]}, {"x": x[7000:]}],
     )
     held = task.train.arrays["x"]
     engine = fedax.Simulation(devices=2)

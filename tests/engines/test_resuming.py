@@ -41,8 +41,8 @@ def neighbour():
     clients[2] = {name: np.array(values) for name, values in clients[2].items()}
     clients[2]["x"][5, 1] += 0.25
     start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
-    return fedax.tasks.from_loss(
-        lambda p, e: (e["x"] @ p["w"] + p["b"] - e["y"]) ** 2 / 2, start, clients, l2=0.01
+    return fedax.Task(
+        start, lambda p, e: (e["x"] @ p["w"] + p["b"] - e["y"]) ** 2 / 2, clients, l2=0.01
     )
 
 
@@ -52,11 +52,7 @@ OTHERS = {
     "method.mu": {"method": fedax.FedProx(mu=0.2)},
     "data.content": {"task": neighbour()},
     "data.clients": {"task": regression((7, 20, 33))},
-    "model": {
-        "task": fedax.tasks.from_loss(
-            lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0], [2.0], [3.0]]
-        )
-    },
+    "model": {"task": fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0], [2.0], [3.0]])},
 }
 
 
@@ -276,7 +272,7 @@ def test_pages_say_what_epsilon_does_not_count(tmp_path):
 def test_other_frozen_leaves_are_another_model():
     def task(b):
         loss = lambda p, x: (p["w"] + p["b"] - x) ** 2  # noqa: E731
-        return fedax.tasks.from_loss(loss, {"w": 0.0, "b": b}, [[1.0], [3.0]], frozen="b")
+        return fedax.Task({"w": 0.0, "b": b}, loss, [[1.0], [3.0]], frozen="b")
 
     history = fedax.run(fedax.FedAvg(), task(1.0), rounds=1)
     with pytest.raises(fedax.InvalidInput, match="frozen"):
@@ -287,7 +283,7 @@ def test_modules_with_functions_among_their_frozen_leaves_are_continued(tmp_path
     net = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
     clients = [{"x": np.ones((3, 2)), "y": np.ones(3)}]
     loss = lambda net, e: (jax.vmap(net)(e["x"])[:, 0] - e["y"]) ** 2  # noqa: E731
-    task = fedax.tasks.from_loss(loss, net, clients)
+    task = fedax.Task(net, loss, clients)
     options = {"checkpoint": tmp_path, "checkpoint_every": 1}
     history = fedax.run(fedax.FedAvg(), task, rounds=1, **options)
     assert fedax.run(fedax.FedAvg(), task, rounds=2, resume=history).outcome.ok

@@ -66,9 +66,7 @@ def test_personal_models_of_a_state():
 
 
 def test_a_report_names_the_client_that_is_not_finite():
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1), 0.0, clients=[[1.0], [2.0]]
-    )
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1), [[1.0], [2.0]])
     session = fedax.start(fedax.FedAvg(), task)
     _, report = session.step(session.init())
     assert str(report.outcome) == "non-finite in round 1 from client 1"

@@ -152,9 +152,7 @@ def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
     went_on = fedax.run(fedax.FedAvg(), task_of(stored(folder)), rounds=4, **options)
     same(went_on, fedax.run(fedax.FedAvg(), task_of(data), rounds=4, schedule=SCHEDULE))
     changed = [{"x": c["x"] * 2, "y": c["y"]} for c in data.train]
-    changed = fedax.data.FederatedData.from_arrays(
-        changed, classes=10, test=data.test, name=data.name
-    )
+    changed = fedax.FederatedData.from_arrays(changed, classes=10, test=data.test, name=data.name)
     with pytest.raises(fedax.InvalidInput, match=r"data\.train"):
         fedax.run(fedax.FedAvg(), task_of(changed), rounds=4, **options)
 
@@ -177,7 +175,7 @@ def test_a_program_does_not_keep_the_examples(data):
     engine = fedax.Simulation(data="host", devices=1)
     before = len(_sets())
     for factor in (1.0, 2.0):
-        changed = fedax.data.FederatedData.from_arrays(
+        changed = fedax.FederatedData.from_arrays(
             [{"x": c["x"] * factor, "y": c["y"]} for c in data.train], classes=10
         )
         fedax.run(

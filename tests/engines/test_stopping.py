@@ -13,12 +13,10 @@ from fedax import observe
 from fedax.core import InvalidInput
 from marks import slow
 
-LINE = fedax.tasks.from_loss(
-    lambda w, x: (w["a"] - x) ** 2 / 2,
+LINE = fedax.Task(
     {"a": 0.0},
-    clients=[[4.0], [4.0]],
-    validation=[[1.0], []],
-    test=[[4.0], [4.0]],
+    lambda w, x: (w["a"] - x) ** 2 / 2,
+    fedax.FederatedData.from_arrays([[4.0], [4.0]], validation=[[1.0], []], test=[[4.0], [4.0]]),
 )
 """Training goes from 0 to 4, half of the way in every round: 0, 2, 3, 3.5; best for validation at
 1, so 0 and 2 are equal."""

@@ -258,7 +258,7 @@ def test_clients_with_many_parameters(engine, drop):
 
     def go(clients, methods):
         made = [{"x": sent[[k]], "k": np.full(1, k)} for k in clients]
-        task = fedax.tasks.from_loss(distance, np.zeros(LONG + 3), made)
+        task = fedax.Task(np.zeros(LONG + 3), distance, made)
         options = {
             "solver": fedax.SGD(1.0),
             "schedule": fedax.Schedule(steps=1, batch_size="full"),

@@ -112,7 +112,7 @@ def test_every_example_of_a_small_data_set_counts(tmp_path):
 
 
 def plan_of(values):
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=values)
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, values)
     return Plan(task, {}, {})
 
 

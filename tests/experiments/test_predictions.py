@@ -168,8 +168,8 @@ def test_files_are_refused_before_anything_is_computed(place, monkeypatch):
 
 def task_of(predict, **arrays):
     clients = [{"x": np.ones((n, 2)), "y": np.ones(n), **arrays} for n in (3, 1)]
-    return fedax.tasks.from_loss(
-        lambda w, e: (e["x"] @ w - e["y"]) ** 2, np.zeros(2), clients, predict=predict
+    return fedax.Task(
+        np.zeros(2), lambda w, e: (e["x"] @ w - e["y"]) ** 2, clients, predictor=predict
     )
 
 

@@ -53,10 +53,10 @@ import jax.numpy as jnp
 import fedax
 
 def bent():
-    return fedax.tasks.from_loss(
-        lambda w, x: (jnp.sin(w).sum() + 1) * x**2 + 0.01 * (w**4).sum(),
+    return fedax.Task(
         lambda key: 3 * jax.random.normal(key, (4,)),
-        clients=[[1.0, 2.0], [0.5]],
+        lambda w, x: (jnp.sin(w).sum() + 1) * x**2 + 0.01 * (w**4).sum(),
+        [[1.0, 2.0], [0.5]],
     )
 """
 

@@ -57,7 +57,7 @@ class Half(Algorithm):
 def lines(clients: int = 3, slope: float = 1.0):
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=(8, 2)), "y": slope * rng.normal(size=8)} for _ in range(clients)]
-    return fedax.tasks.from_loss(lambda w, e: (e["x"] @ w - e["y"]) ** 2, np.zeros(2), data, name="lines")
+    return fedax.Task(np.zeros(2), lambda w, e: (e["x"] @ w - e["y"]) ** 2, data, name="lines")
 
 
 class Plain(Solver):

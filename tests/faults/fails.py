@@ -43,7 +43,11 @@ def task(rank, here):
         clients[rank]["x"][0, 0] = np.nan
     if here and FAULT == "data type":
         clients[rank]["x"] = clients[rank]["x"].astype(int)  # floats of any width are made alike
-    return fedax.tasks.from_loss(squares, {"w": np.zeros(3)}, [clients[rank]], test=[clients[rank]])
+    return fedax.Task(
+        {"w": np.zeros(3)},
+        squares,
+        fedax.FederatedData.from_arrays([clients[rank]], test=[clients[rank]]),
+    )
 
 
 def hook(progress):

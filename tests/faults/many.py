@@ -25,8 +25,8 @@ def task(number):
     """A problem with a loss of its own, which nothing compiled before fits."""
     rng = np.random.default_rng(number)
     clients = [{"x": rng.normal(size=(5 + k, 3)), "y": rng.normal(size=5 + k)} for k in range(4)]
-    return fedax.tasks.from_loss(
-        lambda p, e: (1 + number) * (e["x"] @ p["w"] - e["y"]) ** 2, {"w": np.zeros(3)}, clients
+    return fedax.Task(
+        {"w": np.zeros(3)}, lambda p, e: (1 + number) * (e["x"] @ p["w"] - e["y"]) ** 2, clients
     )
 
 

@@ -32,8 +32,11 @@ def examples(clients=CLIENTS, dtype=float):
 
 def task(clients=CLIENTS, dtype=float):
     start = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
-    return fedax.tasks.from_loss(
-        squares, start, examples(clients, dtype), test=examples(clients, dtype), l2=0.01
+    return fedax.Task(
+        start,
+        squares,
+        fedax.FederatedData.from_arrays(examples(clients, dtype), test=examples(clients, dtype)),
+        l2=0.01,
     )
 
 

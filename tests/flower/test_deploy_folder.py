@@ -30,8 +30,8 @@ def task(clients: int = 2):
     # sites of unequal sizes
     data = {f"site {k}": {"x": np.ones((3 + k, 2), np.float32), "y": np.zeros(3 + k, np.float32)}
             for k in range(clients)}
-    return fedax.tasks.from_loss(
-        lambda w, e: (e["x"] @ w - e["y"]) ** 2, np.zeros(2, np.float32), data)
+    return fedax.Task(
+        np.zeros(2, np.float32), lambda w, e: (e["x"] @ w - e["y"]) ** 2, data)
 """
 METHOD = """
 from fedax.core import Upload

@@ -299,7 +299,7 @@ def test_the_first_reason_of_an_end_is_kept_until_the_run_goes_on(tmp_path):
 @pytest.fixture
 def asked(tmp_path):
     """A worker, and a function that asks it."""
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0], [5.0]])
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0], [5.0]])
     device, over = Device(task, 0, tmp_path, []), threading.Event()
     with worker.open_socket() as (listener, path):
         address = str(path)

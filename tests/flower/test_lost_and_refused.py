@@ -569,7 +569,7 @@ def test_a_state_that_changes_is_refused_with_what_to_do(tmp_path):
         return (w - x) ** 2, state
 
     clients = [np.ones(2), np.zeros(2)]
-    task = fedax.tasks.from_loss(loss, 0.0, clients, state={"mean": np.zeros(1)})
+    task = fedax.Task(0.0, loss, clients, state={"mean": np.zeros(1)})
     options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule()}
     assignment = Assignment(fedax.FedAvg(), *options.values())
     with pytest.raises(fedax.InvalidInput, match="Replace batch norm by group norm"):

@@ -176,7 +176,7 @@ def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path)
         history = fedax.run(algorithm, plan.task, seed=0, **given)
         data = [runpy.run_path(str(mine))["examples"](k) for k in range(3)]
         loss = runpy.run_path(str(tmp_path / "task.py"))["loss"]
-        task = fedax.tasks.from_loss(loss, np.zeros((64, 10), np.float32), data)
+        task = fedax.Task(np.zeros((64, 10), np.float32), loss, data)
         alone = fedax.run(algorithm, task, seed=0, **plan.arguments_of(label))
     for ours, theirs in (
         (history.params, alone.params),
@@ -324,9 +324,9 @@ def test_test_rows_that_nobody_uses_are_refused(tmp_path):
         "    rows = {'x': np.zeros((3, 2)), 'y': np.zeros(3)}\n"
         "    return rows, rows\n"
     )
-    task = fedax.tasks.from_loss(
-        lambda w, example: (example["x"] @ w - example["y"]) ** 2,
+    task = fedax.Task(
         np.zeros(2),
+        lambda w, example: (example["x"] @ w - example["y"]) ** 2,
         [{"x": np.zeros((3, 2)), "y": np.zeros(3)}],
     )
     with pytest.raises(DataError, match="got test examples; allowed: none, because the experiment"):

@@ -26,7 +26,7 @@ def make_task():
     def loss(w, x):
         return ((w[None] - x) ** 2 / 2).sum(-1)
 
-    return fedax.tasks.from_loss(loss, np.zeros(2, np.float32), clients=ROWS)
+    return fedax.Task(np.zeros(2, np.float32), loss, ROWS)
 
 
 class State(eqx.Module):

@@ -45,7 +45,7 @@ def task(first=9.0, clients=CLIENTS):
         {"x": np.eye(1, DIM, dtype=np.float32) * np.float32(first if k == 0 else 0.0)}
         for k in range(clients)
     ]
-    return fedax.tasks.from_loss(linear, np.zeros(DIM, np.float32), clients=rows)
+    return fedax.Task(np.zeros(DIM, np.float32), linear, rows)
 
 
 def federation(

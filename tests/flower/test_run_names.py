@@ -24,7 +24,7 @@ OLD, NEW = [[1.0, 2.0], [50.0, 60.0, 70.0]], [[1.0, 2.0], [5.0, 6.0, 7.0]]
 
 def task_of(clients):
     rows = [np.float32(values) for values in clients]
-    return fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, np.float32(0.0), clients=rows)
+    return fedax.Task(np.float32(0.0), lambda w, x: (w - x) ** 2 / 2, rows)
 
 
 @pytest.fixture

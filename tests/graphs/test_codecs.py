@@ -351,10 +351,10 @@ def test_a_half_precision_model_moves_as_far_as_its_messages(rate):
         name: {"c": (start + 1e-3 * rng.normal(size=(3 + i, 40))).astype(np.float16)}
         for i, name in enumerate(("berta", "anna", "carl"))
     }
-    task = fedax.tasks.from_loss(
-        lambda w, e: ((w[None] - e["c"].astype(w.dtype)) ** 2).sum(-1) / 2,
+    task = fedax.Task(
         jnp.asarray(start, jnp.float16),
-        clients=clients,
+        lambda w, e: ((w[None] - e["c"].astype(w.dtype)) ** 2).sum(-1) / 2,
+        clients,
     )
     schedule = fedax.Schedule(steps=1, batch_size="full")
     moves = []

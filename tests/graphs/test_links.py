@@ -131,7 +131,7 @@ def test_push_sum_stays_unbiased(graph):
             one = jnp.ones((), w.dtype)
             return fed.memory(lambda k: Pushed(jnp.full_like(w, k), one))
 
-    task = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w), np.zeros(1), [np.ones((2, 1))] * 5)
+    task = fedax.Task(np.zeros(1), lambda w, x: 0 * (x @ w), [np.ones((2, 1))] * 5)
     method = Push(graph=graph)
     found = nodes(method, run(method, task, rounds=250))
     np.testing.assert_allclose(found[:, 0], 2.0, atol=1e-9)
@@ -217,7 +217,7 @@ def test_noise_has_the_declared_deviation():
             return Upload((own.x, own.s))
 
     dim, sigma = 4000, 0.3
-    task = fedax.tasks.from_loss(lambda w, x: 0 * (x @ w[:1]), np.zeros(dim), [np.ones((2, 1))] * 5)
+    task = fedax.Task(np.zeros(dim), lambda w, x: 0 * (x @ w[:1]), [np.ones((2, 1))] * 5)
     method = Talk(graph=PATH.noisy(sigma))
     state = run(method, task, rounds=1).state.all()
     found, w = np.asarray(state.x), PATH.matrix() * ~np.eye(5, dtype=bool)

@@ -17,7 +17,7 @@ CLIENTS = [np.linspace(-1, 2, 6).reshape(3, 2).astype(np.float32), np.ones((4, 2
 
 
 def task_of(loss, **more):
-    return fedax.tasks.from_loss(loss, np.zeros((), np.float32), CLIENTS, **more)
+    return fedax.Task(np.zeros((), np.float32), loss, CLIENTS, **more)
 
 
 def verdict_on(task):
@@ -73,7 +73,7 @@ def test_scores_and_predictions_break_it_too():
 
     verdicts = [
         verdict_on(task_of(squares, scores={"spread": COUPLED["mean"]})),
-        verdict_on(task_of(squares, predict=predict)),
+        verdict_on(task_of(squares, predictor=predict)),
     ]
     assert [v.reason.partition(":")[0] for v in verdicts] == ["spread", "predict"]
 
@@ -115,11 +115,12 @@ def test_rounding_in_half_precision_breaks_no_law():
     ]
 
     def loss(p, e):
+        p = [leaf.astype(jnp.bfloat16) for leaf in p]
         h = jnp.tanh(jnp.tanh(e["x"].astype(jnp.bfloat16) @ p[0]) @ p[1]) @ p[2]
         h = h.astype(jnp.float32)
         return jax.nn.logsumexp(h, axis=1) - jnp.take_along_axis(h, e["y"][:, None], axis=1)[:, 0]
 
-    task = fedax.tasks.from_loss(loss, weights, fedax.data.digits(), compute="bfloat16")
+    task = fedax.Task(weights, loss, fedax.data.digits())
     assert verdict_on(task).kind == "holds"
 
 
@@ -165,7 +166,7 @@ def task(shift=1.0, coupled=False):
     def loss(w, x):
         x = x - x.mean(0) if coupled else x
         return (w - x - shift) ** 2
-    return fedax.tasks.from_loss(loss, 0.0, [np.arange(5.0), np.arange(3.0)])
+    return fedax.Task(0.0, loss, [np.arange(5.0), np.arange(3.0)])
 
 ready = task()
 """

@@ -335,7 +335,7 @@ def test_a_classifier_has_accuracy_and_probabilities_by_default(part, low, colum
     others = list(CLIENTS.values())
     data = {"train": examples(0), "test": examples(0), "central": examples(0)[0]}
     data[part] = examples(low)[0] if part == "central" else examples(low)
-    federated = fedax.data.FederatedData.from_arrays(
+    federated = fedax.FederatedData.from_arrays(
         data["train"], classes=4, test=data["test"], central=data["central"]
     )
     model = fedax.models.equinox(lambda key: eqx.nn.Linear(6, columns, key=key))

@@ -111,7 +111,7 @@ def test_the_solution_of_another_problem_is_inexact():
             - jnp.take_along_axis(logits, examples["y"][:, None], 1)[:, 0]
         )
 
-    task = fedax.tasks.from_loss(loss, {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, clients=data)
+    task = fedax.Task({"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, loss, data)
     for correction, exact in (("exact", True), ("as_released", False)):
         method = fedax.FedDANE(mu=1.0, correction=correction)
         run = fedax.run(method, task, solver=fedax.Exact(), rounds=0, observe=[Inexactness()])
@@ -193,9 +193,7 @@ def test_the_constants_of_a_ring():
     def loss(w, x):
         return ((w[None] - x) ** 2).sum(1) / 2
 
-    task = fedax.tasks.from_loss(
-        loss, np.zeros(2), [np.array([[k, 0.0], [k, 2.0]]) for k in range(5)]
-    )
+    task = fedax.Task(np.zeros(2), loss, [np.array([[k, 0.0], [k, 2.0]]) for k in range(5)])
     options = {
         "solver": fedax.SGD(0.1, momentum=0.5),
         "schedule": fedax.Schedule(epochs=2, batch_size=1),

@@ -1,6 +1,8 @@
 """The last cohort, as observers see it, on every engine: weighted draws, second draws, everyone,
 nobody."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,7 +119,10 @@ def test_extremes_of_a_draw_with_replacement():
     """A client that was drawn twice has two draws' weight in the mean, and its share once."""
     with jax.enable_x64(False):
         task, sizes = regression((7, 20, 33, 4, 11)), np.array([7, 20, 33, 4, 11])
-        task = fedax.tasks.from_loss(*_parts(task), test=[task.train[k] for k in range(5)])
+        task = dataclasses.replace(
+            task,
+            data=fedax.FederatedData.from_arrays(task.data, test=[task.train[k] for k in range(5)]),
+        )
         drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
         metrics = fedax.run(
             fedax.FedAvg(),
@@ -148,7 +153,10 @@ def test_members_of_a_grid_and_a_resumed_run():
     del options["seed"]
     sizes = (7, 20, 33, 4, 11)
     task = regression(sizes)
-    task = fedax.tasks.from_loss(*_parts(task), test=[task.train[k] for k in range(5)])
+    task = dataclasses.replace(
+        task,
+        data=fedax.FederatedData.from_arrays(task.data, test=[task.train[k] for k in range(5)]),
+    )
     grid = fedax.run_grid(method, task, seed=seeds, **options)
     for history, (algorithm, seed) in zip(
         grid, [(a, s) for a in method for s in seeds], strict=True
@@ -165,10 +173,3 @@ def test_members_of_a_grid_and_a_resumed_run():
             )
             np.testing.assert_allclose(alone.metrics["weight_largest"][t + 1], share, rtol=1e-12)
         assert np.isnan(alone.metrics["weight_largest"][0])
-
-
-def _parts(task):
-    def loss(params, examples):
-        return task.loss(params, examples, None)
-
-    return loss, {"b": 0.0, "w": np.full(3, 0.1)}, [task.train[k] for k in range(5)]

@@ -5,7 +5,7 @@ import pytest
 import fedax
 from fedax.core import InvalidInput
 
-TASK = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0], [3.0]])
+TASK = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[1.0, 2.0], [3.0]])
 HISTORY = fedax.run(fedax.FedAvg(), TASK, rounds=1)
 
 

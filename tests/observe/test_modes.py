@@ -37,8 +37,12 @@ def line(**scores):
     def loss(w, examples):
         return (w - examples["x"]) ** 2 / 2
 
-    return fedax.tasks.from_loss(
-        loss, 0.0, clients=some, test=some, validation=some, predict=predict, **scores
+    return fedax.Task(
+        0.0,
+        loss,
+        fedax.FederatedData.from_arrays(some, test=some, validation=some),
+        predictor=predict,
+        **scores,
     )
 
 
@@ -128,8 +132,11 @@ def test_contradictory_directions_are_refused():
 
 def test_the_worst_tenth_of_a_loss_is_the_highest():
     clients = [[float(k)] for k in range(1, 21)]
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2, 0.0, clients=clients, test=clients, scores={"recall": rising}
+    task = fedax.Task(
+        0.0,
+        lambda w, x: (w - x) ** 2,
+        fedax.FederatedData.from_arrays(clients, test=clients),
+        scores={"recall": rising},
     )
     history = fedax.run(
         fedax.FedAvg(),

@@ -34,8 +34,11 @@ def broken_at(bad, value=np.nan, clients=12):
     def accuracy(w, x):
         return jnp.where(x[:, 1] > 0, value, x[:, 0] / clients)
 
-    return fedax.tasks.from_loss(
-        loss, 0.0, clients=numbers, test=tests, scores={"accuracy": accuracy}
+    return fedax.Task(
+        0.0,
+        loss,
+        fedax.FederatedData.from_arrays(numbers, test=tests),
+        scores={"accuracy": accuracy},
     )
 
 
@@ -69,11 +72,10 @@ def test_means_over_clients_with_one_that_is_not_finite(engine, personal, score)
 def test_clients_unseen_that_are_not_finite(ending):
     clients = [np.array([[1.0 + k, 0.0]]) for k in range(4)]
     tests = [np.array([[1.5 + k, float(k == 3)]]) for k in range(4)]
-    task = fedax.tasks.from_loss(
-        lambda w, x: jnp.where(x[:, 1] > 0, jnp.inf, (w - x[:, 0]) ** 2),
+    task = fedax.Task(
         0.0,
-        clients=clients,
-        test=tests,
+        lambda w, x: jnp.where(x[:, 1] > 0, jnp.inf, (w - x[:, 0]) ** 2),
+        fedax.FederatedData.from_arrays(clients, test=tests),
     )
     parts = [with_unseen(task, 0.5, seed=seed) for seed in range(20)]
     bad = [bool(np.asarray(part.unseen.test.arrays["x"])[:, 1].any()) for part in parts]
@@ -140,8 +142,11 @@ def watched(values):
     def score(w, x):
         return 0 * x + table[jnp.clip(w, 0, len(values) - 1).astype(jnp.int32)]
 
-    return fedax.tasks.from_loss(
-        lambda w, x: 0 * w * x, 0.0, clients=[[1.0]], validation=[[1.0]], scores={"accuracy": score}
+    return fedax.Task(
+        0.0,
+        lambda w, x: 0 * w * x,
+        fedax.FederatedData.from_arrays([[1.0]], validation=[[1.0]]),
+        scores={"accuracy": score},
     )
 
 

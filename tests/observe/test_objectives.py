@@ -14,7 +14,9 @@ WATCHED = [TrainLoss(), Objective(), Dissimilarity(), ClientWeights(), Extremes(
 def halves():
     """(w - 0)^2 / 2 on one example, (w - 1)^2 / 2 on nine; from w = 0."""
     data = [[0.0], [1.0] * 9]
-    return fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=data, test=data)
+    return fedax.Task(
+        0.0, lambda w, x: (w - x) ** 2 / 2, fedax.FederatedData.from_arrays(data, test=data)
+    )
 
 
 def observed(algorithm, engine, weights="equal", **options):

@@ -24,7 +24,7 @@ def test_train_loss_counts_every_example_alike():
 
 def test_the_objective_has_l2_and_the_gap_its_minimum():
     """(w - x)^2 on 1 and 3 with l2 = 0.5 at w = 1: mean 2, l2 adds 0.25."""
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 1.0, clients=[[1.0], [3.0]], l2=0.5)
+    task = fedax.Task(1.0, lambda w, x: (w - x) ** 2, [[1.0], [3.0]], l2=0.5)
     watched = [fedax.observe.Objective(minimum=1.5)]
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=watched)
     np.testing.assert_allclose(history.last("objective"), 2.25, rtol=1e-12)
@@ -72,12 +72,12 @@ def test_larger_examples_pass_in_smaller_pieces():
 
 def scored(test, central=None):
     """A model that says 1; its score is whether the example is below it."""
-    return fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2,
+    return fedax.Task(
         1.0,
-        clients=[[0.0] * n for n in (3, 1, 5, 2)],
-        test=test,
-        central=central,
+        lambda w, x: (w - x) ** 2,
+        fedax.FederatedData.from_arrays(
+            [[0.0] * n for n in (3, 1, 5, 2)], test=test, central=central
+        ),
         scores={"accuracy": lambda w, x: (x < w).astype(w.dtype)},
     )
 
@@ -126,11 +126,10 @@ def test_an_unknown_score_is_refused():
 def test_consensus_and_node_accuracy():
     """Isolated clients that stand at 0, 1 and 4: mean 5/3; scores are the shares of the test set
     {0, 1, 2, 3} below each."""
-    task = fedax.tasks.from_loss(
-        lambda w, x: (w - x) ** 2 / 2,
+    task = fedax.Task(
         9.0,
-        clients=[[0.0], [1.0], [4.0]],
-        central=[0.0, 1.0, 2.0, 3.0],
+        lambda w, x: (w - x) ** 2 / 2,
+        fedax.FederatedData.from_arrays([[0.0], [1.0], [4.0]], central=[0.0, 1.0, 2.0, 3.0]),
         scores={"accuracy": lambda w, x: (x < w).astype(w.dtype)},
     )
     watch = [fedax.observe.Consensus(), fedax.observe.NodeAccuracy(), fedax.observe.TestAccuracy()]

@@ -92,7 +92,7 @@ def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
 def test_two_classes_by_the_margin():
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(20, 3)), "y": rng.integers(0, 2, 20)} for _ in range(2)]
-    task = logistic(fedax.data.FederatedData.from_arrays(clients, classes=2, central=clients[0]))
+    task = logistic(fedax.FederatedData.from_arrays(clients, classes=2, central=clients[0]))
     session = fedax.start(fedax.FedAvg(), task, params=np.array([1.0, -2.0, 0.5]))
     seen = session.observe(session.init(), observe.AUC(), observe.F1(average="binary"))
     margin = clients[0]["x"] @ [1.0, -2.0, 0.5]
@@ -113,34 +113,38 @@ def test_classes_that_are_not_there():
 
 
 def test_tasks_without_predictions_are_refused():
-    plain = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0]], test=[[1.0]])
+    plain = fedax.Task(
+        0.0, lambda w, x: (w - x) ** 2, fedax.FederatedData.from_arrays([[1.0]], test=[[1.0]])
+    )
     with pytest.raises(InvalidInput, match="examples without labels y"):
         observe.AUC().check(plain)
-    labelled = {
-        "loss": lambda w, e: (w - e["y"]) ** 2,
-        "params": 0.0,
-        "clients": [{"y": np.ones(2)}],
-        "central": {"y": np.ones(2)},
-    }
+
+    def loss(w, e):
+        return (w - e["y"]) ** 2
+
+    labelled = fedax.FederatedData.from_arrays([{"y": np.ones(2)}], central={"y": np.ones(2)})
     with pytest.raises(InvalidInput, match="no predictions"):
-        observe.AUC().check(fedax.tasks.from_loss(**labelled))
-    flat = fedax.tasks.from_loss(**labelled, predict=lambda w, e: w * e["y"])
+        observe.AUC().check(fedax.Task(0.0, loss, labelled))
+    flat = fedax.Task(0.0, loss, labelled, predictor=lambda w, e: w * e["y"])
     with pytest.raises(InvalidInput, match=r"predictions of shape \(3,\)"):
         observe.AUC().check(flat)
-    several = {name: {"y": np.ones((2, 3))} for name in ("central", "clients")} | {
-        "loss": lambda w, e: w * e["y"][:, 0]
-    }
-    several |= {"clients": [several["clients"]], "predict": lambda w, e: w * e["y"]}
+    rows = {"y": np.ones((2, 3))}
+    several = fedax.Task(
+        0.0,
+        lambda w, e: w * e["y"][:, 0],
+        fedax.FederatedData.from_arrays([rows], central=rows),
+        predictor=lambda w, e: w * e["y"],
+    )
     with pytest.raises(
         InvalidInput,
         match=r"labels y of shape \(3,\) for each example; "
         r"allowed: one label",
     ):
-        observe.AUC().check(fedax.tasks.from_loss(params=0.0, **several))
+        observe.AUC().check(several)
     error = observe.SetMetric("error", lambda y, p: float(np.max(np.abs(y - p))))
     assert fedax.run(fedax.FedAvg(), flat, observe=[error], rounds=0).last("test_error") == 1.0
     with pytest.raises(InvalidInput, match="one row per example"):
-        fedax.tasks.from_loss(**labelled, predict=lambda w, e: w)
+        fedax.Task(0.0, loss, labelled, predictor=lambda w, e: w)
     for wrong in (lambda: observe.F1(average="mean"), lambda: observe.CalibrationError(bins=0)):
         with pytest.raises(Exception, match=r"mean|bins"):
             wrong()
@@ -151,12 +155,11 @@ def two_classes(predict, low=0, **options):
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(n, 2)).astype(np.float32) for n in (3, 5, 4)]
     clients = {f"client {k}": {"x": x, "y": (x[:, 0] > 0) + low} for k, x in enumerate(x)}
-    return fedax.tasks.from_loss(
-        lambda w, e: (e["x"].astype(w.dtype) @ w - e["y"].astype(w.dtype)) ** 2,
+    return fedax.Task(
         np.array([1.0, 0.5], np.float32),
-        clients=clients,
-        test=clients,
-        predict=predict,
+        lambda w, e: (e["x"].astype(w.dtype) @ w - e["y"].astype(w.dtype)) ** 2,
+        fedax.FederatedData.from_arrays(clients, test=clients),
+        predictor=predict,
         **options,
     )
 

@@ -58,9 +58,7 @@ def test_every_minibatch_of_the_last_cohort_counts_alike(engine):
 @pytest.mark.slow
 def test_it_is_lower_than_the_loss_of_the_global_model_where_clients_differ():
     data = [np.eye(5)[[k] * 8] for k in range(5)]
-    task = fedax.tasks.from_loss(
-        lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.zeros(5), clients=data
-    )
+    task = fedax.Task(np.zeros(5), lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, data)
     watched = [fedax.observe.TrainingLoss(), fedax.observe.TrainLoss()]
     schedule = fedax.Schedule(cohort=3, epochs=4, batch_size=2)
     found = fedax.run(

@@ -19,10 +19,10 @@ from fedax.communication.accounting import (
     rounds_of,
 )
 
-TASK = fedax.tasks.from_loss(
-    lambda w, x: ((w[None] - x) ** 2).sum(1) / 2,
+TASK = fedax.Task(
     np.zeros(2),
-    clients=[np.full((1, 2), k) for k in 1.0 * np.arange(10)],
+    lambda w, x: ((w[None] - x) ** 2).sum(1) / 2,
+    [np.full((1, 2), k) for k in 1.0 * np.arange(10)],
 )
 POISSON = fedax.Schedule(cohort=2, sampling="poisson", weights="equal")
 UNIFORM = fedax.Schedule(cohort=2, weights="equal")

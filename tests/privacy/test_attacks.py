@@ -47,9 +47,7 @@ def along(length, dim=DIM):
 def history(lengths, privacy, rounds=1, on_bad_client="stop", **schedule):
     """A run whose client k moves by `lengths[k]` along the first coordinate; the others carry the
     noise alone."""
-    task = fedax.tasks.from_loss(
-        linear, np.zeros(DIM, np.float32), clients=[along(length) for length in lengths]
-    )
+    task = fedax.Task(np.zeros(DIM, np.float32), linear, [along(length) for length in lengths])
     return fedax.run(
         fedax.FedAvg(),
         task,
@@ -145,7 +143,7 @@ def test_draws_of_a_fixed_number(cohort, noise):
 
 
 def spent(privacy, rounds=1, **schedule):
-    task = fedax.tasks.from_loss(linear, np.zeros(2, np.float32), clients=[along(1.0, 2)] * CLIENTS)
+    task = fedax.Task(np.zeros(2, np.float32), linear, [along(1.0, 2)] * CLIENTS)
     schedule = fedax.Schedule(steps=1, weights="equal", **schedule)
     return fedax.privacy_spent(
         fedax.FedAvg(), task, schedule=schedule, privacy=privacy, rounds=rounds
@@ -196,7 +194,7 @@ def test_adaptive_bounds_are_those_of_centred_counts():
 
 def test_a_resumed_run_spends_what_all_its_messages_give_away():
     privacy = fedax.Privacy(clip=CLIP, noise=2.0, delta=1e-3)
-    task = fedax.tasks.from_loss(linear, np.zeros(DIM, np.float32), clients=[along(9.0)] * CLIENTS)
+    task = fedax.Task(np.zeros(DIM, np.float32), linear, [along(9.0)] * CLIENTS)
     given = {
         "solver": fedax.SGD(1.0),
         "schedule": fedax.Schedule(steps=1, weights="equal"),
@@ -287,7 +285,7 @@ def neighbour(labels):
     clients = examples_of(SIZES, np.float32)
     clients[1]["y"] = np.full_like(clients[1]["y"], labels)
     start = {"b": np.zeros((), np.float32), "w": np.full(3, 0.1, np.float32)}
-    return fedax.tasks.from_loss(squares, start, clients, l2=0.01)
+    return fedax.Task(start, squares, clients, l2=0.01)
 
 
 def private_run(kind, task, where="server", **options):
@@ -357,9 +355,7 @@ def test_statistics_that_clients_keep_stay_with_them():
     for value in (1.0, 100.0):
         clients = [{"x": np.full(3, x, np.float32)} for x in (0.0, value)]
         state = {"mean": np.zeros((), np.float32)}
-        task = fedax.tasks.from_loss(
-            running_mean, np.float32(0.5), clients, state=state, state_policy="local"
-        )
+        task = fedax.Task(np.float32(0.5), running_mean, clients, state=state, state_policy="local")
         histories.append(private_run(fedax.FedAvg, task))
     require_alike(*histories)
     assert histories[0].final_state == {"mean": 0}

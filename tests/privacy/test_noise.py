@@ -17,9 +17,7 @@ DATA = (
     np.random.default_rng(0).normal(size=(6, 1, DIM))
     * np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])[:, None, None]
 )
-CONVEX = fedax.tasks.from_loss(
-    lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, np.full(DIM, 0.2), clients=list(DATA)
-)
+CONVEX = fedax.Task(np.full(DIM, 0.2), lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, list(DATA))
 EVERYONE = fedax.Schedule(steps=1, weights="equal")
 DRAWN = fedax.Schedule(steps=1, weights="equal", cohort=3)
 POISSON = fedax.Schedule(steps=1, weights="equal", cohort=3, sampling="poisson")
@@ -94,7 +92,7 @@ def steps(method, privacy, schedule, task, rounds, engine):
 def test_poisson_means_have_a_fixed_denominator_and_empty_rounds_are_noisy():
     """Clients that all move by RATE: a round moves by count RATE / m, whatever the count. An empty
     round moves by its noise."""
-    same = fedax.tasks.from_loss(lambda w, x: -(x @ w), np.ones(2), clients=[np.ones((1, 2))] * 6)
+    same = fedax.Task(np.ones(2), lambda w, x: -(x @ w), [np.ones((1, 2))] * 6)
     rare = fedax.Schedule(steps=1, weights="equal", cohort=1, sampling="poisson")
     plain = steps(
         fedax.FedAvg(),
@@ -117,9 +115,7 @@ def test_poisson_means_have_a_fixed_denominator_and_empty_rounds_are_noisy():
     assert (np.diff(eager, axis=0) != 0).all()
 
 
-STILL = fedax.tasks.from_loss(
-    lambda w, x: 0 * x[:, 0] * w.sum(), np.zeros(4000), clients=[np.ones((1, 1))] * 5
-)
+STILL = fedax.Task(np.zeros(4000), lambda w, x: 0 * x[:, 0] * w.sum(), [np.ones((1, 1))] * 5)
 
 
 @pytest.mark.slow
@@ -214,10 +210,10 @@ def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
     divided by the expected number of clients."""
     method = fedax.SCAFFOLD(control_weights=control_weights)
     with jax.enable_x64(False):
-        task = fedax.tasks.from_loss(
-            lambda w, x: (w - x) ** 2 / 2,
+        task = fedax.Task(
             0.0,
-            clients={f"site {k}": [float(k)] * (1 + k % 3) for k in range(6)},
+            lambda w, x: (w - x) ** 2 / 2,
+            {f"site {k}": [float(k)] * (1 + k % 3) for k in range(6)},
         )
         wide = fedax.Privacy(clip=1e4, noise=0.0)
         session = fedax.start(
@@ -292,7 +288,7 @@ def test_an_upload_that_is_not_finite_counts_as_zero_and_stays_hidden(engine):
         return jnp.where(x[:, 0] > 5, jnp.nan, 1.0) * ((w[None] - x) ** 2).sum(1) / 2
 
     data = [*DATA[:5], np.full((1, DIM), 9.0)]
-    task = fedax.tasks.from_loss(loss, np.full(DIM, 0.2), clients=data)
+    task = fedax.Task(np.full(DIM, 0.2), loss, data)
     moves = [RATE * (x[0] - 0.2) for x in data[:5]]
     expected = 0.2 + sum(d * min(1, 0.7 / np.linalg.norm(d)) for d in moves) / 6
     private = fedax.Privacy(clip=0.7, noise=0.0)

@@ -228,13 +228,14 @@ def test_scores_named_after_accuracy_are_no_percentages():
     def square(w, x):
         return (w - x) ** 2
 
-    task = fedax.tasks.from_loss(
-        square,
+    task = fedax.Task(
         0.0,
-        [np.arange(3.0), np.arange(4.0)],
+        square,
+        fedax.FederatedData.from_arrays(
+            [np.arange(3.0), np.arange(4.0)], test=[np.arange(3.0), np.ones(2)]
+        ),
         scores={"accuracy_loss": square, "accuracy": lambda w, x: (x > w).astype(float)},
         modes={"accuracy_loss": "min"},
-        test=[np.arange(3.0), np.ones(2)],
     )
     observe = [fedax.observe.CentralScore(score) for score in task.scores]
     history = fedax.run(fedax.FedAvg(), task, rounds=2, observe=observe)

@@ -15,7 +15,9 @@ from fedax.engine.driver.progress_bar import Pace, value_text
 
 @pytest.fixture(scope="module")
 def history():
-    task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]], test=[[4.0]])
+    task = fedax.Task(
+        0.0, lambda w, x: (w - x) ** 2 / 2, fedax.FederatedData.from_arrays([[4.0]], test=[[4.0]])
+    )
     half = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full"), "rounds": 3}
     return fedax.run(
         fedax.FedAvg(), task, observe=[observe.TrainLoss(), observe.TestLoss()], **half
@@ -67,9 +69,7 @@ def distance(w, x):
     return ((w["a"][None] - x) ** 2).sum(-1)
 
 
-WIDE = fedax.tasks.from_loss(
-    distance, {"a": np.zeros(1000)}, clients=[np.zeros((2, 1000)), np.ones((3, 1000))]
-)
+WIDE = fedax.Task({"a": np.zeros(1000)}, distance, [np.zeros((2, 1000)), np.ones((3, 1000))])
 
 
 def test_tasks_and_schedules_print_short():
@@ -180,7 +180,7 @@ def test_the_pace_is_that_of_the_rounds_since_the_first_observation():
 
 
 def test_progress_of_a_grid_says_how_many_runs_go_together():
-    task, seen = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[4.0]]), []
+    task, seen = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[4.0]]), []
     fedax.run_grid([fedax.FedAvg()], task, seed=[0, 1], rounds=1, progress=seen.append)
     assert [each.runs for each in seen] == [2, 2]
 
@@ -191,7 +191,7 @@ def test_data_print_short():
     assert lines[0] == "FederatedData"
     assert ["clients", "5"] in [line.split() for line in lines]
     assert not any("object at 0x" in line for line in lines)
-    one = fedax.data.FederatedData.from_arrays(
+    one = fedax.FederatedData.from_arrays(
         [{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, central={"x": [[2.0]], "y": [1]}
     )
     assert repr(one).splitlines()[-2:] == [

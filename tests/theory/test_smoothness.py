@@ -162,10 +162,7 @@ def test_quadratics_are_exact():
 )
 def test_what_counts_as_quadratic(loss, is_one):
     """Losses with kinks or flat pieces have the same Hessian at many points, and are none."""
-    assert (
-        constants.is_quadratic(fedax.tasks.from_loss(loss, 3.0, clients=[[1.0, 2.0], [5.0]]))
-        == is_one
-    )
+    assert constants.is_quadratic(fedax.Task(3.0, loss, [[1.0, 2.0], [5.0]])) == is_one
 
 
 def log_cosh(scale):
@@ -184,7 +181,7 @@ def test_a_start_far_out_hides_no_curvature(start):
     rng = np.random.default_rng(0)
     truth, inputs = rng.normal(size=2), rng.normal(size=(3, 6, 2))
     clients = [{"x": x, "y": x @ truth} for x in inputs]
-    task = fedax.tasks.from_loss(log_cosh(9.0), np.full(2, start), clients)
+    task = fedax.Task(np.full(2, start), log_cosh(9.0), clients)
     right = max(9 * top(x) for x in inputs)
     assert constants.Measured(task).source == constants.ESTIMATE
     assert right <= used(task) <= 20 * right
@@ -195,8 +192,8 @@ def test_float32_far_out():
     with jax.enable_x64(False):
         loss = lambda w, x: 9 * jnp.logaddexp(w - x, x - w)  # noqa: E731
         for start in (0.0, 30.0, 1e4):
-            task = fedax.tasks.from_loss(
-                loss, np.float32(start), clients=[np.zeros(2, np.float32), np.zeros(1, np.float32)]
+            task = fedax.Task(
+                np.float32(start), loss, [np.zeros(2, np.float32), np.zeros(1, np.float32)]
             )
             assert 9 <= used(task) <= 9 * 10
 
@@ -212,7 +209,7 @@ def bent(w, x):
 
 @pytest.fixture(scope="module")
 def bent_task():
-    return fedax.tasks.from_loss(bent, random_start, clients=[[1.0, 2.0], [0.5]])
+    return fedax.Task(random_start, bent, [[1.0, 2.0], [0.5]])
 
 
 @pytest.mark.slow
@@ -229,9 +226,7 @@ def test_estimates_are_of_the_runs_own_starts(bent_task):
 
 
 def test_tasks_without_curvature_are_refused():
-    linear = fedax.tasks.from_loss(
-        lambda w, x: w * x["x"], np.float64(0.0), [{"x": [1.0]}, {"x": [2.0]}]
-    )
+    linear = fedax.Task(np.float64(0.0), lambda w, x: w * x["x"], [{"x": [1.0]}, {"x": [2.0]}])
     with pytest.raises(fedax.InvalidInput, match="client 0 without curvature at the start"):
         fedax.theory.step_size(linear, FULL)
 

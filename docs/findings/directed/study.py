@@ -61,9 +61,7 @@ def problem(seed: int) -> tuple[fedax.Task, np.ndarray]:
     inputs, truth = rng.normal(size=(CLIENTS, 20, DIM)), rng.normal(size=(CLIENTS, DIM))
     targets = np.einsum("knd,kd->kn", inputs, truth) + 0.1 * rng.normal(size=(CLIENTS, 20))
     clients = [{"x": x, "y": y} for x, y in zip(inputs, targets, strict=True)]
-    task = fedax.tasks.from_loss(
-        lambda w, each: (each["x"] @ w - each["y"]) ** 2 / 2, jnp.zeros(DIM), clients
-    )
+    task = fedax.Task(jnp.zeros(DIM), lambda w, each: (each["x"] @ w - each["y"]) ** 2 / 2, clients)
     return task, np.linalg.lstsq(inputs.reshape(-1, DIM), targets.reshape(-1), rcond=None)[0]
 
 

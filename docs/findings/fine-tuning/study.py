@@ -97,7 +97,7 @@ def scene(seed: int) -> tuple[fedax.Task, Any]:
             train.append({name: rows[:count] for name, rows in arrays.items()})
             test.append({name: rows[count:] for name, rows in arrays.items()})
         model = fedax.models.linen(MODEL, train[0]["x"])
-        return fedax.from_model(model, loss, train, test=test)
+        return fedax.from_model(model, loss, fedax.FederatedData.from_arrays(train, test=test))
 
     before = fedax.run(
         fedax.FedAvg(),

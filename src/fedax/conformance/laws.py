@@ -35,7 +35,7 @@ from fedax.conformance.method import (
     state_arrays,
     vector,
 )
-from fedax.core import SGD, Algorithm, History, Schedule
+from fedax.core import SGD, Algorithm, History, Schedule, Task
 from fedax.core.federation import Memory, with_memories
 from fedax.core.hyper import declared
 from fedax.core.programs import ProgramOwner
@@ -47,7 +47,6 @@ from fedax.engine.round.context import RoundContext
 from fedax.errors import InvalidInput
 from fedax.graphs import Graph
 from fedax.observe import TrainLoss
-from fedax.tasks import from_loss
 
 LAWS: dict[str, Law] = {}
 """All laws by name, in the order in which they are tested."""
@@ -406,7 +405,7 @@ def names_a_broken_client(method: Method) -> None:
     clients = examples_of(SIZES)
     # inputs by which `_loss_with_nan` knows the examples of client 2
     clients[2] = {"x": clients[2]["x"] + 1e7, "y": clients[2]["y"]}
-    task = from_loss(_loss_with_nan, {"b": 0.0, "w": np.zeros(3)}, clients)
+    task = Task({"b": 0.0, "w": np.zeros(3)}, _loss_with_nan, clients)
     outcome = method.run(
         task, schedule=Schedule(steps=1, batch_size=4, order="given"), rounds=3
     ).outcome
@@ -430,9 +429,7 @@ def _loss_with_nan(params: Any, examples: Any) -> Any:
 def keeps_a_flat_model(method: Method) -> None:
     begin = {"a": np.ones(2), "b": np.ones(2)}
     # depends on parameters and examples, with gradient 0 everywhere
-    task = from_loss(
-        lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, begin, clients=[[1.0, 2.0], [3.0]]
-    )
+    task = Task(begin, lambda p, x: 0 * (p["a"] + p["b"]).sum() + 0 * x, [[1.0, 2.0], [3.0]])
     history = method.run(task, schedule=Schedule(cohort=1, batch_size=4, order="given"), rounds=3)
     finite = all(
         np.isfinite(leaf).all() for leaf in state_arrays(history) if leaf.dtype.kind == "f"
@@ -497,7 +494,7 @@ def weighs_examples_alike(method: Method) -> None:
     ]
     begin, schedule = {"b": 0.0, "w": np.zeros(3)}, Schedule(steps=1, batch_size="full")
     unsplit, split = (
-        method.run(from_loss(squares, begin, group), schedule=schedule, rounds=1)
+        method.run(Task(begin, squares, group), schedule=schedule, rounds=1)
         for group in (clients, [*clients[:2], *halves])
     )
     require_close(unsplit, split, "after a step with full gradients", 1e-9)
@@ -516,7 +513,7 @@ def is_exact(method: Method) -> None:
     x, y = (np.concatenate([client[name] for client in clients]) for name in ("x", "y"))
     # least squares for the leaves b and w
     minimum = np.linalg.lstsq(np.column_stack([np.ones(len(y)), x]), y, rcond=None)[0]
-    task = from_loss(squares, {"b": 0.0, "w": np.zeros(3)}, clients)
+    task = Task({"b": 0.0, "w": np.zeros(3)}, squares, clients)
     for sampling in ("uniform", "proportional"):
         schedule = Schedule(cohort=2, steps=3, batch_size="full", sampling=sampling)
         history = method.run(

@@ -17,7 +17,6 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.run import run
 from fedax.engine.round.footprint import Footprint, footprint
 from fedax.errors import FedaxError, InvalidInput
-from fedax.tasks import from_loss
 
 SIZES = (7, 20, 33, 4, 11)
 """Examples of the clients of `regression`."""
@@ -73,7 +72,7 @@ def regression(
     params = {"b": np.zeros((), dtype), "w": np.full(3, 0.1, dtype)}
     ordered = [clients[k] for k in order] if order else clients
     # no owner: all laws on a method share its programs
-    return dataclasses.replace(from_loss(squares, params, ordered, l2=0.01), owner=None)
+    return dataclasses.replace(Task(params, squares, ordered, l2=0.01), owner=None)
 
 
 @dataclasses.dataclass(frozen=True)

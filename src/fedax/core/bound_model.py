@@ -2,6 +2,8 @@
 no gradient trains.
 """
 
+import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -23,6 +25,65 @@ augmentation.
 Where the model has a state, a function whose attribute `takes_state` is True gets it as the
 argument `state`. The loss returns its values and the new state in training.
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class UserFunction:
+    """A user's function of parameters and examples in the form `PerExample`.
+
+    Attributes:
+        function: the user's.
+        plain: whether it takes the only array of the examples.
+        key: the name of its argument for the random key, "" if that is its third one, None if it
+            has none.
+        takes_state: whether it takes `state`.
+        takes_training: whether it takes `training`.
+    """
+
+    function: Callable[..., Any]
+    plain: bool
+    key: str | None
+    takes_state: bool
+    takes_training: bool
+
+    def __call__(self, params: PyTree, examples: Any, key: Any, **more: Any) -> Any:
+        if self.takes_training:
+            more["training"] = key is not None
+        if self.key:
+            more[self.key] = key
+        positional = (key,) if self.key == "" else ()
+        return self.function(params, examples["x"] if self.plain else examples, *positional, **more)
+
+
+def per_example(function: Callable[..., Any], plain: bool) -> PerExample:
+    """Returns a user's function of parameters and examples in the form `PerExample`.
+
+    The key is its third argument if that has to be given, or one that is called `key`, `rng` or
+    `rng_key`. It may take `state` and `training` by keyword.
+
+    Args:
+        function: the user's.
+        plain: whether examples are one array.
+    """
+    # those of fedax have the form
+    if hasattr(function, "takes_state"):
+        return function
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # built-in functions do not say
+        parameters = []
+    names = {p.name for p in parameters[2:]}
+    key = next((name for name in ("key", "rng", "rng_key") if name in names), None)
+    for p in parameters[2:3]:
+        is_positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        if is_positional and p.default is p.empty and p.name not in _KEYWORDS:
+            key = ""
+    if key == "" and not plain and not names & _KEYWORDS:
+        return function
+    return UserFunction(function, plain, key, "state" in names, "training" in names)
+
+
+_KEYWORDS = {"state", "training"}
 
 
 class Bound(eqx.Module):

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled
+from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, per_example
 from fedax.core.directions import SCORES, Mode, check_mode
 from fedax.core.programs import SHARED, ProgramOwner
+from fedax.core.starting_point import Given, Made, native, starting_point
 from fedax.core.validation.prediction import Predictor
 from fedax.core.validation.probe import check_per_example, check_rows
 from fedax.errors import InvalidInput, UnknownName, short
@@ -29,15 +30,7 @@ from fedax.examples.ragged import Ragged as Ragged
 from fedax.examples.ragged import has_examples as has_examples
 from fedax.examples.ragged import offsets_of as offsets_of
 from fedax.examples.ragged import piece as piece
-
-
-class Given(eqx.Module):
-    """A starting point that does not depend on the seed."""
-
-    params: PyTree
-
-    def __call__(self, key: Any) -> PyTree:
-        return jax.tree.map(jnp.asarray, self.params)
+from fedax.utils.numbers import python_number
 
 
 class Task(eqx.Module):
@@ -45,13 +38,24 @@ class Task(eqx.Module):
     client k's examples.
 
     Args:
-        start: `key -> params`, the starting point (any pytree of real arrays of one dtype).
-        loss: `(params, examples, key) -> (batch,)`, one loss per example; masking and weighting are
-            the engine's. The value of an example must not depend on the others of its batch, nor
-            on its place: `fedax check --task` tests that, a task checks shapes and types only. See
-            `fedax.core.bound_model.PerExample` for further arguments it may take.
-        data: the clients' examples.
-        scores: further per-example quantities by name, of the same signature, such as
+        start: the starting point: a pytree of real numbers or arrays, or a function of a random key
+            that makes one, so that seeds differ in it. Leaves that are no numbers, such as
+            activation functions, are split off and put back. Of Equinox modules, alone or within
+            the pytree, only real arrays are trained. Of leaves of several float types, all are
+            trained in the widest.
+        loss: `loss(params, examples) -> (batch,)`, one loss per example, in JAX. `examples` is a
+            dict of arrays with a batch axis, or an array where each client's examples are one. The
+            value of an example must not depend on the others of its batch, nor on its place:
+            `fedax check --task` and `fedax.conformance.check` test that, a task checks shapes and
+            types only. What the loss reads elsewhere is read when the task's first run compiles.
+            It may take more, by these names: `key`, a random key for dropout or augmentation, None
+            in evaluation (a third argument without a default is the key, whatever its name);
+            `training`, whether this is a training step; `state`, the model's state: then it returns
+            `(losses, new state)`. A loss with a state gets full minibatches: short ones are filled
+            again with examples of the client. So one that couples the examples of a minibatch in
+            training takes a state, `()` if it has none.
+        data: the clients' examples, or what `FederatedData.from_arrays` takes.
+        scores: further per-example functions of the same signature by name, such as
             `{"accuracy": ...}`.
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported
             example losses). At least 0.
@@ -61,9 +65,8 @@ class Task(eqx.Module):
         predictor: of the signature of `loss`, the model's predictions: the probabilities of all
             classes, shape (batch, classes), or anything else with one row per example; None if the
             task has none.
-        frozen: the model's pytree with the leaves that are not trained, and None in the place of
-            the trained ones. They are neither sent nor differentiated nor copied for each client.
-            None if all are trained.
+        frozen: leaves that are not trained, by name or predicate: neither sent nor counted nor
+            differentiated nor copied for each client.
         state: what the model updates without a gradient, such as batch statistics: any pytree of
             arrays, None if it has none.
         state_policy: `"average"`: sent and averaged with the uploads; `"local"`: every client keeps
@@ -73,23 +76,53 @@ class Task(eqx.Module):
             arrays made by `dataclasses.replace` keeps it. None: tasks of equal functions share
             programs, for functions that read nothing but their arguments and fields.
 
+    Example:
+        The mean of all numbers, 3.5, minimises the federated squared error:
+
+        >>> import fedax
+        >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
+        >>> schedule = fedax.Schedule(batch_size="full")
+        >>> history = fedax.run(
+        ...     fedax.FedAvg(), task, solver=fedax.SGD(1.0), schedule=schedule, rounds=1
+        ... )
+        >>> float(history.params)
+        3.5
+
     Raises:
-        InvalidInput: a loss whose values are not of shape (batch,), or data that do not fit the
-            model.
+        InvalidInput: a loss whose values are not of shape (batch,), a starting point that cannot be
+            trained, or data that do not fit the model.
     """
 
-    start: Callable[[Key[Array, ""]], PyTree]
+    start: Any
     loss: PerExample = eqx.field(static=True)
-    data: FederatedData
+    data: Any
     scores: dict[str, PerExample] = eqx.field(static=True, default_factory=dict)
     l2: float = eqx.field(static=True, default=0.0)
     modes: dict[str, Mode] = eqx.field(static=True, default_factory=dict[str, Mode])
-    name: str = eqx.field(static=True, default="task")
+    name: str | None = eqx.field(static=True, default=None)
     predictor: PerExample | None = eqx.field(static=True, default=None)
     frozen: PyTree = None
     state: PyTree = None
     state_policy: str = eqx.field(static=True, default="average")
     owner: ProgramOwner | None = eqx.field(static=True, default_factory=ProgramOwner)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, FederatedData):
+            self.data = FederatedData.from_arrays(self.data, name="task")
+        self.name = self.data.name if self.name is None else self.name
+        # a task made of another one has both already
+        if not isinstance(self.start, Given | Made):
+            self.start, self.frozen = starting_point(self.start, self.frozen)
+        plain = self.data.plain
+        self.loss = per_example(self.loss, plain)
+        self.scores = {name: per_example(score, plain) for name, score in self.scores.items()}
+        if self.predictor is not None:
+            self.predictor = per_example(self.predictor, plain)
+        self.l2 = python_number(self.l2)
+        if self.state is not None:
+            self.state = jax.tree.map(
+                lambda leaf: jnp.asarray(native(leaf, "Task(state=...)")), self.state
+            )
 
     def __check_init__(self) -> None:
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):

@@ -56,6 +56,7 @@ class FederatedData(eqx.Module):
         names: of the clients, in their order, or None. Traces of availability and results refer to
             them.
         encoding: of tables, None for arrays; test files and tables to predict for are read by it.
+        plain: whether an example is one array without a name, which functions of a task get alone.
 
     Raises:
         DataError: parts that do not fit each other, labels that are no classes, or a part without
@@ -78,6 +79,7 @@ class FederatedData(eqx.Module):
     name: str = eqx.field(static=True, default="data")
     names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
     encoding: Encoding | None = eqx.field(static=True, default=None)
+    plain: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
         clients = self.train.clients
@@ -179,8 +181,10 @@ class FederatedData(eqx.Module):
                     raise DataError.found("clients", got, "the clients by name, or a list", hint)
                 by_name = by_client_name(clients, "clients")
                 clients, names = list(by_name.values()), list(by_name)
+            clients = clients if isinstance(clients, Ragged) else list(clients)
+            plain = isinstance(clients, list) and not isinstance(next(iter(clients), {}), Mapping)
             train = make_part(clients, "train", classes)
-            data = cls(train, classes=classes, name=name, names=names)
+            data = cls(train, classes=classes, name=name, names=names, plain=plain)
         given = {"validation": validation, "test": test}
         parts: dict[str, Any] = {
             part: data._read_part(values, part)

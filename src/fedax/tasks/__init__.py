@@ -1,7 +1,6 @@
 """Tasks: of data sets by name, and of a user's loss or model.
 
 From your loss, model or data:
-- `from_loss`: a task from a per-example loss and plain arrays, for any JAX model.
 - `from_model`: a task of a model and a loss of its outputs.
 - `classification`: a model that gives logits on federated data.
 - `logistic`: binary logistic regression on federated data; `LogisticLoss` is its loss.
@@ -14,5 +13,4 @@ from fedax.tasks.from_model import classification as classification
 from fedax.tasks.from_model import from_model as from_model
 from fedax.tasks.logistic import LogisticLoss as LogisticLoss
 from fedax.tasks.logistic import logistic as logistic
-from fedax.tasks.own_models.from_loss import from_loss as from_loss
 from fedax.tasks.sources import task as task

@@ -17,6 +17,7 @@ from fedax.core import DataError, InvalidInput, Task
 from fedax.core.bound_model import Policy
 from fedax.core.directions import Mode
 from fedax.core.programs import ProgramOwner
+from fedax.core.starting_point import starting_point
 from fedax.data import FederatedData
 from fedax.examples.integer_ranges import check_labels, find_wrong_label
 from fedax.models import (
@@ -33,10 +34,7 @@ from fedax.models import (
 )
 from fedax.models.augment import Augment
 from fedax.numerics.spectrum import mean_outer_norm
-from fedax.tasks.clients import read_clients
-from fedax.tasks.own_models.from_loss import starting_point, state_leaf
 from fedax.utils.leaf_names import Which
-from fedax.utils.numbers import python_number
 from fedax.utils.plugins import find
 
 Inputs = str | tuple[str, ...] | Callable[[Any], Any]
@@ -217,9 +215,6 @@ def from_model(
     data: FederatedData | Any,
     *,
     inputs: Inputs = "x",
-    test: Any = None,
-    validation: Any = None,
-    central: Any = None,
     scores: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     l2: float | int = 0.0,
     frozen: Which | None = None,
@@ -238,8 +233,7 @@ def from_model(
             `haiku` or `torch`, or any `fedax.models.Model`.
         loss: `loss(outputs, examples) -> (batch,)`, one number per example. `examples` is a dict of
             arrays with a batch axis; where clients hold one array each, it is `x`.
-        data: the clients' examples, as in `from_loss`.
-        test, validation, central: as in `from_loss`.
+        data: the clients' examples, or what `FederatedData.from_arrays` takes.
         inputs: what the model gets: the name of an array, a tuple of names, whose arrays it gets as
             a tuple, or a function of the examples.
         scores: further per-example functions of outputs and examples, by name. A classifier has
@@ -271,7 +265,8 @@ def from_model(
         hint = "Adapt modules by fedax.models.linen, nnx, equinox, haiku or torch."
         allowed = "a model with init(key) and apply(params, state, x, key)"
         raise InvalidInput.of("model", model, allowed, hint)
-    data, _ = read_clients(data, name, test=test, validation=validation, central=central)
+    if not isinstance(data, FederatedData):
+        data = FederatedData.from_arrays(data, name="task")
 
     def of_outputs(function: Callable[[Any, Any], Any]) -> OfOutputs:
         return OfOutputs(model, function, inputs)
@@ -286,10 +281,7 @@ def from_model(
         functions.setdefault("accuracy", of_outputs(accuracy))
     if predict is None and (is_classifier or shape[:1] == (3,)):
         predict = probabilities if is_classifier else _as_they_are
-    start, untrained, _ = starting_point(
-        Start(model), frozen, always=getattr(model, "frozen", None)
-    )
-    state = model.init(jax.random.key(0))[1]
+    start, untrained = starting_point(Start(model), frozen, getattr(model, "frozen", None))
     is_shared = _is_own(model) and all(
         function.__module__.startswith("fedax.") for function in (loss, *(scores or {}).values())
     )
@@ -298,10 +290,10 @@ def from_model(
         loss=of_outputs(loss),
         data=data,
         scores=functions,
-        l2=python_number(l2),
-        name=name or data.name,
+        l2=l2,
+        name=name,
         frozen=untrained,
-        state=None if state is None else jax.tree.map(state_leaf, state),
+        state=model.init(jax.random.key(0))[1],
         state_policy=state_policy,
         modes=dict(modes or {}),
         predictor=None if predict is None else of_outputs(predict),

@@ -33,6 +33,7 @@ class OfMargin:
     """A function of the margin, for labels 0 and 1."""
 
     separate: ClassVar[bool] = True
+    takes_state: ClassVar[bool] = False
 
     def check_labels(
         self,
@@ -83,6 +84,8 @@ class LogisticProbabilities:
     r"""The probabilities of both classes for each example,
     $1 / (1 + e^{\pm \langle x, w \rangle})$.
     """
+
+    takes_state: ClassVar[bool] = False
 
     def __call__(
         self, params: Float[Array, "features"], examples: Any, key: Any

@@ -14,8 +14,7 @@ from fedax.core import InvalidInput, Task
 from fedax.core.hyper import Hyper
 from fedax.core.task import Given
 from fedax.models.storage import initial_model
-from fedax.tasks.own_models.signature import choose_leaves
-from fedax.utils.leaf_names import OnBase, Which, names_of
+from fedax.utils.leaf_names import OnBase, Which, chosen, names_of
 from fedax.utils.numbers import are_counts, with_python_numbers
 from fedax.utils.random import stream
 
@@ -142,7 +141,7 @@ def lora(
         >>> def loss(p, e):
         ...     return ((e["x"] @ p["dense"]["kernel"] - e["y"]) ** 2).sum(1)
         >>> clients = [{"x": jnp.ones((2, 6)), "y": jnp.full((2, 4), float(k))} for k in range(3)]
-        >>> task = fedax.tasks.from_loss(loss, {"dense": {"kernel": jnp.zeros((6, 4))}}, clients)
+        >>> task = fedax.Task({"dense": {"kernel": jnp.zeros((6, 4))}}, loss, clients)
         >>> history = fedax.run(
         ...     fedax.FedAvg(), fedax.lora(task, rank=2, targets="*.kernel"), rounds=2
         ... )
@@ -172,7 +171,7 @@ def lora(
     else:
         base, pretrained = initial_model(_unfreeze(task), params, "lora")
         task = task.at(pretrained.state)
-    is_target = choose_leaves(base, targets, "lora(targets=...)")
+    is_target = chosen(base, targets, "lora(targets=...)")
     leaves = {
         name: leaf
         for name, leaf, included in zip(

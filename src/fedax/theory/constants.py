@@ -107,9 +107,7 @@ def step_size(task: Task, schedule: Schedule, *, seeds: Sequence[int] = (0,)) ->
         InvalidInput: a client's loss without curvature.
 
     >>> import fedax
-    >>> task = fedax.tasks.from_loss(
-    ...     lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
-    ... )
+    >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[1.0, 2.0], [5.0, 6.0]])
     >>> round(step_size(task, Schedule(steps=5, batch_size="full")), 4)
     0.025
 

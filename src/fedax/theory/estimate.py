@@ -10,9 +10,7 @@ elsewhere it may have up to $\lambda_{\max}(X^\top X) / 2n$. `fedax.theory.const
 the whole objective.
 
     >>> import fedax
-    >>> task = fedax.tasks.from_loss(
-    ...     lambda w, x: 2 * (w - x) ** 2, np.float64(0.0), clients=[[1.0, 2.0], [6.0]]
-    ... )
+    >>> task = fedax.Task(np.float64(0.0), lambda w, x: 2 * (w - x) ** 2, [[1.0, 2.0], [6.0]])
     >>> losses = Losses(task, weights="equal")
     >>> best = optimum(losses)
     >>> round(smoothness(losses), 5), round(float(best.w[0]), 5), round(best.value, 5)

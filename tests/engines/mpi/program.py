@@ -27,8 +27,11 @@ def task(rank):
         {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) + k} for k, n in enumerate(SIZES)
     ]
     kept = clients if rank is None else [clients[rank]]
-    return fedax.tasks.from_loss(
-        squares, {"b": 0.0, "w": np.full(3, 0.1)}, kept, test=kept, l2=0.01
+    return fedax.Task(
+        {"b": 0.0, "w": np.full(3, 0.1)},
+        squares,
+        fedax.FederatedData.from_arrays(kept, test=kept),
+        l2=0.01,
     )
 
 
@@ -56,7 +59,12 @@ def stateful(name, rank):
     plain = task(rank)
     kept = [plain.train[k] for k in range(plain.train.clients)]
     more = {"state": {"mean": np.zeros(3)}, "state_policy": STATEFUL[name]}
-    return fedax.tasks.from_loss(centred, {"b": 0.0, "w": np.full(3, 0.1)}, kept, test=kept, **more)
+    return fedax.Task(
+        {"b": 0.0, "w": np.full(3, 0.1)},
+        centred,
+        fedax.FederatedData.from_arrays(kept, test=kept),
+        **more,
+    )
 
 
 def cases():

@@ -40,7 +40,7 @@ def task(rank=None, loss=squares, start=0.1, move=0.0, test=True, l2=0.01, valid
     kept = clients if rank is None else [clients[rank]]
     params = {"b": 0.0, "w": np.full(3, start)}
     sets = {"test": kept if test else None, "validation": kept if validation else None}
-    return fedax.tasks.from_loss(loss, params, kept, l2=l2, **sets)
+    return fedax.Task(params, loss, fedax.FederatedData.from_arrays(kept, **sets), l2=l2)
 
 
 def schedule(cohort=3, epochs=2):
@@ -258,8 +258,8 @@ def test_ranks_leave_out_the_clients_that_the_simulation_does(method):
             }
             for k, n in enumerate(SIZES)
         ]
-        return fedax.tasks.from_loss(
-            marked, {"b": 0.0, "w": np.zeros(3)}, clients if rank is None else [clients[rank]]
+        return fedax.Task(
+            {"b": 0.0, "w": np.zeros(3)}, marked, clients if rank is None else [clients[rank]]
         )
 
     options = {"on_bad_client": "drop", "rounds": 4, "observe": [], "algorithm": method}

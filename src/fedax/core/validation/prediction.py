@@ -48,7 +48,7 @@ class Predictor(NamedTuple):
             DataError: inputs that do not fit the training examples.
         """
         if self.function is None:
-            hint = "Give the task a function of predictions: predict=..."
+            hint = "Give the task a function of predictions: predictor=..."
             raise InvalidInput.because("predict", f"task {self.task!r} has no predictions", hint)
         examples = self._to_arrays(x)
         rows_of(examples, "predict(x)")

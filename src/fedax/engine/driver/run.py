@@ -153,9 +153,7 @@ def run_grid(
         solver or schedule.
 
     >>> import fedax
-    >>> task = fedax.tasks.from_loss(
-    ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
-    ... )
+    >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
     >>> grid = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
     >>> histories = fedax.run_grid(
     ...     grid, task, solver=fedax.SGD(0.5), schedule=fedax.Schedule(steps=2), rounds=1

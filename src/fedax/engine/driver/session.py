@@ -484,9 +484,7 @@ def start(
 
     Example:
         >>> import fedax
-        >>> task = fedax.tasks.from_loss(
-        ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
-        ... )
+        >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
         >>> session = fedax.start(fedax.FedAvg(), task, solver=fedax.SGD(0.5))
         >>> state = session.init()
         >>> for _ in range(3):

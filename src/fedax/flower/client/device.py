@@ -76,7 +76,7 @@ class Device:
 
     >>> import fedax
     >>> from fedax.flower import Assignment, Device
-    >>> task = fedax.tasks.from_loss(lambda w, x: (w - x) ** 2, 0.0, clients=[[1.0], [2.0, 3.0]])
+    >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[1.0], [2.0, 3.0]])
     >>> run = Assignment(fedax.FedAvg(), fedax.SGD(0.5), fedax.Schedule())
     >>> device = Device(task, 1, "states", [run])  # then device.answer(message.content)
     >>> int(device.task.train.total)

@@ -103,9 +103,7 @@ def in_process(
 
     >>> import tempfile, fedax
     >>> from fedax.flower import Assignment, in_process
-    >>> task = fedax.tasks.from_loss(
-    ...     lambda w, x: (w - x) ** 2 / 2, 0.0, clients=[[1.0, 2.0], [5.0, 6.0]]
-    ... )
+    >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
     >>> solver, schedule = fedax.SGD(0.5), fedax.Schedule()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     engine = in_process(task, folder, [Assignment(fedax.FedAvg(), solver, schedule)])
