@@ -216,18 +216,18 @@ def test_published_constants_and_changes_at_every_step_reach_the_model():
     ("name", "options", "message"),
     [
         ("digits", {"crop": -1}, r"digits\(crop=...\): got -1; allowed: greater than or equal"),
-        ("digits", {"crop": 9}, r"digits\(crop=...\): got 9; allowed: at most 8"),
+        ("digits", {"crop": 9}, r"crop: got 9; allowed: at most 8"),
         ("digits", {"flip": 1}, r"digits\(flip=...\): got 1; allowed: a valid boolean"),
         (
             "digits",
             {"frozen": True},
-            r"digits\(frozen=...\): got True; allowed: False without "
+            r"frozen: got True; allowed: False without "
             r"crop or flip",
         ),
         (
             "digits",
             {"normalize": "published"},
-            r"digits\(normalize=...\): got 'published'; allowed: 'none' or 'dataset'",
+            r"normalize: got 'published'; allowed: 'none' or 'dataset'",
         ),
         (
             "cifar10",

@@ -60,7 +60,7 @@ def one_round(task, rate):
 )
 @pytest.mark.slow
 def test_images(name, rate, data_folder):
-    federated = getattr(data, name)("iid", clients=50, folder=needed(data_folder, name))
+    federated = getattr(data, name)(partition="iid", clients=50, folder=needed(data_folder, name))
     train, test = COUNTS[name]
     assert federated.label_counts.sum(axis=0).tolist() == train
     assert np.bincount(federated.central["y"]).tolist() == test
@@ -184,7 +184,7 @@ def test_official_cifar_batches(tmp_path, monkeypatch):
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in source._BATCHES
     }
     monkeypatch.setattr(source, "_BATCHES", own)
-    federated = data.cifar10("index", clients=2, folder=tmp_path, split="in_order")
+    federated = data.cifar10(partition="index", clients=2, folder=tmp_path, split="in_order")
     x = np.concatenate([client["x"] for client in federated.train])
     np.testing.assert_allclose(x.reshape(-1, 32, 32, 3) * 255, images[:50], atol=1e-3)
     assert federated.central["y"].tolist() == labels[50:].tolist()

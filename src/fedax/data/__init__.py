@@ -26,6 +26,7 @@ from fedax.data.sources.devices import mnist_devices as mnist_devices
 from fedax.data.sources.digits import digits as digits
 from fedax.data.sources.images import cifar10 as cifar10
 from fedax.data.sources.images import fashion_mnist as fashion_mnist
+from fedax.data.sources.images import image_set as image_set
 from fedax.data.sources.images import mnist as mnist
 from fedax.data.sources.images import mnist_writers as mnist_writers
 from fedax.data.sources.libsvm import a5a as a5a

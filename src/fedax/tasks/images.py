@@ -66,13 +66,12 @@ class ImageTask:
             InvalidInput: a window beyond the image, constants that were not published, or frozen
                 images that nothing changes.
         """
-        field = f"{load.__name__}({{}}=...)"
         if crop > self.images.shape[0]:
-            raise InvalidInput.of(field.format("crop"), crop, f"at most {self.images.shape[0]}")
+            raise InvalidInput.of("crop", crop, f"at most {self.images.shape[0]}")
         if normalize == "published" and self.images.mean is None:
-            raise InvalidInput.of(field.format("normalize"), normalize, "'none' or 'dataset'")
+            raise InvalidInput.of("normalize", normalize, "'none' or 'dataset'")
         if frozen and not (crop or flip):
-            raise InvalidInput.of(field.format("frozen"), True, "False without crop or flip")
+            raise InvalidInput.of("frozen", True, "False without crop or flip")
         # the seed of the partition draws frozen changes too
         data, augment = preprocess(
             load(**options), self.images, options.get("seed", 0), crop, flip, frozen, normalize

@@ -1,8 +1,9 @@
 """MNIST, Fashion-MNIST and CIFAR-10 from local files."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -25,6 +26,7 @@ CHECKSUMS = {
 """SHA-256 of all training images, training labels, test images and test labels as bytes, whatever
 the file they come in.
 """
+_TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _KERAS = ("x_train", "y_train", "x_test", "y_test")
 _IDX = (
     "train-images-idx3-ubyte",
@@ -94,7 +96,8 @@ class Images(NamedTuple):
 
 
 @validated
-def mnist(
+def image_set(
+    name: Literal["mnist", "fashion_mnist", "cifar10"],
     partition: str = "shards",
     clients: Clients = 100,
     seed: Seed = 0,
@@ -105,106 +108,28 @@ def mnist(
     examples: Examples = 0,
     **options: Any,
 ) -> FederatedData:
-    """Reads MNIST: 60,000 + 10,000 images of handwritten digits, 28 x 28 pixels.
+    """Reads images of 10 classes with an official training and test part.
 
-    Rows of 784 numbers in [0, 1], 10 classes.
+    `mnist`, `fashion_mnist` and `cifar10` are this function with their name. Rows of numbers in
+    [0, 1].
 
-    The file is `mnist.npz` as Keras distributes it, or the four IDX files, plain or gzipped, in
-    `mnist` or `MNIST/raw`. Its content is verified.
+    | name | images | of | a row |
+    |---|---|---|---|
+    | `mnist` | 60,000 + 10,000 | handwritten digits | 28 x 28 |
+    | `fashion_mnist` | 60,000 + 10,000 | clothes | 28 x 28 |
+    | `cifar10` | 50,000 + 10,000 | animals and vehicles | 32 x 32 x 3, red, green, blue |
+
+    The files of MNIST are `mnist.npz` as Keras distributes it, or the four IDX files, plain or
+    gzipped, in `mnist` or `MNIST/raw`; those of Fashion-MNIST are `fashion_mnist.npz`, or the four
+    IDX files in `fashion_mnist` or `FashionMNIST/raw`. Those of CIFAR-10 are the official binary
+    batches in the folder `cifar-10-batches-bin`, or four training parts and a test part as `.npz`.
+    The two hold its images in different orders, so a partition repeats only on the same kind of
+    files. Content is verified.
 
     Args:
+        name: of the data set.
         partition: a name of `fedax.data.partition`: iid, index, quantity_skew, shards, dirichlet
-            or power_law.
-        clients: at least 1.
-        seed: of partition and split.
-        test_fraction: share of each client's examples kept for its own testing, in [0, 1).
-        split: `"shuffled"` draws them, `"in_order"` takes the last ones.
-        merged: deals out the official test images too, after the training images; otherwise they
-            are the central.
-        folder: where the file lies; see `fedax.data.data_folder`.
-        examples: how many of the first training images, and at most of the test images, are taken,
-            for a quick try; 0 is all.
-        options: of the partition, such as `alpha` for dirichlet.
-
-    Raises:
-        UnknownName: no such partition or option.
-        InvalidInput: an argument out of range, before the file is read.
-        DataError: a missing, broken or different file, with its path; or examples that do not
-            suffice.
-
-    Source: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document
-    Recognition, 1998.
-    """
-    check_partition(partition, clients, seed, **options)
-    images = read_images("mnist", folder).select(examples, merged)
-    parts = partition_by(partition, images.y, clients, seed, **options)
-    return images.deal(parts, f"MNIST, {partition}", test_fraction, split, seed)
-
-
-@validated
-def fashion_mnist(
-    partition: str = "shards",
-    clients: Clients = 100,
-    seed: Seed = 0,
-    test_fraction: Share = 0.0,
-    split: Split = "shuffled",
-    merged: Switch = False,
-    folder: Folder = None,
-    examples: Examples = 0,
-    **options: Any,
-) -> FederatedData:
-    """Reads Fashion-MNIST: 60,000 + 10,000 images of clothes in the form of MNIST.
-
-    Rows of 784 numbers in [0, 1], 10 classes.
-
-    The file is `fashion_mnist.npz`, or the four IDX files in `fashion_mnist` or `FashionMNIST/raw`;
-    for everything else, and for what is refused, see `mnist`.
-
-    Args:
-        partition: as in `mnist`, also for the arguments that follow.
-        clients: at least 1.
-        seed: of partition and split.
-        test_fraction: in [0, 1).
-        split: `"shuffled"` or `"in_order"`.
-        merged: deals out the official test images too.
-        folder: where the file lies.
-        examples: as in `mnist`.
-        options: of the partition.
-
-    Raises:
-        InvalidInput, DataError: as `mnist`.
-
-    Source: Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747).
-    """
-    check_partition(partition, clients, seed, **options)
-    images = read_images("fashion_mnist", folder).select(examples, merged)
-    parts = partition_by(partition, images.y, clients, seed, **options)
-    return images.deal(parts, f"Fashion-MNIST, {partition}", test_fraction, split, seed)
-
-
-@validated
-def cifar10(
-    partition: str = "dirichlet",
-    clients: Clients = 100,
-    seed: Seed = 0,
-    test_fraction: Share = 0.0,
-    split: Split = "shuffled",
-    merged: Switch = False,
-    folder: Folder = None,
-    examples: Examples = 0,
-    **options: Any,
-) -> FederatedData:
-    """Reads CIFAR-10: 50,000 + 10,000 colour images of 10 classes.
-
-    Rows of 3,072 numbers in [0, 1]: 32 rows of 32 pixels of red, green, blue.
-
-    A row reshaped to (32, 32, 3) is the image. The files are the official binary batches in the
-    folder `cifar-10-batches-bin`, or four training parts and a test part as `.npz`; their content
-    is verified. The two hold the images in different orders, so a partition repeats only on the
-    same kind of files.
-
-    Args:
-        partition: a name of `fedax.data.partition`, as in `mnist`.
+            or power_law. dirichlet is the default of CIFAR-10.
         clients: at least 1.
         seed: of partition and split.
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
@@ -212,7 +137,8 @@ def cifar10(
         merged: deals out the official test images too, after the training images; otherwise they
             are the central.
         folder: where the files lie; see `fedax.data.data_folder`.
-        examples: as in `mnist`.
+        examples: how many of the first training images, and at most of the test images, are taken,
+            for a quick try; 0 is all.
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
@@ -221,12 +147,19 @@ def cifar10(
         DataError: a missing, broken or different file, with its path; or examples that do not
             suffice.
 
-    Source: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+    Source: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document
+    Recognition, 1998; Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747); Krizhevsky,
+    Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     check_partition(partition, clients, seed, **options)
-    images = read_images("cifar10", folder).select(examples, merged)
+    images = read_images(name, folder).select(examples, merged)
     parts = partition_by(partition, images.y, clients, seed, **options)
-    return images.deal(parts, f"CIFAR-10, {partition}", test_fraction, split, seed)
+    return images.deal(parts, f"{_TITLES[name]}, {partition}", test_fraction, split, seed)
+
+
+mnist = functools.partial(image_set, "mnist")
+fashion_mnist = functools.partial(image_set, "fashion_mnist")
+cifar10 = functools.partial(image_set, "cifar10", partition="dirichlet")
 
 
 @validated
