@@ -1,6 +1,5 @@
 """Federated data: the container, ways to partition pooled examples, and data sets."""
 
-from fedax.data.federated import FederatedData as FederatedData
 from fedax.data.folder import MissingFile as MissingFile
 from fedax.data.folder import data_folder as data_folder
 from fedax.data.formats.idx import read_idx as read_idx
@@ -50,3 +49,4 @@ from fedax.data.tables import from_table as from_table
 from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
 from fedax.data.text import encode as encode
 from fedax.data.text import windows as windows
+from fedax.examples.federated import FederatedData as FederatedData

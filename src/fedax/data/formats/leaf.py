@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import MissingFile, data_folder, read_whole, reading
 from fedax.data.options import Folder
 from fedax.data.text import LEAF_CHARACTERS, encode
+from fedax.examples.federated import FederatedData
+from fedax.examples.ragged import Examples
 
 Users: TypeAlias = dict[str, tuple[list[Any], list[Any]]]
 """Inputs and labels of each user as the file has them."""
-Convert: TypeAlias = Callable[[list[Any], list[Any], str], Labelled]
+Convert: TypeAlias = Callable[[list[Any], list[Any], str], Examples]
 """From a user's inputs and labels as the file has them, and a place for messages."""
 
 
@@ -128,9 +129,9 @@ def from_users(
     return FederatedData.from_arrays(data, test=[tests.get(user, empty) for user in clients])
 
 
-def _convert(users: Users, convert: Convert) -> dict[str, Labelled]:
+def _convert(users: Users, convert: Convert) -> dict[str, Examples]:
     """Converts the examples of all users who have any."""
-    converted = dict[str, Labelled]()
+    converted = dict[str, Examples]()
     for user, (x, y) in users.items():
         if not y:
             continue
@@ -143,7 +144,7 @@ def _convert(users: Users, convert: Convert) -> dict[str, Labelled]:
     return converted
 
 
-def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
+def numbers(x: list[Any], y: list[Any], where: str) -> Examples:
     """Converts inputs `x` and labels `y` that are numbers already.
 
     Labels such as 3.0 or "3" count as 3. `where` names the user in messages.
@@ -158,7 +159,7 @@ def numbers(x: list[Any], y: list[Any], where: str) -> Labelled:
     return {"x": np.asarray(x, dtype=np.float32), "y": labels}
 
 
-def characters(x: list[Any], y: list[Any], where: str) -> Labelled:
+def characters(x: list[Any], y: list[Any], where: str) -> Examples:
     """Encodes Shakespeare's strings of equal length and the character that follows each.
 
     As numbers of `fedax.data.LEAF_CHARACTERS`.

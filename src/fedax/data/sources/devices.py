@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData
 from fedax.data.options import Clients, Folder, NonNegative, Seed, Share, validated
 from fedax.data.partition import Partition
 from fedax.data.partition.base import labels_of
 from fedax.data.sources.images import read_images
+from fedax.examples.federated import FederatedData
 
 CLASSES = 10
 FIRST = 5  # examples of each of its two classes that a device has for certain

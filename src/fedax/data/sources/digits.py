@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedax.data.federated import FederatedData
 from fedax.data.options import Clients, Seed, Share, Split, validated
 from fedax.data.partition import check_partition, partition_by
+from fedax.examples.federated import FederatedData
 
 
 @validated

@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from pydantic import Field
 
-from fedax.data.federated import FederatedData
 from fedax.data.folder import data_file, data_folder, read_npz, read_whole, reading, verify
 from fedax.data.formats.idx import read_idx
 from fedax.data.options import Clients, Count, Folder, Seed, Share, Split, Switch, validated
 from fedax.data.partition import Partition, check_partition, partition_by
 from fedax.data.partition.sizes import named_users
+from fedax.examples.federated import FederatedData
 
 Examples = Annotated[int, Field(strict=True, ge=0)]
 

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData
 from fedax.data.files import FILES
 from fedax.data.folder import data_file, read_whole, reading, verify
 from fedax.data.options import Clients, Count, Folder, Seed, Share, Split, validated
 from fedax.data.partition import check_partition, partition_by
+from fedax.examples.federated import FederatedData
 
 MOST_NUMBERS = 1 << 30
 """Of a table, whose zeros are not in the file."""

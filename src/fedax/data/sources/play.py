@@ -8,13 +8,13 @@ import numpy as np
 from jaxtyping import Int
 
 from fedax.core import DataError
-from fedax.data.federated import FederatedData, Labelled
 from fedax.data.files import FILES
 from fedax.data.folder import data_file, read_whole, verify
 from fedax.data.options import Count, Folder, Seed, Share, Split, validated
 from fedax.data.text import LEAF_CHARACTERS, encode, windows
+from fedax.examples.federated import FederatedData
 from fedax.examples.overlap import train_size
-from fedax.examples.ragged import Ragged
+from fedax.examples.ragged import Examples, Ragged
 
 Vocabulary = Literal["leaf", "own"]
 
@@ -91,8 +91,8 @@ def play(
     # a random block begins at the same part of each role's text
     block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
     rng = np.random.default_rng([seed, 1])
-    train = dict[str, Labelled]()
-    test = dict[str, Labelled]()
+    train = dict[str, Examples]()
+    test = dict[str, Examples]()
     for role, speech in speeches.items():
         known = "".join(character for character in speech if character in characters)
         x, y = windows(encode(known, characters, f"role {role!r}"), length, stride)
@@ -128,7 +128,7 @@ def _cut_block(
     return np.concatenate([rows[:start], rows[stop:]]), rows[first : max(first, last)]
 
 
-def _stack(clients: Sequence[Labelled], gap: int) -> Ragged:
+def _stack(clients: Sequence[Examples], gap: int) -> Ragged:
     arrays = {key: np.concatenate([client[key] for client in clients]) for key in ("x", "y")}
     return Ragged.flat(arrays, [len(client["y"]) for client in clients], gap=gap)
 

@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 
-from fedax.data.federated import FederatedData, Labelled
 from fedax.data.options import Clients, Seed, Share, Switch, validated
+from fedax.examples.federated import FederatedData
 from fedax.examples.overlap import train_size
+from fedax.examples.ragged import Examples
 
 FEATURES = 60
 CLASSES = 10
@@ -76,8 +77,8 @@ def synthetic(
             for mean in means
         )
     covariance = np.diag(np.arange(1, FEATURES + 1) ** -1.2)
-    train: list[Labelled] = []
-    test: list[Labelled] = []
+    train: list[Examples] = []
+    test: list[Examples] = []
     # The models of a non-iid set are drawn lazily: between two of them come the inputs of a client.
     for (kernel, bias), centre, size in zip(models, centres, sizes.tolist()):
         x = rng.multivariate_normal(centre, covariance, size)
@@ -96,7 +97,7 @@ def _label_and_shuffle(
     kernel: Float[np.ndarray, "features classes"],
     bias: Float[np.ndarray, "classes"],
     shuffler: random.Random,
-) -> Labelled:
+) -> Examples:
     y = np.argmax(x @ kernel + bias, axis=1)
     order = list(range(len(y)))
     shuffler.shuffle(order)

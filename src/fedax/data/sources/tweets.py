@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 
 from fedax.core import DataError, InvalidInput
-from fedax.data.federated import FederatedData, Labelled
 from fedax.data.folder import data_file, read_whole, reading
 from fedax.data.formats.leaf import (
     Convert,
@@ -22,7 +21,9 @@ from fedax.data.formats.leaf import (
     read_users,
 )
 from fedax.data.options import Clients, Count, Folder, Seed, Share, validated
+from fedax.examples.federated import FederatedData
 from fedax.examples.overlap import draw_rows
+from fedax.examples.ragged import Examples
 
 GLOVE = "glove.6B.300d.txt"
 TABLE = "training.1600000.processed.noemoticon.csv"
@@ -52,7 +53,7 @@ def words(vocabulary: Mapping[str, int], length: int = 25) -> Convert:
     {'x': [[0, 1, 2, 2, 2]], 'y': [1]}
     """
 
-    def convert(x: list[Any], y: list[Any], where: str) -> Labelled:
+    def convert(x: list[Any], y: list[Any], where: str) -> Examples:
         unknown = [label for label in y if str(label) not in POSITIVE]
         if unknown:
             raise ValueError(f"label {unknown[0]!r}, and not 0 for negative, 1 or 4 for positive")
