@@ -215,6 +215,8 @@ def test_batch_norm_in_both_modes(training):
     check(
         nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)), normal(3, 4, 5, 5), training=training
     )
+    # without a layer before, PyTorch counts its numbers
+    check(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)), normal(3, 4), training=training)
 
 
 def overloads():

@@ -246,6 +246,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "flip": jnp.flip,
     "repeat": jnp.tile,
     "constant_pad_nd": _pad,
+    "sym_numel": jnp.size,
     "sym_size": lambda x, dim: x.shape[dim],
     # rows by number
     "index": lambda x, rows: x[tuple(slice(None) if row is None else row for row in rows)],
