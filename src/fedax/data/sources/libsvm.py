@@ -124,10 +124,10 @@ def _parse(
     from sklearn.datasets import load_svmlight_file  # takes a second to import, so only on demand
 
     content = io.BytesIO(text)
+    # scikit-learn's annotations are narrower than what it takes
+    how: dict[str, Any] = {"n_features": features, "dtype": np.float32, "zero_based": False}
     with reading(path, "lines 'label index:value ...' with indices from 1"):
-        table, values = load_svmlight_file(
-            content, n_features=features, dtype=np.float32, zero_based=False
-        )
+        table, values = load_svmlight_file(content, **how)
     finite = np.isfinite(values).all() and np.isfinite(table.data).all()
     if not len(values) or not finite or np.prod(table.shape, dtype=float) > MOST_NUMBERS:
         got = f"a file at {path} with a table of shape {table.shape}"
