@@ -58,8 +58,8 @@ class UserFunction:
 def per_example(function: Callable[..., Any], plain: bool) -> PerExample:
     """Returns a user's function of parameters and examples in the form `PerExample`.
 
-    The key is its third argument if that has to be given, or one that is called `key`, `rng` or
-    `rng_key`. It may take `state` and `training` by keyword.
+    The key is its third argument if that has to be given, or one that is called `key`. It may take
+    `state` and `training` by keyword.
 
     Args:
         function: the user's.
@@ -73,7 +73,7 @@ def per_example(function: Callable[..., Any], plain: bool) -> PerExample:
     except (TypeError, ValueError):  # built-in functions do not say
         parameters = []
     names = {p.name for p in parameters[2:]}
-    key = next((name for name in ("key", "rng", "rng_key") if name in names), None)
+    key = "key" if "key" in names else None
     for p in parameters[2:3]:
         is_positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         if is_positional and p.default is p.empty and p.name not in _KEYWORDS:

@@ -75,30 +75,26 @@ def starting_point(
     # a plain function is a leaf by itself; a model that can be called has leaves of its own
     make = params if callable(params) and len(leaves) == 1 and leaves[0] is params else None
     example = params if make is None else make(jax.random.key(0))
-    names = names_of(example)
     leaves, structure = jax.tree.flatten(example)
-    # numbers within modules are settings, such as a rate of dropout
-    in_module = is_in_module(example)
-    for i, (name, inside) in enumerate(zip(names, in_module, strict=True)):
-        leaves[i] = leaves[i] if inside else native(leaves[i], f"Task(start=...), leaf {name!r}")
-    example = jax.tree.unflatten(structure, leaves)
-    marks = [False] * len(leaves)
+    is_frozen = [False] * len(leaves)
     if frozen is not None:
-        marks = chosen(example, frozen, "Task(frozen=...)")
-    is_frozen = [
-        mark
-        or not (_is_real_array if inside else _is_number)(leaf)
-        or not np.size(leaf)
-        or (always is not None and always(name, leaf))
-        for mark, inside, leaf, name in zip(marks, in_module, leaves, names, strict=True)
-    ]
-    trained = [None if kept else leaf for kept, leaf in zip(is_frozen, leaves, strict=True)]
-    for name, leaf in zip(names, trained, strict=True):
-        if leaf is not None:
-            _check_leaf(name, leaf)
+        is_frozen = chosen(example, frozen, "Task(frozen=...)")
+    in_module = is_in_module(example)
+    for i, name in enumerate(names_of(example)):
+        field = f"Task(start=...), leaf {name!r}"
+        if in_module[i]:
+            # numbers within modules are settings, such as a rate of dropout
+            is_array = isinstance(leaves[i], np.ndarray | jax.Array)
+            is_frozen[i] |= not (is_array and jnp.issubdtype(leaves[i].dtype, jnp.floating))
+        else:
+            leaves[i] = native(leaves[i], field)
+        is_frozen[i] |= not np.size(leaves[i]) or (always is not None and always(name, leaves[i]))
+        if not is_frozen[i]:
+            _check_leaf(field, leaves[i])
     if all(is_frozen):
         allowed = "a pytree with at least one real array to train"
         raise InvalidInput.of("Task(start=...)", example, allowed)
+    trained = [None if kept else leaf for kept, leaf in zip(is_frozen, leaves, strict=True)]
     # A large base must not be in memory twice: each array goes before the next one is copied.
     del example, params
     for i, kept in enumerate(is_frozen):
@@ -127,26 +123,15 @@ def native(leaf: Any, where: str) -> Any:
     return array.astype(np.float64) if array.dtype == np.longdouble else array
 
 
-def _check_leaf(name: str, leaf: Any) -> None:
-    field = f"Task(start=...), leaf {name!r}"
-    dtype = jnp.result_type(leaf) if hasattr(leaf, "dtype") else jnp.dtype(float)
-    if not jnp.issubdtype(dtype, jnp.floating):
-        hint = "Write .astype(float) if it is to be trained, or name it in frozen=..."
-        raise InvalidInput.found(field, f"an array of type {dtype}", "real numbers", hint)
+def _check_leaf(field: str, leaf: Any) -> None:
     with np.errstate(over="ignore"):
         array = _to_real(leaf)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        hint = "Write .astype(float) if it is to be trained, or name it in frozen=..."
+        raise InvalidInput.found(field, f"an array of type {array.dtype}", "real numbers", hint)
     if not jnp.isfinite(array).all():
         got = "NaN, infinity or numbers beyond the range"
         raise InvalidInput.found(field, got, f"finite numbers that {array.dtype} can hold")
-
-
-def _is_number(leaf: Any) -> bool:
-    kinds = int | float | np.ndarray | np.generic | jax.Array
-    return isinstance(leaf, kinds) and not isinstance(leaf, bool)
-
-
-def _is_real_array(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 _ALIGNED = 64
