@@ -36,7 +36,7 @@ def cross_entropy(p, e):
 
 FORMS = {
     "a list": lambda: list(CLIENTS.values()),
-    "a generator": lambda: (client for client in CLIENTS.values()),
+    "a generator": lambda: fedax.FederatedData.from_arrays(client for client in CLIENTS.values()),
     "names": lambda: CLIENTS,
     "any mappings": lambda: types.MappingProxyType(
         {k: collections.UserDict(v) for k, v in CLIENTS.items()}

@@ -54,7 +54,8 @@ class Task(eqx.Module):
             `(losses, new state)`. A loss with a state gets full minibatches: short ones are filled
             again with examples of the client. So one that couples the examples of a minibatch in
             training takes a state, `()` if it has none.
-        data: the clients' examples, or what `FederatedData.from_arrays` takes.
+        data: the clients' examples, or a list or mapping of clients as `FederatedData.from_arrays`
+            takes them.
         scores: further per-example functions of the same signature by name, such as
             `{"accuracy": ...}`.
         l2: adds $\frac{\text{l2}}{2}\lVert w \rVert^2$ to every client's loss (not to reported
