@@ -356,6 +356,7 @@ def _fit_array(array: np.ndarray, leaf: Any, where: str) -> jax.Array:
     if array.shape != np.shape(leaf):
         raise InvalidInput.found(where, f"shape {array.shape}", f"shape {np.shape(leaf)}")
     dtype = jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))
-    if jnp.issubdtype(array.dtype, jnp.floating) and not jnp.issubdtype(dtype, jnp.floating):
+    is_real = all(jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
+    if not is_real and array.dtype.kind not in "biu":
         raise InvalidInput.found(where, str(array.dtype), str(dtype))
     return jnp.asarray(array, dtype)
