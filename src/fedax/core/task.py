@@ -274,7 +274,7 @@ class Task(eqx.Module):
         model = getattr(predictor, "model", None)
         size = getattr(model, "vocabulary", None)
         tokens = (getattr(model, "lowest_token", 0), size - 1) if isinstance(size, int) else None
-        return Predictor(self.name, function, like, self.encoding, self.programs.call, tokens)
+        return Predictor(str(self.name), function, like, self.encoding, self.programs.call, tokens)
 
     @property
     def programs(self) -> ProgramOwner:

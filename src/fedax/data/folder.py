@@ -106,7 +106,7 @@ def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path
     """
     digest = hashlib.sha256()
     for chunk in content:
-        digest.update(chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk))
+        digest.update(chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).data)
     if digest.hexdigest() != expected:
         got = f"SHA-256 {digest.hexdigest()} of the content of {path}"
         allowed = f"the published data, SHA-256 {expected}"

@@ -344,6 +344,9 @@ def classification(
     >>> classification(data, Softmax(1, 2)).train.clients
     2
     """
+    if data.classes is None:
+        hint = "fedax.from_model takes data without classes."
+        raise DataError.found("classification(data=...)", "no classes", "labels of classes", hint)
     # numbers of an example, which makers of models are told
     features = int(np.prod(np.shape(data.train[0]["x"])[1:]))
     model = make_model("classification", model, MODELS, features, data.classes)
@@ -362,7 +365,9 @@ def classification(
 def _check_vocabulary(task: Task, model: Any) -> None:
     """Refuses tokens that are none of a model's vocabulary."""
     size = getattr(model, "vocabulary", None)
-    for split, examples in task.data.arrays_by_part.items() if size is not None else ():
+    if size is None:
+        return
+    for split, examples in task.data.arrays_by_part.items():
         x = np.asarray(examples["x"])
         is_token = x.dtype.kind in "iu"
         if x.size and not (is_token and x.min() >= 0 and x.max() < size):

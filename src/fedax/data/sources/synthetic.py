@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 
+from fedax.core import InvalidInput
 from fedax.data.options import Clients, Seed, Share, Switch, validated
 from fedax.examples.federated import FederatedData
 from fedax.examples.overlap import train_size
@@ -14,6 +15,8 @@ from fedax.examples.ragged import Examples
 
 FEATURES = 60
 CLASSES = 10
+MOST_EXAMPLES = 2**32 // (8 * FEATURES)
+"""Of all clients together: 4 GB while they are drawn."""
 # beyond a million, all that is drawn is rounding
 Spread = Annotated[float, Field(strict=True, ge=0, lt=1e6)]
 
@@ -64,6 +67,10 @@ def synthetic(
     # the generator's two streams
     rng, shuffler = np.random.RandomState(seed), random.Random(seed)
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50
+    if sizes.sum() > MOST_EXAMPLES:
+        got = f"{clients}, with {sizes.sum()} examples"
+        allowed = f"at most {MOST_EXAMPLES} examples"
+        raise InvalidInput.found("synthetic(clients=...)", got, allowed)
     if iid:
         # all clients share the model and the centre
         centres = np.zeros((clients, FEATURES))

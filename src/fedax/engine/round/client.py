@@ -434,6 +434,7 @@ class Slice(Minibatch):
         # a static bound: shapes of a compiled program cannot follow the client's size
         widest = max_count or client.widest
         self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
+        self.stride = client.stride
         self.is_filled = key is not None and client.task.couples
         if self.is_filled:  # batch statistics need the whole batch at once
             self.piece = widest
@@ -531,7 +532,7 @@ class Slice(Minibatch):
             0,
         )
         data = self.fetch(self.begin + piece * self.piece, self.piece)
-        if self.is_filled and not isinstance(self.client.stride, int):
+        if self.is_filled and not isinstance(self.stride, int):
             # a smaller batch is repeated: what follows it belongs to the next one
-            data = jax.tree.map(lambda rows: rows[position % self.client.stride], data)
+            data = jax.tree.map(lambda rows: rows[position % self.stride], data)
         return data, weight, None if self.key is None else jax.random.fold_in(self.key, piece)

@@ -46,11 +46,11 @@ def picture(federated: FederatedData) -> Any:
     label = "%{customdata}, label %{y}: %{text} examples, %{z:.1%}<extra></extra>"
     heat = go.Heatmap(
         x=ranks,
-        y=np.arange(federated.classes),
+        y=np.arange(counts.shape[1]),
         # rows of the picture are labels, columns are clients
         z=shares.T,
         text=counts.T,
-        customdata=np.tile(names, (federated.classes, 1)),
+        customdata=np.tile(names, (counts.shape[1], 1)),
         hovertemplate=label,
         colorscale="Blues",
         zmin=0,
