@@ -40,9 +40,7 @@ def measure(folder: str, cold: bool) -> dict[str, float]:
 
     begun = time.perf_counter()
     data = fedax.data.stored(folder)
-    task = fedax.tasks.classification(
-        data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES)
-    )
+    task = fedax.classification(data, fedax.models.Softmax(data.train[0]["x"].shape[1], CLASSES))
     opened = time.perf_counter() - begun
     common: dict[str, Any] = {
         "schedule": fedax.Schedule(cohort=COHORT, batch_size=2),

@@ -14,6 +14,6 @@ datasets.Dataset.from_dict(rows).save_to_disk("measurements")
 
 table = datasets.load_from_disk("measurements")
 data = fedax.data.from_table(table, client="user", y="label", test_fraction=0.2)
-task = fedax.tasks.classification(data, fedax.models.Softmax(4, 2))
+task = fedax.classification(data, fedax.models.Softmax(4, 2))
 history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=20)
 print(f"accuracy {history.last('test_accuracy'):.2f}")

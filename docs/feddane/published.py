@@ -40,7 +40,7 @@ def published_task(folder: Path, name: str) -> fedax.Task:
     data = leaf(
         folder / "fedprox_synthetic" / f"synthetic_{SETS[name]}_test.json.gz", classes=10, name=name
     )
-    return fedax.tasks.classification(data, Softmax(60, 10))
+    return fedax.classification(data, Softmax(60, 10))
 
 
 def compare(

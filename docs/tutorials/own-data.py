@@ -38,7 +38,7 @@ data.sizes, data.label_counts
 # its score is the accuracy.
 
 # %%
-task = fedax.tasks.classification(data, fedax.models.Softmax(5, 3))
+task = fedax.classification(data, fedax.models.Softmax(5, 3))
 fedax.run(fedax.FedAvg(), task, rounds=3).outcome.ok
 
 # %% [markdown]
@@ -107,7 +107,7 @@ data.encoding
 # matter, and they need no labels.
 
 # %%
-task = fedax.tasks.classification(data, fedax.models.Softmax(3, 2))
+task = fedax.classification(data, fedax.models.Softmax(3, 2))
 history = fedax.run(fedax.FedAvg(), task, rounds=20, solver=fedax.SGD(0.1))
 history.predict(pd.DataFrame({"sex": ["m", "f"], "age": [75, 41]})).round(2)
 

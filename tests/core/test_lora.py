@@ -106,7 +106,7 @@ def test_factors_are_drawn_apart_from_a_base_of_the_same_seed():
     """No A is a scaled copy of the first entries of its matrix."""
     model = fedax.models.MLP((6, 5, 4, 2))
     clients = [{"x": CLIENTS[0]["x"], "y": np.arange(5) % 2}]
-    task = fedax.tasks.classification(fedax.FederatedData.from_arrays(clients, classes=2), model)
+    task = fedax.classification(fedax.FederatedData.from_arrays(clients, classes=2), model)
     for seed in (0, 3):
         adapted = fedax.lora(task, 2, targets="*.kernel", seed=seed)
         base = model.init(jax.random.key(seed))[0]

@@ -153,7 +153,7 @@ def test_bytes_are_refused_where_training_had_real_numbers():
 )
 def test_tokens_of_predictions_are_those_of_the_vocabulary(model, refused):
     data = [{"x": np.array([[0, 1], [2, 4]]), "y": np.array([0, 1])}]
-    task = fedax.tasks.classification(FederatedData.from_arrays(data, classes=5), model)
+    task = fedax.classification(FederatedData.from_arrays(data, classes=5), model)
     params = task.start(jax.random.key(0))
     for token in refused:
         with pytest.raises(
@@ -193,7 +193,7 @@ def test_whole_numbers_of_predictions_are_checked_against_what_they_index(kind):
 @pytest.mark.usefixtures("as_users_run")
 def test_inputs_of_predictions_are_arrays_of_numbers():
     data = FederatedData.from_arrays([{"x": np.eye(2), "y": np.array([0, 1])}], classes=2)
-    task = fedax.tasks.classification(data, fedax.models.Softmax(2, 2))
+    task = fedax.classification(data, fedax.models.Softmax(2, 2))
     params = task.start(jax.random.key(0))
     masked = np.ma.masked_array(np.eye(2), mask=np.eye(2))
     for x, message in (

@@ -144,7 +144,7 @@ def test_missing_cells_follow_a_declared_rule(tmp_path, rule, sizes, row):
 
 @pytest.mark.parametrize("form", ["frame", "csv"])
 def test_later_tables_are_read_by_name_and_need_no_labels(tmp_path, form):
-    task = fedax.tasks.classification(from_table(FRAME, **OPTIONS), fedax.models.Softmax(3, 2))
+    task = fedax.classification(from_table(FRAME, **OPTIONS), fedax.models.Softmax(3, 2))
     history = fedax.run(fedax.FedAvg(), task, rounds=3, solver=fedax.SGD(0.5))
     expected = history.predict(
         from_table(
@@ -359,7 +359,7 @@ def test_measured_means_are_refused_with_privacy():
     private = fedax.Channel(privacy=fedax.Privacy(clip=1.0, noise=1.0, delta=0.1))
     for standardize in (True, ({"age": 40.0}, {"age": 10.0})):
         data = from_table(FRAME, **OPTIONS, standardize=standardize)
-        task = fedax.tasks.classification(data, fedax.models.Softmax(3, 2))
+        task = fedax.classification(data, fedax.models.Softmax(3, 2))
         schedule = fedax.Schedule(weights="equal")
         if standardize is True:
             with pytest.raises(InvalidInput, match=r"standardize=\("):

@@ -104,7 +104,7 @@ def test_progress_says_it():
 def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
     """Beside the library's products, which go by its name; 70,010 parameters are no small model."""
     clients = [{"x": np.ones((4, features), np.float32), "y": np.zeros(4, np.int32)}]
-    task = fedax.tasks.classification(
+    task = fedax.classification(
         fedax.FederatedData.from_arrays(clients, classes=10),
         fedax.models.Softmax(features, 10),
     )

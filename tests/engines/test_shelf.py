@@ -24,7 +24,7 @@ def folder(data, tmp_path_factory):
 
 
 def task_of(data):
-    return fedax.tasks.classification(data, fedax.models.Softmax(64, 10))
+    return fedax.classification(data, fedax.models.Softmax(64, 10))
 
 
 def same(one, other):

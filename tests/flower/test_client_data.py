@@ -25,7 +25,7 @@ def table_task():
     stand_in = pd.DataFrame({"age": [0, 0], "w": [0, 1], "y": ["no", "yes"]})
     scales = ({"age": 1.0, "w": 2.0}, {"age": 2.0, "w": 2.0})
     data = from_table({"a": stand_in}, test={"a": stand_in}, standardize=scales)
-    return fedax.tasks.classification(data, fedax.models.Softmax(2, 2))
+    return fedax.classification(data, fedax.models.Softmax(2, 2))
 
 
 @pytest.fixture
@@ -80,6 +80,6 @@ def test_tables_need_a_task_that_has_an_encoding(load):
     data = fedax.data.FederatedData.from_arrays(
         [{"x": np.zeros((2, 2), np.float32), "y": [0, 1]}], classes=2
     )
-    task = fedax.tasks.classification(data, fedax.models.Softmax(2, 2))
+    task = fedax.classification(data, fedax.models.Softmax(2, 2))
     with pytest.raises(DataError, match="no encoding"):
         load(task, FRAME)

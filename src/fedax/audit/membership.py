@@ -143,7 +143,7 @@ def membership(
         options: of `fedax.run`: solver, schedule, engine, channel, observe, checkpoint_every.
 
     Raises:
-        InvalidInput: not a task of `fedax.tasks.classification`, or looks that do not ascend.
+        InvalidInput: not a task of `fedax.classification`, or looks that do not ascend.
         DataError: a client with fewer than four examples.
 
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson

@@ -204,7 +204,7 @@ def task(name: str, **options: Any) -> Task:
     regression (`l2` is 1/n by default, see `fedax.tasks.logistic`):
 
     - `model`: softmax, mlp, mlp_dropout, mnist_cnn, lenet, cifar_cnn or resnet20; of text bigram,
-      lstm, lstm_two_biases or lstm_peepholes; or a model, see `fedax.tasks.classification`. By
+      lstm, lstm_two_biases or lstm_peepholes; or a model, see `fedax.classification`. By
       default softmax; bigram of plays; of tweets "lstm", a `SentimentLSTM` on GloVe's frozen
       vectors.
     - `l2`: adds l2/2 times the squared norm of the parameters to every client's loss; at least 0.
