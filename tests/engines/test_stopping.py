@@ -83,9 +83,7 @@ def test_the_best_model_is_kept_without_stopping():
     assert fedax.run(fedax.FedAvg(), LINE, rounds=1, **HALF).best is None
     scored = dataclasses.replace(
         LINE,
-        scores={
-            "accuracy": lambda p, e, key: jnp.full(e["x"].shape, jnp.where(p["a"] > 2.5, 1.0, 0.0))
-        },
+        scores={"accuracy": lambda p, e, key: jnp.full(e.shape, jnp.where(p["a"] > 2.5, 1.0, 0.0))},
     )
     watch = HALF | {"observe": [observe.TestAccuracy()]}
     assert (
