@@ -264,6 +264,7 @@ def test_two_processes_never_share_a_folder(tmp_path):
     assert not left.exists()
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 def test_another_precision_is_named(tmp_path):
     go(checkpoint=tmp_path)
     with (

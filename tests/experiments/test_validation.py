@@ -149,7 +149,7 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
         (EARLY + "patiense = 3", "Did you mean 'patience'"),
         (EARLY.replace("patience = 2", "patience = 0"), "early_stopping.patience: got 0"),
         (EARLY.replace("unseen_steps = 2", "unseen_steps = 0"), "unseen_steps: got 0"),
-        (EARLY.replace("unseen = 0.25", "unseen = 2"), "got 2; allowed: numbers in"),
+        (EARLY.replace("unseen = 0.25", "unseen = 2"), "unseen=.*got 2"),
     ],
 )
 def test_bad_sections_are_refused(text, words):

@@ -192,8 +192,8 @@ HEADER = "age,dose,pressure,relapse\n"
 def write_rows(folder, count, header=HEADER):
     """Writes a client's file: the only one of its folder."""
     folder.mkdir()
-    rows = "".join(f"{i},0.5,{count},{('no', 'yes')[i % 2]}\n" for i in range(count))
-    (folder / "own.csv").write_text(header + rows)
+    rows = "".join(f"{30 + i},0.5,{count},{('no', 'yes')[i % 2]}\n" for i in range(count))
+    (folder / "mine.csv").write_text(header + rows)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def tables(tmp_path):
     """The guide's task with the stand-in's file, and how a client's file is read."""
     write_rows(tmp_path / "stand-in", 10)
     options = tomllib.loads(blocks("toml")[1])["task"]
-    options["folder"] = options["folder"].replace("/srv", str(tmp_path))
+    options |= {"table": str(tmp_path / "stand-in"), "standardize": False}
     task = fedax.task(options.pop("name"), **options)
     code = blocks("python")[1]
 
@@ -265,7 +265,9 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     """With a cohort that is larger than the stand-in, whose one client has a name."""
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     _, read = tables
-    section = blocks("toml")[1].replace("/srv", str(tmp_path))
+    section = re.sub("standardize = .*", "standardize = false", blocks("toml")[1]).replace(
+        "/srv", str(tmp_path)
+    )
     (tmp_path / "a.toml").write_text(
         'name = "a"\nrounds = 1\n[[algorithm]]\nname = "fedavg"\n[schedule]\ncohort = 2\n'
         + "batch_size = 1\n"
@@ -284,9 +286,9 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
         directory = run_experiment(experiment, tmp_path / "run", Display())
     # the report has the clients' numbers of examples, not the stand-in's
     sizes = [int(device.task.train.total) for device in devices]
-    assert sizes == [12, 22]
+    assert sizes == [12, 21]
     (note,) = directory.notes.values()
-    assert ": 2 clients, 34 training examples. Schedule:" in note
+    assert ": 2 clients, 33 training examples. Schedule:" in note
     assert directory.runs[0].gradients[-1] == np.mean(sizes)
     (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
     command = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv")]
@@ -306,9 +308,8 @@ def test_a_device_has_examples_of_one_client(tables, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("data.with_validation(0.2)", "data", "got no validation examples; allowed: .training, te"),
-        ("data.with_validation(0.2)", "(1, 2, 3, 4)", "got 4 values; allowed: the training"),
-        ('["no", "yes"]', '["yes", "no"]', r"categories: got .*; allowed: .*'no', 'yes'"),
+        (", table[fifth : 2 * fifth]", "", "got no validation examples; allowed: .training, te"),
+        ("return ", "return table, ", "got 4 values; allowed: the training"),
     ],
 )
 def test_rows_that_are_not_the_tasks_are_refused(tables, tmp_path, old, new, message):
