@@ -186,3 +186,12 @@ def test_arrays_of_other_names_come_back(tmp_path, name):
     for mine, own in zip(data.train, clients, strict=True):
         assert mine.keys() == own.keys()
         np.testing.assert_array_equal(mine[name], own[name])
+
+
+def test_validation_of_stored_windows_overlaps_no_training_window(tmp_path):
+    text = "".join(np.random.default_rng(0).choice([*"abcdefgh"], 300))
+    windows = fedax.data.play(f"A:\n{text}\n", length=8, test_fraction=0.0)
+    back = stored(store(tmp_path / "windows", windows))
+    kept, own = (data.with_validation(0.2, split="in_order") for data in (back, windows))
+    assert own.train.total + own.validation.total < windows.train.total
+    np.testing.assert_array_equal(kept.validation.arrays["x"], own.validation.arrays["x"])

@@ -42,26 +42,17 @@ REFUSED = {
     "uneven array": (changed("mu = 1", "mu = [[1.0, 2.0], [3.0]]"), "FedProx.mu=.*one or one "
         "per client"),
     "words in an array": (changed("mu = 1", 'mu = ["a"]'), "FedProx.mu=.*one or one per client"),
-    "dates in an array": (changed("mu = 1", "mu = [1979-05-27]"), "FedProx.mu=.*one or one per "
-        "client"),
     "infinite hyperparameter": (changed("mu = 1", "mu = inf"), r"got inf; allowed: numbers in "
         r"\[0, infinity\)"),
     "infinite step size": (changed("learning_rate = 0.05", "learning_rate = inf"), "learning_rate=.*got "
         "inf"),
     "times that are words": (changed("steps = 3", 'times = ["a"]'), "times=.*rising whole numbers"),
-    "times that are a date": (changed("steps = 3", "times = 1979-05-27"), "times=.*rising whole "
-        "numbers"),
     "too many clients": (changed("clients = 4", "clients = 99999999999"), "clients=.*10000000"),
     "too many examples": (changed("clients = 4", "clients = 10000000"), "at most 8947848 examples"),
     "spread": (changed("alpha = 1.0", "alpha = 1e300"), "alpha=.*less than 1000000"),
     "number for a folder": (changed(SYNTHETIC, 'name = "mnist"\nfolder = 3'), "folder="),
     "number for a table": (changed(SYNTHETIC, 'name = "table"\ntable = 3'), "table=.*a path, a frame"),
     "long folder": (changed(SYNTHETIC, f'name = "mnist"\nfolder = "{"a" * 5_000}"'), "no file at aaa"),
-    "long path of a table": (changed(SYNTHETIC, 'name = "table"\ntable = '
-        f'"{"a" * 5_000}"'), "no file aaa"),
-    "word for a width": (changed(SYNTHETIC, 'name = "a9a"\nfeatures = "a"'), "features="),
-    "word for l2": (changed(SYNTHETIC, 'name = "a9a"\nl2 = "a"'), "l2="),
-    "number for a file": (changed(SYNTHETIC, 'name = "libsvm"\nfile = 3'), "file="),
     "crop": (changed(SYNTHETIC, f"{DIGITS}\ncrop = 99999999999"), "crop="),
     "long title": (changed('"Tiny <run>"', f'"{MEGABYTE}"'), "line 1: name: .*at most 200 "
         "characters"),

@@ -85,7 +85,7 @@ def store(
     parts: dict[str, Any] = {"train": clients, "validation": validation, "test": test}
     unseen = None
     if isinstance(clients, FederatedData):
-        about = {key: getattr(clients, key) for key in _ABOUT}
+        about = {key: getattr(clients, key) for key in _ABOUT} | {"gap": clients.train.gap}
         if clients.encoding is not None:
             about["encoding"] = clients.encoding.to_json()
         parts = dict(clients.parts)
@@ -129,8 +129,10 @@ def stored(folder: str | Path) -> FederatedData:
     folder = Path(folder).expanduser()
     with reading(folder, "a folder that fedax.data.store wrote"):
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        # of windows of a text
+        gap = about.pop("gap", 1)
         parts: dict[str, Any] = {
-            part: _read_part(folder / part)
+            part: _read_part(folder / part, gap)
             for part in ("train", "validation", "test", "central")
             if (folder / part).is_dir()
         }
@@ -200,10 +202,10 @@ def _blocks(clients: Iterable[Any]) -> Iterator[list[Any]]:
         yield block
 
 
-def _read_part(folder: Path) -> Ragged:
+def _read_part(folder: Path, gap: int) -> Ragged:
     sizes = np.load(folder.with_name(f"{folder.name}.{SIZES}"))
     arrays = {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
     offsets = offsets_of(sizes)
     if count_rows(arrays, str(folder)) != offsets[-1]:
         raise DataError.found(str(folder), f"arrays of other lengths than {SIZES} says", "the same")
-    return Ragged(arrays, offsets, len(sizes), int(sizes.max()))
+    return Ragged(arrays, offsets, len(sizes), int(sizes.max()), gap)

@@ -55,14 +55,7 @@ def _classify(
     return classification(load(**options), model, l2=l2)
 
 
-def _predict_characters(
-    load: Callable[..., FederatedData],
-    options: dict[str, Any],
-    *,
-    model: Any = "bigram",
-    l2: NonNegative = 0.0,
-) -> Task:
-    return classification(load(**options), model, l2=l2)
+_predict_characters = functools.partial(_classify, model="bigram")
 
 
 def _classify_tweets(

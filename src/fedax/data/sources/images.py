@@ -80,7 +80,7 @@ class Images(NamedTuple):
         seed: int,
         names: Sequence[str] | None = None,
     ) -> FederatedData:
-        """Makes federated data of a partition; the official test part, if any, is the central."""
+        """Makes federated data of a partition; the official test part, if any, is central."""
         return FederatedData.partitioned(
             pixels(self.x),
             self.y,
@@ -135,7 +135,7 @@ def image_set(
         test_fraction: share of each client's examples kept for its own testing, in [0, 1).
         split: `"shuffled"` draws them, `"in_order"` takes the last ones.
         merged: deals out the official test images too, after the training images; otherwise they
-            are the central.
+            are the central test set.
         folder: where the files lie; see `fedax.data.data_folder`.
         examples: how many of the first training images, and at most of the test images, are taken,
             for a quick try; 0 is all.
@@ -175,8 +175,8 @@ def mnist_writers(
 
     They wrote 19 to 131 each.
 
-    The 297 writers of the official test images are other people; these images are the central, or
-    further clients.
+    The 297 writers of the official test images are other people; these images are the central test
+    set, or further clients.
 
     Args:
         minimum: writers with fewer examples are left out; at least 1.
