@@ -56,7 +56,7 @@ for name, partition in (("alpha = 100", even), ("alpha = 0.2", skewed), ("one sh
     print(f"{name:15}", [np.bincount(y[part], minlength=3).tolist() for part in partition])
 
 # %% [markdown]
-# `test_fraction` keeps a share of each client's examples for testing. `ClientAccuracy` uses those. A
+# `test_fraction` keeps a share of each client's examples for testing. `ClientAccuracy` uses those.
 # `central` is a test set that belongs to no client. `TestAccuracy` uses that if there is one.
 
 # %%

@@ -61,7 +61,7 @@ def test_a_description_counts():
     rows = [line.split()[:2] for line in text.splitlines()]
     assert all(row in rows for row in (["partition", "shards"], ["clients", "5"]))
     assert ["shards_per_client", "1"] in rows
-    assert "minimum 1" in text
+    assert "at least 1" in text
 
 
 def test_names_and_options_are_answered_with_the_nearest():

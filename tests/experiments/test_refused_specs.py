@@ -41,12 +41,8 @@ REFUSED = {
         "than 64 parts"),
     "uneven array": (changed("mu = 1", "mu = [[1.0, 2.0], [3.0]]"), "FedProx.mu=.*one or one "
         "per client"),
-    "words in an array": (changed("mu = 1", 'mu = ["a"]'), "FedProx.mu=.*one or one per client"),
     "infinite hyperparameter": (changed("mu = 1", "mu = inf"), r"got inf; allowed: numbers in "
         r"\[0, infinity\)"),
-    "infinite step size": (changed("learning_rate = 0.05", "learning_rate = inf"), "learning_rate=.*got "
-        "inf"),
-    "times that are words": (changed("steps = 3", 'times = ["a"]'), "times=.*rising whole numbers"),
     "too many clients": (changed("clients = 4", "clients = 99999999999"), "clients=.*10000000"),
     "too many examples": (changed("clients = 4", "clients = 10000000"), "at most 8947848 examples"),
     "spread": (changed("alpha = 1.0", "alpha = 1e300"), "alpha=.*less than 1000000"),

@@ -192,8 +192,7 @@ def test_predictions_of_one_column_are_refused(kind):
 @pytest.mark.parametrize("kind", OF_CLASSES)
 @pytest.mark.parametrize(("low", "label"), [(-1, "-1"), (1, "2"), (0.5, "1.5")])
 def test_labels_that_are_no_columns_of_the_predictions_are_refused(kind, low, label, split):
-    name = "global test" if split == "central" else split
-    message = rf"got the label {label} among the {name} examples; allowed: labels y from 0 to 1"
+    message = rf"got the label {label} among the {split} examples; allowed: labels y from 0 to 1"
     with pytest.raises(InvalidInput, match=f"^observe {kind.__name__}: {message}"):
         kind(split=split).check(two_classes(both, low))
 

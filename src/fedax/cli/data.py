@@ -29,9 +29,7 @@ def list_datasets() -> None:
     from fedax.data import data_folder
     from fedax.tasks.sources import DATASETS
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("name", "files", "what"):
-        table.add_column(column, no_wrap=column == "name")
+    table = Table("name", "files", "what", box=None, header_style="bold", pad_edge=False)
     for name, entry in DATASETS.items():
         # where the files come from: fetched, the user's, or none because the data are made
         files = "your own" if entry.reads_folder or name in ("table", "stored") else "none"
@@ -76,7 +74,15 @@ def _describe_range(schema: dict[str, Any]) -> str:
         return " or ".join(map(_describe_range, schema["anyOf"]))
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
-    return ", ".join(value if key == "type" else f"{key} {value}" for key, value in schema.items())
+    return ", ".join(f"{_WORDS.get(key, '')}{value}" for key, value in schema.items())
+
+
+_WORDS = {
+    "minimum": "at least ",
+    "maximum": "at most ",
+    "exclusiveMaximum": "below ",
+    "exclusiveMinimum": "above ",
+}
 
 
 @app.command(cls=Command)
@@ -131,7 +137,7 @@ def _describe_examples(federated: FederatedData) -> Group:
     lines = {
         "clients": str(federated.clients),
         "training examples": f"{int(federated.sizes.sum()):,}",
-        "test examples": f"{client_tests:,} with the clients, {central:,} global",
+        "test examples": f"{client_tests:,} with the clients, {central:,} central",
         "training examples of a client": _format_spread(federated.sizes),
         "labels of a client": _format_spread(labels_per_client),
         "arrays of an example": ", ".join(

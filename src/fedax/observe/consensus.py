@@ -30,7 +30,7 @@ class Consensus(Observer):
 
 
 class NodeAccuracy(Observer):
-    """`node_<score>_mean`, `_min` and `_max`: each client's model on the global test set.
+    """`node_<score>_mean`, `_min` and `_max`: each client's model on the central test set.
 
     A score of the task, over the clients.
 

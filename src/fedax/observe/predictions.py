@@ -212,10 +212,9 @@ class _OnProbabilities(OnPredictions):
         wrong_label = find_wrong_label(labels, classes)
         if wrong_label is None:
             return
-        split = "global test" if self.split == "central" else self.split
         raise InvalidInput.found(
             self._field,
-            f"the label {wrong_label} among the {split} examples",
+            f"the label {wrong_label} among the {self.split} examples",
             f"labels y from 0 to {classes - 1}, one for each column of the predictions",
             LABELS_HINT,
         )
