@@ -4,7 +4,7 @@ line."""
 import numpy as np
 
 from fedax.core import Outcome
-from fedax.report import Record
+from fedax.results import Record
 
 TINY = """\
 name = "Tiny <run>"

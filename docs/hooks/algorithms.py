@@ -11,7 +11,7 @@ import verbs
 
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm
-from fedax.report.methods import describe_algorithm
+from fedax.results.methods import describe_algorithm
 
 VERBS = {
     "client.minimize": "runs the local solver for the round's scheduled work",

@@ -13,7 +13,7 @@ from fedax.benchmark.archive import SHIPPED, Archive
 from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.benchmark.standing import LEAST, Difference, Placed, Standing
 from fedax.benchmark.task import BenchTask, load_tasks
-from fedax.report.drawing.figures import save_charts
+from fedax.results.drawing.figures import save_charts
 
 DOCS = Path(__file__).parents[1]
 FRAME = Path(__file__).with_suffix(".txt")

@@ -143,7 +143,7 @@ def settings(extra: dict[str, Any]) -> list[str]:
 def run_file(path: Path, options: list[str]) -> None:
     """Runs an experiment file, draws its curves, and prints its table."""
     from fedax.experiments.results.store import RunDirectory
-    from fedax.report.drawing.figures import save_charts
+    from fedax.results.drawing.figures import save_charts
 
     command = [sys.executable, "-m", "fedax.cli"]
     subprocess.run(

@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from fedax.core import Algorithm
-from fedax.report.methods import describe_algorithm
+from fedax.results.methods import describe_algorithm
 
 VERBS = {
     "solver": "minimize",

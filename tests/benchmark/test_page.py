@@ -13,9 +13,9 @@ from fedax.benchmark.page import page_data, render
 from fedax.benchmark.standing import LEAST, Standing
 from fedax.benchmark.task import BenchTask, Target
 from fedax.core import Outcome
-from fedax.report import Record
-from fedax.report.drawing.styles import styles
-from fedax.report.tables.comparison import to_text
+from fedax.results import Record
+from fedax.results.drawing.styles import styles
+from fedax.results.tables.comparison import to_text
 
 ROUNDS = np.arange(21)
 SPEEDS = {"FedAvg": 1.0, "Fast": 2.0, "<Slow>": 0.4, "Lost": -0.5}

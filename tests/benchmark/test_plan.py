@@ -14,7 +14,7 @@ from fedax.benchmark.spaces import Range, Space
 from fedax.benchmark.task import Method, load_tasks
 from fedax.benchmark.trials import Tuning
 from fedax.core import Outcome
-from fedax.report import Record
+from fedax.results import Record
 from fedax.utils.lock import held
 
 

@@ -8,7 +8,7 @@ import pytest
 from fedax.benchmark.measures import best_value, cost_to, quality_of
 from fedax.benchmark.scores import area, interval, profile, ratios, speed_gains, typical
 from fedax.core import Outcome
-from fedax.report import Record
+from fedax.results import Record
 
 
 def record(losses, accuracies, outcome=None, time=None):

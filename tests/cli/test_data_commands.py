@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from fedax import cli, data
 from fedax.core import DataError
 from fedax.data.files import FILES, File
-from fedax.report.drawing.clients import picture
+from fedax.results.drawing.clients import picture
 from fedax.tasks.sources import DATASETS, DataSet
 
 

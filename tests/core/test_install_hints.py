@@ -25,7 +25,7 @@ NEEDED = {
     "mpi": (["mpi4py", "mpi4py.MPI"], lambda folder: fedax.MPI()),
     "paper": (
         ["matplotlib.figure", "matplotlib"],
-        lambda folder: call("fedax.report.drawing.figures._figure_maker", ["pdf"]),
+        lambda folder: call("fedax.results.drawing.figures._figure_maker", ["pdf"]),
     ),
     "privacy": (
         ["dp_accounting"],

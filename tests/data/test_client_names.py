@@ -11,7 +11,7 @@ import pytest
 import fedax
 from fedax.core import DataError, UnknownName
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
-from fedax.report.record import Record, clients_csv
+from fedax.results.record import Record, clients_csv
 from parts import with_unseen
 
 NAMES = ["client1", "client2", "client10"]

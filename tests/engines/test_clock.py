@@ -13,9 +13,9 @@ from fedax.core.scheduling.devices import Devices
 from fedax.errors import FedaxError, InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.settings import run_configurations
-from fedax.report.drawing.charts import along
-from fedax.report.record import Record, to_csv
-from fedax.report.tables.finals import read_run
+from fedax.results.drawing.charts import along
+from fedax.results.record import Record, to_csv
+from fedax.results.tables.finals import read_run
 from fedax.utils.random import stream
 from problems import regression, vector
 

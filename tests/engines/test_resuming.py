@@ -10,7 +10,7 @@ import pytest
 
 import fedax
 from fedax.engine.driver.resume import fingerprint
-from fedax.report.page import PRIVACY
+from fedax.results.page import PRIVACY
 from marks import slow
 from problems import SIZES, regression, vector
 

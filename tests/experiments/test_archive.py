@@ -23,7 +23,7 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.comparison import show_comparison
 from fedax.papers.study import PaperStudy
-from fedax.report.tables.numbers import Results
+from fedax.results.tables.numbers import Results
 from samples import OWN, TINY, record
 
 MORE = """

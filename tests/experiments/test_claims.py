@@ -12,7 +12,7 @@ from fedax.core import Outcome
 from fedax.papers.cells import Cell, Number, compare_cells
 from fedax.papers.claims import Claim
 from fedax.papers.comparison import Comparison
-from fedax.report.tables.numbers import Results, Run
+from fedax.results.tables.numbers import Results, Run
 from samples import OWN, record
 
 

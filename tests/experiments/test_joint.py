@@ -9,7 +9,7 @@ from fedax.experiments.results.joint import comparison_page, merge_records
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.papers.study import reproduce
-from fedax.report import render
+from fedax.results import render
 from samples import OWN, TINY, record
 
 

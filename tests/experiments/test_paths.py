@@ -11,8 +11,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, slug
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series
-from fedax.report.drawing.figures import save_charts
+from fedax.results.drawing.charts import Axis, Chart, Panel, Series
+from fedax.results.drawing.figures import save_charts
 from fedax.utils.files import portable
 from samples import TINY
 

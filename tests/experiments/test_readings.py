@@ -20,14 +20,14 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.recipe import Recipe
 from fedax.papers.study import PaperStudy, tables_of
-from fedax.report.tables.finals import read_runs
-from fedax.report.tables.numbers import Results
-from fedax.report.tables.reductions import (
+from fedax.results.tables.finals import read_runs
+from fedax.results.tables.numbers import Results
+from fedax.results.tables.reductions import (
     describe_reduction,
     is_value_reduction,
     read_curve,
 )
-from fedax.report.tables.summary import scale_of
+from fedax.results.tables.summary import scale_of
 from samples import OWN, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"

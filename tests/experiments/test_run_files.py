@@ -18,7 +18,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
-from fedax.report import Record
+from fedax.results import Record
 from fedax.utils.lock import held, holder
 from samples import TINY, record
 

@@ -18,7 +18,7 @@ from fedax.experiments.running import demo
 from fedax.experiments.running.progress import Display, Lines, summary_table
 from fedax.experiments.running.progress import summary_line as line_about
 from fedax.experiments.running.runner import run_experiment
-from fedax.report.tables.summary import summarize
+from fedax.results.tables.summary import summarize
 from fedax.utils.files import write
 from samples import TINY, record
 

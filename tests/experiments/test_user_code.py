@@ -21,7 +21,7 @@ from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
-from fedax.report import render
+from fedax.results import render
 from samples import TINY
 
 CODE = '''

@@ -27,7 +27,7 @@ import fedax
 from fedax import data
 from fedax.data import characters, read_glove, words
 from fedax.experiments.config.experiment import Experiment
-from fedax.report import Record
+from fedax.results import Record
 from samples import TINY, record
 
 SECONDS = 30

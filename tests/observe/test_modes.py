@@ -13,8 +13,8 @@ from fedax import observe
 from fedax.core import InvalidInput
 from fedax.core.directions import check_mode, is_better, worst_of
 from fedax.papers.claims import Claim
-from fedax.report.record import Record
-from fedax.report.tables.numbers import Results
+from fedax.results.record import Record
+from fedax.results.tables.numbers import Results
 from parts import with_unseen
 
 ONE = {

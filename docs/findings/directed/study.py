@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 
 import fedax
 from fedax.observe.base import Observer, View
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
-from fedax.report.drawing.figures import save_charts
+from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered
+from fedax.results.drawing.figures import save_charts
 
 HERE = Path(__file__).parent
 CLIENTS, DIM, ROUNDS, EVERY = 10, 5, 4000, 100

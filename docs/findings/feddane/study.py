@@ -13,9 +13,9 @@ import numpy as np
 
 import fedax
 from fedax.observe import Curvature, Dissimilarity, Inexactness, Objective, TrainLoss
-from fedax.report import Record
-from fedax.report.drawing.charts import Axis, Chart, Mark, Panel, Series, staggered
-from fedax.report.drawing.figures import save_charts
+from fedax.results import Record
+from fedax.results.drawing.charts import Axis, Chart, Mark, Panel, Series, staggered
+from fedax.results.drawing.figures import save_charts
 from fedax.theory import feddane, live
 
 SETS = {

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 
 import fedax
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
-from fedax.report.drawing.figures import save_charts
-from fedax.report.tables.statistics import LEVEL, Effect, effect_of
+from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered
+from fedax.results.drawing.figures import save_charts
+from fedax.results.tables.statistics import LEVEL, Effect, effect_of
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[2] / "examples"))

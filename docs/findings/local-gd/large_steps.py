@@ -15,8 +15,8 @@ import numpy as np
 
 import fedax
 from fedax.observe import Objective
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series
-from fedax.report.drawing.figures import save_charts
+from fedax.results.drawing.charts import Axis, Chart, Panel, Series
+from fedax.results.drawing.figures import save_charts
 from fedax.theory.constants import closed_form
 
 HERE = Path(__file__).parent

@@ -18,8 +18,8 @@ sys.path.insert(0, str(HERE.parents[2] / "tests" / "theory"))
 
 from test_local_gd_bounds import Logistic, Quadratic, descend  # noqa: E402
 
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered  # noqa: E402
-from fedax.report.drawing.figures import save_charts  # noqa: E402
+from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered  # noqa: E402
+from fedax.results.drawing.figures import save_charts  # noqa: E402
 from fedax.theory import local_gd  # noqa: E402
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.benchmark.task import BenchTask
 from fedax.experiments.results.curves import packed, unpacked
-from fedax.report import Record
+from fedax.results import Record
 from fedax.utils.files import portable, read, write, writing
 
 SHIPPED = Path(__file__).parent / "archive"

@@ -28,8 +28,8 @@ from fedax.benchmark.trials import (
 from fedax.core import InvalidInput, Task
 from fedax.core.hyper import declared
 from fedax.errors import RunExists
-from fedax.report.drawing.figures import save_charts
-from fedax.report.tables.comparison import to_latex, to_text
+from fedax.results.drawing.figures import save_charts
+from fedax.results.tables.comparison import to_latex, to_text
 from fedax.utils.files import portable, write, writing
 from fedax.utils.lock import held
 from fedax.utils.plugins import is_user_code

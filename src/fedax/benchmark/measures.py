@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedax.observe.modes import is_higher_better
-from fedax.report import Record
-from fedax.report.tables.reductions import read_curve
+from fedax.results import Record
+from fedax.results.tables.reductions import read_curve
 
 
 class Cost(NamedTuple):

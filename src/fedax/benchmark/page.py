@@ -14,8 +14,8 @@ from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.benchmark.scores import LIMIT, typical
 from fedax.benchmark.standing import LEAST, Standing
 from fedax.benchmark.task import BenchTask
-from fedax.report.drawing.styles import known_style
-from fedax.report.tables.means import aligned, curves_of
+from fedax.results.drawing.styles import known_style
+from fedax.results.tables.means import aligned, curves_of
 
 POINTS = 60
 """Of a curve on the page, at most."""
@@ -24,7 +24,7 @@ POINTS = 60
 def render(standing: Standing) -> str:
     """Renders the page; it opens without a network, in light and dark, and fits a phone."""
     parts = {
-        "style": files("fedax.report").joinpath("style.css").read_text(encoding="utf-8"),
+        "style": files("fedax.results").joinpath("style.css").read_text(encoding="utf-8"),
         # the only character sequences that could end a script element begin with "<"
         "data": json.dumps(page_data(standing), separators=(",", ":"), allow_nan=False).replace(
             "<", "\\u003c"

@@ -12,10 +12,10 @@ from fedax.benchmark.measures import COSTS, QUALITIES, cost_to, is_higher, quali
 from fedax.benchmark.scores import LIMIT, area, interval, profile, ratios, speed_gains, typical
 from fedax.benchmark.task import FAMILIES, BenchTask, Method
 from fedax.benchmark.trials import STANDING, Tuning, judged_by
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series, staggered
-from fedax.report.drawing.styles import styles
-from fedax.report.tables.comparison import Cell, ComparedColumn, MethodTable
-from fedax.report.tables.statistics import LEVEL, Effect, effect_of, holm
+from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered
+from fedax.results.drawing.styles import styles
+from fedax.results.tables.comparison import Cell, ComparedColumn, MethodTable
+from fedax.results.tables.statistics import LEVEL, Effect, effect_of, holm
 
 LEAST = 6
 """Tasks of a family from which on its methods are ranked."""

@@ -22,7 +22,7 @@ from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.plan import Plan
 from fedax.experiments.results.provenance import versions
 from fedax.experiments.running.batches import run_batch
-from fedax.report import Record
+from fedax.results import Record
 
 SEQUENCE = "halton"
 Score = tuple[float, ...]

@@ -23,7 +23,7 @@ def algorithms(
     from rich.console import Console
 
     from fedax.algorithms import algorithm_class, algorithm_classes
-    from fedax.report.methods import describe_algorithm, panel
+    from fedax.results.methods import describe_algorithm, panel
 
     kinds = (
         [algorithm_class(name) for name in names] if names else list(algorithm_classes().values())

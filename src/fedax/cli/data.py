@@ -97,7 +97,7 @@ def plot(
 ) -> None:
     """Draw the clients' sizes and label histograms as one picture."""
     from fedax.experiments.config.shorthand import parse_section
-    from fedax.report.drawing.clients import draw
+    from fedax.results.drawing.clients import draw
     from fedax.tasks.sources import load
 
     section = parse_section(name)

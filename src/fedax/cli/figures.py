@@ -43,7 +43,7 @@ def figures(
     from fedax.experiments.results.figures import curves
     from fedax.experiments.results.joint import merge_records
     from fedax.experiments.results.store import RunDirectory
-    from fedax.report.drawing.figures import save_charts, save_weights
+    from fedax.results.drawing.figures import save_charts, save_weights
 
     directories = [RunDirectory.load(folder) for folder in folders]
     records, names = merge_records(directories), [name.strip() for name in formats.split(",")]

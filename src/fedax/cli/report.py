@@ -30,7 +30,7 @@ def report(
     from fedax.core import InvalidInput
     from fedax.experiments.results.joint import comparison_page
     from fedax.experiments.results.store import RunDirectory, is_archive
-    from fedax.report import render
+    from fedax.results import render
     from fedax.utils.files import write
 
     single = folders[0] if len(folders) == 1 else None

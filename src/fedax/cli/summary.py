@@ -21,7 +21,7 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     """
     from fedax.engine.distributed.abort import INTERRUPTED
     from fedax.experiments.running.progress import summary_table
-    from fedax.report.record import by_task
+    from fedax.results.record import by_task
 
     chosen, reads = directory.selections(), directory.reads
     for title, records in by_task(directory.shown()).items():

@@ -34,7 +34,7 @@ def table(
     from fedax.errors import InvalidInput
     from fedax.experiments.results.joint import merge_records
     from fedax.experiments.results.store import RunDirectory
-    from fedax.report.tables.comparison import FORMS, method_tables
+    from fedax.results.tables.comparison import FORMS, method_tables
     from fedax.utils.files import write, writing
 
     forms = [

@@ -13,7 +13,7 @@ def validate(file: File, settings: Settings = None) -> None:
     from fedax.experiments.running import runner
     from fedax.experiments.running.batches import stages_of, varied_programs
     from fedax.experiments.running.trackers import check_installed
-    from fedax.report.tables.summary import counted
+    from fedax.results.tables.summary import counted
 
     experiment = Experiment.read(file, settings or ())
     check_installed(experiment.trackers)

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedax.observe.modes import mode_of
-from fedax.report.tables.numbers import Results, Values, stated_modes
-from fedax.report.tables.statistics import welch
-from fedax.report.tables.summary import is_percent
+from fedax.results.tables.numbers import Results, Values, stated_modes
+from fedax.results.tables.statistics import welch
+from fedax.results.tables.summary import is_percent
 
 Status = Literal[
     "within 2 points and two standard errors",

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode
-from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of
-from fedax.report.tables.reductions import is_value_reduction
-from fedax.report.tables.statistics import (
+from fedax.results.tables.numbers import Results, Values, higher_is_better, quantity_of
+from fedax.results.tables.reductions import is_value_reduction
+from fedax.results.tables.statistics import (
     LEVEL,
     Effect,
     digits,
@@ -20,7 +20,7 @@ from fedax.report.tables.statistics import (
     partial_conjunction,
     ratio_of,
 )
-from fedax.report.tables.summary import counted
+from fedax.results.tables.summary import counted
 
 Verdict = Literal[
     "holds",
@@ -127,8 +127,8 @@ class Claim(BaseModel):
         It holds if every comparison on every task has p < 0.05 (`Effect.ahead` at most `LEVEL`),
         and does not hold if one has p < 0.05 for the opposite after Holm's correction over tasks
         and pairs. With `at_least` it needs that number of tasks, see
-        `fedax.report.tables.statistics.partial_conjunction`. Where tasks or algorithms of the claim
-        have not run, it can hold on what ran only.
+        `fedax.results.tables.statistics.partial_conjunction`. Where tasks or algorithms of the
+        claim have not run, it can hold on what ran only.
 
         Args:
             results: the runs.

@@ -17,11 +17,11 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.papers.cells import Cell, Number, compare_cells
 from fedax.papers.claims import Evidence, Verdict
 from fedax.papers.recipe import Recipe
-from fedax.report import Record, Sheet
-from fedax.report.tables.membership import AUDITED, membership_sheet
-from fedax.report.tables.numbers import AnyRun, Results
-from fedax.report.tables.reductions import describe_reduction
-from fedax.report.tables.statistics import holm
+from fedax.results import Record, Sheet
+from fedax.results.tables.membership import AUDITED, membership_sheet
+from fedax.results.tables.numbers import AnyRun, Results
+from fedax.results.tables.reductions import describe_reduction
+from fedax.results.tables.statistics import holm
 
 SHORTER = "The claims are about the paper's length; these runs are shorter."
 NOT_JUDGED = Evidence("not judged", "smoke runs only show that it runs")

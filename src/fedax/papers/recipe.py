@@ -16,8 +16,8 @@ from fedax.experiments.config.sections import AuditSection, explain_error
 from fedax.experiments.config.toml import KeyPath, Source, place_value
 from fedax.experiments.results.figures import Figure
 from fedax.papers.claims import Claim
-from fedax.report.tables.membership import AUDITED
-from fedax.report.tables.reductions import (
+from fedax.results.tables.membership import AUDITED
+from fedax.results.tables.reductions import (
     VALUES,
     check_reduction,
     is_value_reduction,
@@ -61,7 +61,7 @@ class Recipe(BaseModel):
         shows: which table or figure.
         title: of the report.
         metric, read: the numbers compared with the paper, see
-            `fedax.report.tables.numbers.Results.of`.
+            `fedax.results.tables.numbers.Results.of`.
         also_read: further readings that tables show beside `read`, values of the metric; claims and
             cells are judged by `read`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.

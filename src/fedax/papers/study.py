@@ -22,11 +22,11 @@ from fedax.experiments.running.runner import run_experiments
 from fedax.papers.cells import Cell, Number
 from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
-from fedax.report import Record, Sheet
-from fedax.report.drawing.charts import Axis, Chart, Panel, Series, column_of, value_axis
-from fedax.report.drawing.figures import caption_in
-from fedax.report.drawing.panels import cut_axis
-from fedax.report.tables.numbers import AnyRun
+from fedax.results import Record, Sheet
+from fedax.results.drawing.charts import Axis, Chart, Panel, Series, column_of, value_axis
+from fedax.results.drawing.figures import caption_in
+from fedax.results.drawing.panels import cut_axis
+from fedax.results.tables.numbers import AnyRun
 from fedax.utils.files import read_text, write, writing
 from fedax.utils.plugins import forbidden
 

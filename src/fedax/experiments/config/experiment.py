@@ -64,7 +64,7 @@ from fedax.experiments.config.user_code import (
     resolve_data_paths,
 )
 from fedax.observe.base import Observer
-from fedax.report.tables.reductions import check_reduction
+from fedax.results.tables.reductions import check_reduction
 from fedax.tasks.sources import find_task, task_options
 from fedax.theory.constants import Measured
 from fedax.utils.numbers import python_tree

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedax.experiments.config.experiment import Experiment, Member
-from fedax.report import Record
+from fedax.results import Record
 
 
 class RunId(NamedTuple):

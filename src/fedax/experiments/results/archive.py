@@ -12,12 +12,12 @@ from pathlib import Path
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.observe.modes import mode_of
-from fedax.report import Record
-from fedax.report.drawing.charts import Chart
-from fedax.report.drawing.figures import save_charts, save_weights
-from fedax.report.tables.comparison import unit_of
-from fedax.report.tables.numbers import Line, number_of, stated_modes
-from fedax.report.tables.reductions import is_value_reduction
+from fedax.results import Record
+from fedax.results.drawing.charts import Chart
+from fedax.results.drawing.figures import save_charts, save_weights
+from fedax.results.tables.comparison import unit_of
+from fedax.results.tables.numbers import Line, number_of, stated_modes
+from fedax.results.tables.reductions import is_value_reduction
 
 KEPT = (
     "README.md",

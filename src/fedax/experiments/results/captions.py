@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from fedax.report import Record
-from fedax.report.tables.reductions import describe_reduction, is_value_reduction
+from fedax.results import Record
+from fedax.results.tables.reductions import describe_reduction, is_value_reduction
 
 
 def source_of(paper: str, shows: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import Outcome
-from fedax.report import Record
+from fedax.results import Record
 
 NAME = "runs.jsonl.xz"
 _CURVES = ("rounds", "seconds", "bits", "gradients", "compiling", "time", "energy")

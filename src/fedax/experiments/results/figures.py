@@ -13,9 +13,9 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.plan import merge_settings
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.results.captions import note_of
-from fedax.report import Record
-from fedax.report.drawing.charts import AXES, Chart, Mark, column_of
-from fedax.report.drawing.panels import (
+from fedax.results import Record
+from fedax.results.drawing.charts import AXES, Chart, Mark, column_of
+from fedax.results.drawing.panels import (
     Choice,
     Spot,
     curve_panel,
@@ -24,12 +24,12 @@ from fedax.report.drawing.panels import (
     value_panel,
     with_common_values,
 )
-from fedax.report.drawing.styles import styles
-from fedax.report.record import by_label, by_task
-from fedax.report.tables.means import describe_early_ends
-from fedax.report.tables.membership import ATTACKS, AUDITED
-from fedax.report.tables.reductions import parse_reduction
-from fedax.report.tables.summary import columns_of
+from fedax.results.drawing.styles import styles
+from fedax.results.record import by_label, by_task
+from fedax.results.tables.means import describe_early_ends
+from fedax.results.tables.membership import ATTACKS, AUDITED
+from fedax.results.tables.reductions import parse_reduction
+from fedax.results.tables.summary import columns_of
 
 DIMENSIONS = ("variant", "algorithm", "metric", "x")
 Targets = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]

@@ -11,11 +11,11 @@ import numpy as np
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment, Member
 from fedax.observe.modes import is_higher_better
-from fedax.report import Record, Sheet
-from fedax.report.record import column_name
-from fedax.report.tables.finals import read_runs
-from fedax.report.tables.reductions import describe_reduction
-from fedax.report.tables.summary import column_of, columns_of
+from fedax.results import Record, Sheet
+from fedax.results.record import column_name
+from fedax.results.tables.finals import read_runs
+from fedax.results.tables.reductions import describe_reduction
+from fedax.results.tables.summary import column_of, columns_of
 
 
 class Standing(NamedTuple):

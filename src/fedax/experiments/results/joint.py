@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.experiments.results.store import RunDirectory
-from fedax.report import Page, Record, Sheet
-from fedax.report.drawing.charts import Chart
-from fedax.report.tables.summary import counted
+from fedax.results import Page, Record, Sheet
+from fedax.results.drawing.charts import Chart
+from fedax.results.tables.summary import counted
 
 
 def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task
 from fedax.models.storage import named_arrays, place_model, read_weights, to_bytes
-from fedax.report import Record
+from fedax.results import Record
 from fedax.utils.files import write
 from fedax.utils.memory_check import bytes_of
 

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from fedax.report import Record
-from fedax.report.versions import packages as packages
-from fedax.report.versions import versions as versions
+from fedax.results import Record
+from fedax.results.versions import packages as packages
+from fedax.results.versions import versions as versions
 
 
 def describe_other_versions(records: Sequence[Record]) -> list[str]:

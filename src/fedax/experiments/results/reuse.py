@@ -20,8 +20,8 @@ from fedax.experiments.results.settings import (
     run_configurations,
 )
 from fedax.experiments.results.store import RunDirectory
-from fedax.report import Record
-from fedax.report.tables.summary import counted
+from fedax.results import Record
+from fedax.results.tables.summary import counted
 
 
 class _Candidate(NamedTuple):

@@ -14,7 +14,7 @@ from fedax.examples.encoding import Encoding
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.run_ids import RunId, list_run_ids
 from fedax.experiments.config.user_code import fingerprint_sources
-from fedax.report import Record
+from fedax.results import Record
 
 SURROUNDINGS = ("jax", "data", "encoding")
 """Entries of a record's settings that are no part of its configuration: JAX's random settings,

@@ -36,13 +36,13 @@ from fedax.experiments.results.settings import (
     stored_settings,
 )
 from fedax.experiments.results.study import Study, parse_study
-from fedax.report import Page, Record, render
-from fedax.report.drawing.charts import Chart
-from fedax.report.page import clients_sheets
-from fedax.report.record import by_task, clients_csv, to_csv, with_named_clients
-from fedax.report.tables.comparison import differences_sheet
-from fedax.report.tables.membership import membership_csv, select_audits
-from fedax.report.tables.summary import Row, counted, summarize
+from fedax.results import Page, Record, render
+from fedax.results.drawing.charts import Chart
+from fedax.results.page import clients_sheets
+from fedax.results.record import by_task, clients_csv, to_csv, with_named_clients
+from fedax.results.tables.comparison import differences_sheet
+from fedax.results.tables.membership import membership_csv, select_audits
+from fedax.results.tables.summary import Row, counted, summarize
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
 from fedax.utils.plugins import forbidden

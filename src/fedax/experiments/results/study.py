@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedax.experiments.config.experiment import Experiment
-from fedax.report import Record, Sheet
-from fedax.report.drawing.charts import Chart
+from fedax.results import Record, Sheet
+from fedax.results.drawing.charts import Chart
 
 
 class Study(abc.ABC):

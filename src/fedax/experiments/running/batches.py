@@ -17,8 +17,8 @@ from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.run_ids import RunId, data_seed, list_run_ids
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of, check_own_models
-from fedax.report import Record
-from fedax.report.tables.summary import counted
+from fedax.results import Record
+from fedax.results.tables.summary import counted
 
 Hook = Callable[[Progress], bool | None]
 

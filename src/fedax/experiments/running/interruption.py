@@ -7,7 +7,7 @@ from typing import Any
 
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.experiments.running.progress import Display
-from fedax.report import Record
+from fedax.results import Record
 
 
 class Interruption:

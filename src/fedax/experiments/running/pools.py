@@ -23,7 +23,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.running.batches import Batch
 from fedax.experiments.running.setup import cores, set_up_jax, share_of_cores
-from fedax.report import Record
+from fedax.results import Record
 from fedax.utils.files import write
 
 POLL = 1.0

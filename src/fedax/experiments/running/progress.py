@@ -15,8 +15,8 @@ from rich.text import Text
 
 from fedax.engine.driver.progress_bar import Pace, make_bars, value_text, word_for
 from fedax.engine.driver.run import Progress as Observation
-from fedax.report.record import Record
-from fedax.report.tables.summary import best, columns_of, format_row_value, summarize
+from fedax.results.record import Record
+from fedax.results.tables.summary import best, columns_of, format_row_value, summarize
 
 
 class Display:

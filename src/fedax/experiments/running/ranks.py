@@ -13,7 +13,7 @@ from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
-from fedax.report import Record
+from fedax.results import Record
 
 NOWHERE = Path(os.devnull) / "rank"
 """The folder of a rank that keeps none."""

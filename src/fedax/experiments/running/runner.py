@@ -33,7 +33,7 @@ from fedax.experiments.running.pools import cluster_pool, local_pool
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
-from fedax.report import Record
+from fedax.results import Record
 from fedax.utils.files import write, writing
 from fedax.utils.lock import held, holder
 

@@ -15,7 +15,7 @@ import numpy as np
 from fedax.core import FedaxError, History, InvalidInput, UnknownName
 from fedax.engine.driver.run import Progress
 from fedax.errors import install_hint
-from fedax.report import Record
+from fedax.results import Record
 
 
 @runtime_checkable

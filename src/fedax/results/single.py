@@ -13,12 +13,12 @@ import tomli_w
 
 from fedax.core import FedaxError, History, InvalidInput, UnknownName
 from fedax.errors import short
-from fedax.report.drawing.charts import Chart
-from fedax.report.drawing.figures import FORMATS, save_chart
-from fedax.report.page import Page, clients_sheets, render
-from fedax.report.record import Record, column_name
-from fedax.report.tables.comparison import FORMS, differences_sheet, method_tables
-from fedax.report.versions import versions
+from fedax.results.drawing.charts import Chart
+from fedax.results.drawing.figures import FORMATS, save_chart
+from fedax.results.page import Page, clients_sheets, render
+from fedax.results.record import Record, column_name
+from fedax.results.tables.comparison import FORMS, differences_sheet, method_tables
+from fedax.results.versions import versions
 from fedax.utils.files import write, writing
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedax.core import FedaxError, InvalidInput
 from fedax.errors import install_hint
-from fedax.report.drawing.charts import PUBLISHED, Chart, Panel, Series
-from fedax.report.drawing.styles import COLOURS, colour_of, dash_of, marker_of, styles
-from fedax.report.record import Record, by_draw, by_label, by_task, weights_at
+from fedax.results.drawing.charts import PUBLISHED, Chart, Panel, Series
+from fedax.results.drawing.styles import COLOURS, colour_of, dash_of, marker_of, styles
+from fedax.results.record import Record, by_draw, by_label, by_task, weights_at
 from fedax.utils.files import portable, write, writing
 
 FORMATS = ("pdf", "png", "svg")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedax.report.drawing.styles import _METHODS, colour_of, dash_of, marker_of, styles
+from fedax.results.drawing.styles import _METHODS, colour_of, dash_of, marker_of, styles
 
 METHODS = ["FedAvg", "FedProx", "SCAFFOLD", "q-FedAvg", "FedBC", "FedDANE", "FedYogi", "FedNova"]
 FORMS = ["", " as released", " as written", ", K = 5", " at 0.01"]

@@ -12,7 +12,7 @@ import pytest
 from fedax import papers
 from fedax.experiments.running.progress import Display
 from fedax.papers.study import reproduce
-from fedax.report import Page, render
+from fedax.results import Page, render
 from samples import OWN, record
 
 pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")

@@ -10,10 +10,10 @@ import numpy as np
 from fedax.core import InvalidInput, UnknownName
 from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import is_higher_better, mode_of
-from fedax.report import Record
-from fedax.report.tables.finals import read_run
-from fedax.report.tables.reductions import is_value_reduction
-from fedax.report.tables.summary import scale_of
+from fedax.results import Record
+from fedax.results.tables.finals import read_run
+from fedax.results.tables.reductions import is_value_reduction
+from fedax.results.tables.summary import scale_of
 
 
 class Run(NamedTuple):
@@ -76,7 +76,7 @@ class Results:
         worst: float | None = None,
         mode: Mode | None = None,
     ) -> Values:
-        """Returns the number of every run, in the unit of `fedax.report.tables.summary.scale_of`.
+        """Returns the number of every run, in the unit of `fedax.results.tables.summary.scale_of`.
 
         A run that has none, because it was stopped as diverging or is not finite, counts as the
         worst of its task: as the worst of the numbers and initial values of all algorithms. Where
@@ -87,7 +87,7 @@ class Results:
             task: title of the task.
             algorithm: label of the algorithm.
             metric: name of a scalar metric.
-            read: how a curve becomes a number, see `fedax.report.tables.reductions.read_curve`.
+            read: how a curve becomes a number, see `fedax.results.tables.reductions.read_curve`.
             worst: what such a run counts as instead.
             mode: direction of a metric that states none.
         """
@@ -124,7 +124,7 @@ class Results:
             ), "draws"
 
     def diverged(self, task: str, algorithm: str) -> tuple[int, int]:
-        """Returns the number of runs that diverged, see `fedax.report.Record.diverged`, and of
+        """Returns the number of runs that diverged, see `fedax.results.Record.diverged`, and of
         all.
         """
         runs = [

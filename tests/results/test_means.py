@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from fedax.core import Outcome
 from fedax.experiments.results.figures import curves
-from fedax.report import Page, Record, render
-from fedax.report.tables.means import aligned, curves_of, describe_early_ends, mean_position
-from fedax.report.tables.numbers import Results
-from fedax.report.tables.summary import format_row_value, summarize
+from fedax.results import Page, Record, render
+from fedax.results.tables.means import aligned, curves_of, describe_early_ends, mean_position
+from fedax.results.tables.numbers import Results
+from fedax.results.tables.summary import format_row_value, summarize
 
 LOST = Outcome("diverged", 2)
 
@@ -91,7 +91,7 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     mean = (0.9 + 0.9 + 0.1) / 3
     row = next(row for row in summarize(runs) if row.label == "A")
     np.testing.assert_allclose(row.values["test_accuracy"][0], mean)
-    from fedax.report.tables.summary import COLUMNS
+    from fedax.results.tables.summary import COLUMNS
 
     accuracy = next(c for c in COLUMNS if c.metric == "test_accuracy")
     assert format_row_value(row, accuracy).endswith("(1 of 3 as the worst)")

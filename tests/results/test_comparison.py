@@ -13,8 +13,8 @@ import fedax
 from fedax import cli
 from fedax.core import Outcome
 from fedax.experiments.results.store import RunDirectory
-from fedax.report.record import to_csv as curves_csv
-from fedax.report.tables.comparison import (
+from fedax.results.record import to_csv as curves_csv
+from fedax.results.tables.comparison import (
     Cell,
     ComparedColumn,
     MethodTable,
@@ -26,8 +26,8 @@ from fedax.report.tables.comparison import (
     to_markdown,
     to_text,
 )
-from fedax.report.tables.statistics import holm, paired_t
-from fedax.report.tables.summary import COLUMNS, best, summarize
+from fedax.results.tables.statistics import holm, paired_t
+from fedax.results.tables.summary import COLUMNS, best, summarize
 from samples import record
 
 RNG = np.random.default_rng(0)

@@ -6,9 +6,9 @@ import numpy as np
 
 from fedax.core.directions import worst_of
 from fedax.observe.modes import mode_of
-from fedax.report.record import Record
-from fedax.report.tables.finals import is_lost
-from fedax.report.tables.summary import counted
+from fedax.results.record import Record
+from fedax.results.tables.finals import is_lost
+from fedax.results.tables.summary import counted
 
 _POINTS = 500  # of a curve, at most
 

@@ -8,8 +8,8 @@ import numpy as np
 from fedax.core import InvalidInput
 from fedax.core.directions import worst_of
 from fedax.observe.modes import is_higher_better, mode_of
-from fedax.report.record import Record
-from fedax.report.tables.reductions import is_value_reduction, read_curve
+from fedax.results.record import Record
+from fedax.results.tables.reductions import is_value_reduction, read_curve
 
 
 def is_lost(run: Record) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy  # imports what is asked for, and only then
 
-from fedax.report.drawing.charts import (
+from fedax.results.drawing.charts import (
     AXES,
     PUBLISHED,
     Axis,
@@ -22,9 +22,9 @@ from fedax.report.drawing.charts import (
     staggered,
     value_axis,
 )
-from fedax.report.record import Record, by_draw
-from fedax.report.tables.finals import is_lost, read_runs
-from fedax.report.tables.summary import is_percent, scale_of
+from fedax.results.record import Record, by_draw
+from fedax.results.tables.finals import is_lost, read_runs
+from fedax.results.tables.summary import is_percent, scale_of
 
 LEVEL = 0.95
 """Confidence of the intervals of our means in dot plots."""

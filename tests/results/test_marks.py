@@ -9,8 +9,8 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Outcome
-from fedax.report.record import Record
-from fedax.report.tables.comparison import (
+from fedax.results.record import Record
+from fedax.results.tables.comparison import (
     FORMS,
     Cell,
     ComparedColumn,
@@ -23,7 +23,7 @@ from fedax.report.tables.comparison import (
     to_markdown,
     to_text,
 )
-from fedax.report.tables.statistics import holm, mean_text
+from fedax.results.tables.statistics import holm, mean_text
 from problems import regression
 
 OK, NON_FINITE = Outcome(), Outcome("non-finite", 1)

@@ -15,11 +15,17 @@ import numpy as np
 from fedax.core import InvalidInput, UnknownName
 from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
-from fedax.report.page import Sheet
-from fedax.report.record import Record, by_label, by_task
-from fedax.report.tables.numbers import Results, Values, higher_is_better, quantity_of, stated_modes
-from fedax.report.tables.statistics import LEVEL, Effect, effect_of, holm, mean_text
-from fedax.report.tables.summary import (
+from fedax.results.page import Sheet
+from fedax.results.record import Record, by_label, by_task
+from fedax.results.tables.numbers import (
+    Results,
+    Values,
+    higher_is_better,
+    quantity_of,
+    stated_modes,
+)
+from fedax.results.tables.statistics import LEVEL, Effect, effect_of, holm, mean_text
+from fedax.results.tables.summary import (
     column_of,
     columns_of,
     counted,

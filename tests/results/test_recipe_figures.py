@@ -12,9 +12,9 @@ from fedax import papers
 from fedax.core import InvalidInput, Outcome, UnknownName
 from fedax.experiments.results.captions import source_of
 from fedax.experiments.results.figures import charts_of, drawer
-from fedax.report import Record
-from fedax.report.drawing.panels import Spot, _Slots
-from fedax.report.drawing.styles import colour_of, marker_of, styles
+from fedax.results import Record
+from fedax.results.drawing.panels import Spot, _Slots
+from fedax.results.drawing.styles import colour_of, marker_of, styles
 
 ROUNDS, BITS = "communication rounds", "bits sent, both directions"
 EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.4, 1.5)
@@ -302,7 +302,7 @@ def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
 def test_wide_logarithmic_axes_have_ticks_that_do_not_overlap():
     """Curves begin at 0, which a logarithmic axis does not show."""
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="needs the extra paper")
-    from fedax.report.drawing.figures import _set_log_ticks
+    from fedax.results.drawing.figures import _set_log_ticks
 
     figure, axes = pyplot.subplots(figsize=(2, 2))
     axes.plot([0.0, 1e-3, 1.5], [1.0, 2.0, 3.0])

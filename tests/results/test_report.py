@@ -9,13 +9,13 @@ import pytest
 
 from fedax.core import FedaxError, InvalidInput, Outcome
 from fedax.experiments.results.figures import curves
-from fedax.report import Page, Record, Sheet, render
-from fedax.report.drawing.figures import save_charts, save_weights
-from fedax.report.page import clients_sheets
-from fedax.report.record import clients_csv, to_csv
-from fedax.report.tables.comparison import method_tables, to_text
-from fedax.report.tables.means import band
-from fedax.report.tables.summary import (
+from fedax.results import Page, Record, Sheet, render
+from fedax.results.drawing.figures import save_charts, save_weights
+from fedax.results.page import clients_sheets
+from fedax.results.record import clients_csv, to_csv
+from fedax.results.tables.comparison import method_tables, to_text
+from fedax.results.tables.means import band
+from fedax.results.tables.summary import (
     COLUMNS,
     best,
     columns_of,

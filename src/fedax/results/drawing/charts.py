@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedax.core import InvalidInput
-from fedax.report.record import Record
-from fedax.report.tables.means import band, curves_of, mean_position
-from fedax.report.tables.summary import column_of as column_of
-from fedax.report.tables.summary import scale_of
+from fedax.results.record import Record
+from fedax.results.tables.means import band, curves_of, mean_position
+from fedax.results.tables.summary import column_of as column_of
+from fedax.results.tables.summary import scale_of
 
 AXES = {
     "rounds": "communication rounds",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedax.report import Record, Sheet
-from fedax.report.tables.numbers import AnyRun, Line, number_of
+from fedax.results import Record, Sheet
+from fedax.results.tables.numbers import AnyRun, Line, number_of
 
 AUDITED = ", membership inference"
 """After a variant's title: the task in which it is attacked."""

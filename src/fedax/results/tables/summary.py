@@ -10,10 +10,10 @@ import numpy as np
 
 from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
-from fedax.report.record import Record, by_label
-from fedax.report.record import is_percent as is_percent
-from fedax.report.tables.finals import read_runs
-from fedax.report.tables.statistics import mean_text
+from fedax.results.record import Record, by_label
+from fedax.results.record import is_percent as is_percent
+from fedax.results.tables.finals import read_runs
+from fedax.results.tables.statistics import mean_text
 
 
 class Column(NamedTuple):

@@ -12,9 +12,9 @@ from fedax.core import InvalidInput, Outcome, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.results.figures import Figure, PaperMark, charts_of, curves, drawer
-from fedax.report import Page, render
-from fedax.report.drawing.charts import along, staggered
-from fedax.report.drawing.figures import save_charts
+from fedax.results import Page, render
+from fedax.results.drawing.charts import along, staggered
+from fedax.results.drawing.figures import save_charts
 from samples import record
 
 
@@ -402,7 +402,7 @@ def test_panels_and_series():
 
 
 def test_more_algorithms_than_colours_have_looks_of_their_own():
-    from fedax.report.drawing.figures import _style_options
+    from fedax.results.drawing.figures import _style_options
 
     (chart,) = (c for c in curves([run(f"A{i}") for i in range(16)]) if c.name == "train_loss")
     looks = {

@@ -15,9 +15,9 @@ import numpy as np
 
 from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import mode_of
-from fedax.report.drawing.charts import Chart, along, plain, staggered
-from fedax.report.drawing.styles import styles
-from fedax.report.record import (
+from fedax.results.drawing.charts import Chart, along, plain, staggered
+from fedax.results.drawing.styles import styles
+from fedax.results.record import (
     Record,
     by_draw,
     by_label,
@@ -26,9 +26,9 @@ from fedax.report.record import (
     weights_at,
     with_named_clients,
 )
-from fedax.report.tables.means import aligned, band, curves_of, describe_early_ends, mean_position
-from fedax.report.tables.reductions import describe_reduction
-from fedax.report.tables.summary import (
+from fedax.results.tables.means import aligned, band, curves_of, describe_early_ends, mean_position
+from fedax.results.tables.reductions import describe_reduction
+from fedax.results.tables.summary import (
     ABOUT,
     Column,
     Row,
@@ -167,7 +167,7 @@ def render(page: Page) -> str:
     """
     # styles over all tasks, so that an algorithm looks the same in each
     package_files, style_numbers = (
-        files("fedax.report"),
+        files("fedax.results"),
         styles(record.label for record in page.records),
     )
     data = {

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedax.report.tables.statistics import (
+from fedax.results.tables.statistics import (
     LEVEL,
     effect_of,
     holm,
