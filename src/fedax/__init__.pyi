@@ -129,8 +129,8 @@ from .graphs import Graph as Graph
 from .models.storage import load_params as load_params
 from .models.storage import load_state as load_state
 from .models.storage import save_params as save_params
-from .report.single import compare as compare
-from .report.single import table as table
+from .results.single import compare as compare
+from .results.single import table as table
 from .tasks.from_model import classification as classification
 from .tasks.from_model import from_model as from_model
 from .tasks.lora import lora as lora

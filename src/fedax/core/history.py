@@ -300,7 +300,7 @@ class History:
         """
         if not isinstance(every, int | np.integer) or every < 1:
             raise InvalidInput.of("History.table(every=...)", every, "whole numbers >= 1")
-        return _import_module("report.single").table_of(self, every)
+        return _import_module("results.single").table_of(self, every)
 
     def plot(self, *metrics: str) -> Any:
         """Plots some metrics, or all that are one number, against rounds, as a figure of Plotly.
@@ -308,7 +308,7 @@ class History:
         Raises:
             UnknownName: a metric that the run does not have.
         """
-        return _import_module("report.single").figure_of(self, metrics)
+        return _import_module("results.single").figure_of(self, metrics)
 
     def report(self, path: str | Path, title: str = "Run") -> None:
         """Writes a page with curves and final values, which opens without a network.
@@ -321,7 +321,7 @@ class History:
         Raises:
             WriteFailed: a file that cannot be written.
         """
-        _import_module("report.single").write_report(self, Path(path), title)
+        _import_module("results.single").write_report(self, Path(path), title)
 
     def to_pandas(self) -> Any:
         """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics
@@ -330,7 +330,7 @@ class History:
         Accuracies are fractions from 0 to 1, as in `metrics`, and their columns say so:
         `test_accuracy (fraction)`. `fedax.table` gives percent.
         """
-        return _import_module("report.single").frame_of(self)
+        return _import_module("results.single").frame_of(self)
 
     @property
     def about(self) -> dict[str, Any]:
