@@ -69,7 +69,7 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        draw = nn.initializers.normal(0.02)
+        draw = nn.initializers.normal(0.02, jnp.float32)
         tokens = nn.Embed(self.vocabulary, self.width, embedding_init=draw, name="tokens")
         h = tokens(x) + self.param("places", draw, (1, x.shape[1], self.width))
         for i in range(self.layers):
