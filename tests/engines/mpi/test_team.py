@@ -9,7 +9,6 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from threads import on_ranks
 
@@ -56,7 +55,6 @@ def go(comm=None, algorithm=None, given=None, **options):
 
 ODD = {
     "learning rate": (r"solver.learning_rate.*0.05.* on ranks 0, 1, 3; .*0.06", lambda: {"solver": fedax.SGD(0.06)}),
-    "optimizer": ("solver", lambda: {"solver": fedax.Optax(optax.adam(0.05))}),
     "hyperparameter": (r"algorithms\[0\].lr: .*1.0.* on ranks 0, 1, 3; .*0.5.* on", lambda: {"algorithm": fedax.SCAFFOLD(lr=0.5)}),
     "algorithm": (r"algorithms\[0\].*FedAvg on rank 2", lambda: {"algorithm": fedax.FedAvg()}),
     "seed": ("seed: 3 on ranks 0, 1, 3; 4 on rank 2", lambda: {"seed": 4}),

@@ -80,7 +80,7 @@ def run_fingerprint(
     }
     return {name: describe(value, name) for name, value in values.items()} | {
         "programs": _hash_programs(task, params),
-        "rounds": [[hash_jaxpr(program) for program in programs] for programs in rounds],
+        "round_programs": [[hash_jaxpr(program) for program in programs] for programs in rounds],
     }
 
 
