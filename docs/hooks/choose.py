@@ -109,7 +109,7 @@ a method that is best on every task has 1. *Gradients* is the number of gradient
 divided by the number of clients, so that a method that uses every client in a round costs more than
 one that samples a cohort. {missing}
 Every single difference with its interval, the profiles and the curves are on the page that
-`fedax bench --page --tier standard` writes.
+`fedax bench --tier standard` writes.
 
 ![Share of the tasks on which a method needs at most so many times the rounds of the best one, for each family](../benchmark/profiles-rounds.png)
 

@@ -153,7 +153,10 @@ def run_file(path: Path, options: list[str]) -> None:
     )
     print(
         subprocess.run(
-            [*command, "table", "run"], check=True, capture_output=True, text=True
+            [*command, "report", "run", "--table", "text"],
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout
     )
     (picture, *_) = save_charts(

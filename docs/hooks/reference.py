@@ -299,7 +299,7 @@ FIELDS = {"read": "reads"}
 EXPLAINED = ("task", "solver", "schedule", "algorithm", "channel")
 INTRODUCTION = """
 A file is everything that a run needs. `fedax validate FILE` checks it with its data and shows it with every default written out,
-`fedax run FILE` runs it, and `--set PATH=VALUE` puts another value in its place. `fedax schema` prints the JSON schema, with
+`fedax run FILE` runs it, and `--set PATH=VALUE` puts another value in its place. `fedax validate --schema` prints the JSON schema, with
 which editors complete and check.
 
 ```toml

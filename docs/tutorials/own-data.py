@@ -143,7 +143,7 @@ by_file.sizes, dealt.sizes
 # test_fraction = 0.2
 # ```
 #
-# `fedax predict runs/wards --data new.csv` writes the predictions for another file. `fedax data list`
+# `fedax predict runs/wards new.csv` writes the predictions for another file. `fedax data list`
 # lists the data sets that fedax knows by name, where it looks for them, and how to download them.
 
 # %% [markdown]

@@ -353,7 +353,6 @@ def test_the_command_refuses_what_there_is_not(folder, tmp_path):
     assert "tiny" in refused("fedavg", "--task", "tinny", *own)
     assert "FedAvg" in refused("fedavgg", *own) or "fedavg" in refused("fedavgg", *own)
     assert "fits tasks of decentralised" in refused("dsgd", *own)
-    assert "no method is named" in refused(*own)
     assert "mu" in refused("fedprox:nu=1", *own)
     spaces = tmp_path / "spaces.toml"
     spaces.write_text("[FedProx]\nmu = {log = [0.0, 1.0]}")
@@ -370,9 +369,10 @@ def test_the_page_follows_from_nothing_too(folder, tmp_path):
     assert "<" not in re.search(r'application/json">(.*?)</script>', render(bench.standing()))[1]
 
 
-def test_the_list_of_tasks(folder):
-    found = CliRunner().invoke(app, ["bench", "--list", "--tasks", str(folder)])
+def test_without_a_method_the_tasks_are_listed(folder, tmp_path):
+    found = CliRunner().invoke(app, ["bench", "--tasks", str(folder), "--out", str(tmp_path)])
     assert found.exit_code == 0
+    assert (tmp_path / "index.html").exists()
     assert found.output.splitlines()[1] == "tiny  convex  quick  Tiny   train_loss  1.9"
 
 

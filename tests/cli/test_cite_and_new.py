@@ -151,7 +151,7 @@ def test_the_command_that_tests_a_new_algorithm_works_outside_of_a_checkout(ther
     result = call("new", "algorithm", "FedHalf")
     assert result.exit_code == 0
     assert "make" not in result.output
-    assert "Check it: fedax check fedhalf.py:FedHalf\n" in result.output
+    assert "Next: `fedax check fedhalf.py:FedHalf` " in result.stderr
     assert ("-m pip install pytest" in result.output) == (not there)
     assert f"Run it: {sys.executable} -m pytest test_fedhalf.py" in result.output
 
@@ -214,7 +214,7 @@ def test_a_new_experiment_is_valid():
 def test_commands_for_a_path_with_spaces_are_quoted():
     done = call("new", "experiment", "my experiment.toml")
     assert "fedax validate 'my experiment.toml'\n" in done.stdout
-    assert done.stdout.endswith("fedax run 'my experiment.toml'\n")
+    assert done.stderr == "Next: `fedax run 'my experiment.toml'` runs it.\n"
     done = call("new", "algorithm", "FedHalf", "--folder", "my methods")
-    assert "fedax check 'my methods/fedhalf.py:FedHalf'\n" in done.stdout
+    assert "fedax check 'my methods/fedhalf.py:FedHalf'` " in done.stderr
     assert "-m pytest 'my methods/test_fedhalf.py'\n" in done.stdout

@@ -52,7 +52,7 @@ def refused(*arguments):
 def test_version_and_help():
     assert call("--version").stdout == f"fedax {fedax.__version__}\n"
     text = call("--help").stdout
-    for command in ("demo", "run", "validate", "schema", "compare", "algorithms", "report"):
+    for command in ("demo", "run", "validate", "compare", "algorithms", "report"):
         assert command in text
         assert call(command, "--help").exit_code == 0
 
@@ -80,7 +80,7 @@ def test_the_page_of_one_directory_is_written_where_it_is_asked_for(tmp_path):
     assert '"label":"FedAvg"' in page
     assert page == (tmp_path / "a" / "report.html").read_text()
     directory.keep(tmp_path / "b")
-    assert "--out: got" in refused("report", "b", "--out", "other.html")
+    assert "so --out and --keep do not apply" in refused("report", "b", "--out", "other.html")
     assert not (tmp_path / "other.html").exists()
 
 
@@ -98,15 +98,15 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
     for label in ("FedAvg (a)", "FedAvg (b)", "FedBC"):
         assert f'"label":"{label}"' in text
     pytest.importorskip("matplotlib")
-    assert "figures/train_loss.png" in call("figures", "a", "b", "--format", "png").stdout
-    assert "format: got 'bmp'" in refused("figures", "a", "--format", "bmp")
-    assert "a/figures/train_loss.png" in call("figures", "a", "--format", "png").stdout
+    assert "figures/train_loss.png" in call("report", "a", "b", "--figures", "png").stdout
+    assert "format: got 'bmp'" in refused("report", "a", "--figures", "bmp")
+    assert "a/figures/train_loss.png" in call("report", "a", "--figures", "png").stdout
     worst = {"client_accuracy_worst_tenth": np.linspace(0.1, 0.4, 3)}
     directory.add(record("FedBC", **worst))
-    done = call("figures", "b", "--format", "png", "--metric", *worst)
+    done = call("report", "b", "--figures", "png", "--metric", *worst)
     assert done.stdout.split() == ["b/figures/client_accuracy_worst_tenth.png"]
-    for command in ("figures", "table"):
-        words = refused(command, "b", "--metric", "worst_tenth")
+    for form in (["--figures", "png"], ["--table", "text"]):
+        words = refused("report", "b", *form, "--metric", "worst_tenth")
         assert "Did you mean 'client_accuracy_worst_tenth'?" in words
 
 
@@ -193,7 +193,7 @@ def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path, monkeypatch):
 
 
 def test_the_schema_knows_every_hyperparameter():
-    made = json.loads(call("schema").stdout)
+    made = json.loads(call("validate", "--schema").stdout)
     assert made["additionalProperties"] is False
     *built_in, own = made["properties"]["algorithm"]["items"]["oneOf"]
     assert own["properties"]["name"]["pattern"] == ":"  # half.py:FedHalf

@@ -148,9 +148,8 @@ def test_archives_are_unpacked(server, tmp_path, monkeypatch):
         archive.addfile(entry, io.BytesIO(b"1 1:1\n-1 2:1\n"))
     content = (served / "toy.tar.gz").read_bytes()
     publish(monkeypatch, "toy.tar.gz", f"{address}/toy.tar.gz", content)
-    folder = tmp_path / "own"
-    assert "fetched and verified" in call("prepare", "toy", "--folder", str(folder)).stdout
-    assert (folder / "libsvm" / "toy").read_bytes() == b"1 1:1\n-1 2:1\n"
+    assert "fetched and verified" in call("prepare", "toy").stdout
+    assert (tmp_path / "data" / "libsvm" / "toy").read_bytes() == b"1 1:1\n-1 2:1\n"
 
 
 @pytest.mark.parametrize("content", [b"1 1:1\n", None], ids=["other content", "no file"])

@@ -109,13 +109,12 @@ def test_grid_seeds_table_figure_and_prediction(here):
     write_table(here / "hospitals.csv", ["north", "east", "west"])
     said = command(here, "run", "study.toml", "--out", "runs/study")
     assert "2 algorithms, 6 settings, 1 task, 16 runs" in said
-    command(
-        here, "table", "runs/study", "--metric", "test_accuracy", "--latex", "--out", "table.tex"
-    )
+    latex = ["--table", "latex", "--metric", "test_accuracy", "--out", "table.tex"]
+    command(here, "report", "runs/study", *latex)
     table = (here / "table.tex").read_text()
     assert r"\toprule" in table
     assert "FedHalf" in table
-    command(here, "figures", "runs/study")
+    command(here, "report", "runs/study", "--figures", "pdf")
     assert list(here.rglob("*.pdf"))
     assert "north" in (here / "runs/study/clients.csv").read_text()
     (here / "new.csv").write_text("diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n")
@@ -125,9 +124,7 @@ def test_grid_seeds_table_figure_and_prediction(here):
         for run in summary
         if run["algorithm"].startswith("FedHalf") and run["seed"] == 0
     )
-    lines = command(
-        here, "predict", "runs/study", "--run", number, "--data", "new.csv"
-    ).splitlines()
+    lines = command(here, "predict", "runs/study", "new.csv", "--run", number).splitlines()
     assert lines[0] == "label,probability_healthy,probability_ill"
     assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
 

@@ -130,7 +130,8 @@ def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_
     assert tables(tmp_path / "b") == before
     assert "Prox, mu=0.0" in (tmp_path / "b" / "report.html").read_text()
     done = CliRunner().invoke(
-        cli.app, ["figures", str(tmp_path / "b"), "--out", str(tmp_path / "figures")]
+        cli.app,
+        ["report", str(tmp_path / "b"), "--figures", "png", "--out", str(tmp_path / "figures")],
     )
     assert done.exit_code == 0, done.output
     assert list((tmp_path / "figures").iterdir())

@@ -93,7 +93,7 @@ def test_all_models_or_none(tmp_path):
 def test_export_writes_the_model(finished, tmp_path):
     kept = fedax.load_params(finished.path / "models" / "0000.safetensors")
     for name in ("m.safetensors", "new/m.safetensors"):
-        assert call("export", finished.path, "--run", 0, "--out", tmp_path / name).exit_code == 0
+        assert call("export", finished.path, "--run", 0, tmp_path / name).exit_code == 0
         again = fedax.load_params(tmp_path / name)
         assert again.keys() == kept.keys()
         assert all(np.array_equal(again[leaf], kept[leaf]) for leaf in kept)
@@ -111,7 +111,7 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
     logits = test.arrays["x"] @ kept["kernel"] + kept["bias"]
     chances = np.exp(logits - logits.max(1, keepdims=True))
     chances /= chances.sum(1, keepdims=True)
-    result = call("predict", finished.path, "--run", 0, "--split", "test")
+    result = call("predict", finished.path, "--run", 0, "test")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [int(row["y"]) for row in rows] == test.arrays["y"].tolist()
@@ -137,7 +137,6 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
                 finished.path,
                 "--run",
                 0,
-                "--data",
                 tmp_path / name,
                 "--out",
                 tmp_path / "p.csv",
@@ -172,11 +171,9 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     for name in ("bias", "kernel"):
         np.testing.assert_allclose(kept[name], getattr(own, name), rtol=1e-12)
     out = tmp_path / "own.safetensors"
-    assert (
-        call("export", directory.path, "--run", number, "--client", 2, "--out", out).exit_code == 0
-    )
+    assert call("export", directory.path, "--run", number, "--client", 2, out).exit_code == 0
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
-    result = call("predict", directory.path, "--run", number, "--client", 2, "--split", "test")
+    result = call("predict", directory.path, "--run", number, "--client", 2, "test")
     rows, x = list(csv.DictReader(io.StringIO(result.stdout))), plan.task.test[2]["x"]
     assert {row["client"] for row in rows} == {"2"}
     assert [int(row["label"]) for row in rows] == (x @ kept["kernel"][2] + kept["bias"][2]).argmax(
@@ -186,13 +183,10 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
         (("--client", 4), "--client: got 4; allowed: 0 to 3"),
         (("--client", 0, "--best"), "exclude each"),
     ):
-        assert (
-            words
-            in call("predict", directory.path, "--run", number, "--split", "test", *more).stderr
-        )
+        assert words in call("predict", directory.path, "--run", number, "test", *more).stderr
     assert (
         "kept no models of the clients"
-        in call("export", directory.path, "--run", 0, "--client", 1, "--out", out).stderr
+        in call("export", directory.path, "--run", 0, "--client", 1, out).stderr
     )
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(text), tmp_path / "b", Crash(3))
@@ -217,28 +211,27 @@ def test_own_models_of_many_clients_are_refused_before_they_run(monkeypatch, tmp
     ("arguments", "words"),
     [
         (
-            ("export", "--out", "m.pt", "--run", 0),
-            "--out: got 'm.pt'; allowed: names that end in .safetensors",
+            ("export", "m.pt", "--run", 0),
+            "FILE: got 'm.pt'; allowed: names that end in .safetensors",
         ),
         (
-            ("export", "--out", "m.safetensors"),
+            ("export", "m.safetensors"),
             "--run: got none; allowed: one of the runs 0: Tiny <run>, FedAvg, seed 0; ",
         ),
-        (("export", "--out", "m.safetensors", "--run", 99), "--run: got 99"),
-        (("export", "--out", "m.safetensors", "--run", 0, "--best"), "kept no best model"),
+        (("export", "m.safetensors", "--run", 99), "--run: got 99"),
+        (("export", "m.safetensors", "--run", 0, "--best"), "kept no best model"),
         (
-            ("export", "--out", "m.safetensors", "--run", 1),
+            ("export", "m.safetensors", "--run", 1),
             "kept no model; audits, runs that only select",
         ),
-        (("predict", "--run", 0), "needs either --data or --split"),
-        (("predict", "--run", 0, "--split", "tests"), "Did you mean 'test'"),
-        (("predict", "--run", 0, "--split", "validation"), r"one that task .* has: train, test"),
+        (("predict", "--run", 0, "tests"), "Did you mean 'test'"),
+        (("predict", "--run", 0, "validation"), r"one that task .* has: train, test"),
         (
-            ("predict", "--run", 0, "--data", "bad.npz"),
+            ("predict", "--run", 0, "bad.npz"),
             "x'.*: got rows of shape .*; allowed: \\(60,\\)",
         ),
-        (("predict", "--run", 0, "--data", "none.npz"), r"none\.npz"),
-        (("predict", "--run", 0, "--data", "a.txt"), "names that end in .npz, .csv"),
+        (("predict", "--run", 0, "none.npz"), r"none\.npz"),
+        (("predict", "--run", 0, "a.txt"), "names that end in .npz, .csv"),
     ],
 )
 def test_what_cannot_be_exported_or_predicted_is_said(
@@ -331,9 +324,9 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     directory = run_experiment(Experiment.parse(NORMED_EXPERIMENT), tmp_path / "a", Display())
     (seen,) = (record.metrics["test_accuracy"][-1] for record in directory.runs.values())
     kept = tmp_path / "a" / "models" / "0000.safetensors"
-    arguments = (directory.path, "--trust-code", "--split")
+    arguments = (directory.path, "--trust-code")
     assert accuracy_of(*arguments, "central") == pytest.approx(seen)
-    assert call("export", directory.path, "--out", "m.safetensors").exit_code == 0
+    assert call("export", directory.path, "m.safetensors").exit_code == 0
     arrays = fedax.load_params("m.safetensors")
     assert {"norm.mean.value", "norm.var.value"} <= arrays.keys()
     text = NORMED_EXPERIMENT.replace("rounds = 3", "rounds = 0")
@@ -357,8 +350,5 @@ def test_clients_own_states_are_kept_and_used(tmp_path, monkeypatch):
     text = text.replace("rounds = 3", 'rounds = 3\nkeep_models = "personal"')
     directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
     (record,) = directory.runs.values()
-    found = [
-        accuracy_of(directory.path, "--trust-code", "--split", "test", "--client", k)
-        for k in range(3)
-    ]
+    found = [accuracy_of(directory.path, "--trust-code", "test", "--client", k) for k in range(3)]
     np.testing.assert_allclose(found, record.metrics["local_accuracy"][-1])

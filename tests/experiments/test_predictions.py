@@ -91,7 +91,7 @@ CHANGED = "task .*: its examples are not those that runs/0000.npz was made with"
 
 @pytest.mark.slow
 def test_the_data_of_the_run_give_its_labels(place):
-    result = call("predict", "run", "--data", "new.csv")
+    result = call("predict", "run", "new.csv")
     assert result.exit_code == 0, result.output
     rows = rows_of(result.stdout)
     assert [row["y"] for row in rows] == ["yes", "no"]
@@ -102,16 +102,16 @@ def test_the_data_of_the_run_give_its_labels(place):
 @pytest.mark.parametrize("change", ["order", "values"])
 def test_a_table_is_read_by_the_encoding_of_the_run(place, change):
     """Also where the files of its task have changed since; a split of the task is refused then."""
-    expected = call("predict", "run", "--data", "new.csv").stdout
+    expected = call("predict", "run", "new.csv").stdout
     columns = ("weight", "age") if change == "order" else ("age", "weight")
     write_clients_files(place / "data", columns, shift=float(change == "values"))
-    assert call("predict", "run", "--data", "new.csv").stdout == expected
+    assert call("predict", "run", "new.csv").stdout == expected
     (place / "other.csv").write_text("weight,more,age\n2,a,0\n-2,b,0\n")
-    rows = rows_of(call("predict", "run", "--data", "other.csv").stdout)
+    rows = rows_of(call("predict", "run", "other.csv").stdout)
     assert [row["probability_yes"] for row in rows] == [
         row["probability_yes"] for row in rows_of(expected)
     ]
-    result = call("predict", "run", "--split", "train")
+    result = call("predict", "run", "train")
     assert (result.exit_code, result.stdout) == (2, "")
     assert re.search(CHANGED, result.stderr), result.stderr
 
@@ -129,7 +129,7 @@ def test_paths_begin_at_the_file_wherever_a_command_is_given(tmp_path, monkeypat
     for number, record in run.runs.items():
         losses = expected.runs[number].metrics["train_loss"]
         assert (record.metrics["train_loss"] == losses).all()
-    result = call("predict", tmp_path / "run", "--split", "train")
+    result = call("predict", tmp_path / "run", "train")
     assert result.exit_code == 0, result.output
     moved = Experiment.read(tmp_path / "study" / "a.toml", ["task.table=data"])
     assert moved.task.options["table"] == str(tmp_path / "other" / "data")
@@ -143,12 +143,12 @@ def test_examples_that_another_machine_computed_are_warned_of(tmp_path):
     write_clients_files(tmp_path / "data", shift=1.0)
     np.savez(tmp_path / "new.npz", x=np.ones((2, 2), np.float32))
     # a file is read by the encoding of the run, whatever the task's examples are now
-    assert call("predict", tmp_path / "run", "--data", tmp_path / "new.npz").exit_code == 0
-    assert call("predict", tmp_path / "run", "--split", "train").exit_code == 2
+    assert call("predict", tmp_path / "run", tmp_path / "new.npz").exit_code == 0
+    assert call("predict", tmp_path / "run", "train").exit_code == 2
     versions = tmp_path / "run" / "versions.json"
     versions.write_text(json.dumps(json.loads(versions.read_text()) | {"numpy": "0.1"}))
     with pytest.warns(UserWarning, match="by other versions or on another machine"):
-        result = call("predict", tmp_path / "run", "--split", "train")
+        result = call("predict", tmp_path / "run", "train")
     assert result.exit_code == 0, result.output
 
 
@@ -156,12 +156,12 @@ def test_files_are_refused_before_anything_is_computed(place, monkeypatch):
     def fail(*_):
         raise AssertionError("computed")
 
-    assert call("predict", "run", "--data", "new.csv", "--out", "new/p.csv").exit_code == 0
+    assert call("predict", "run", "new.csv", "--out", "new/p.csv").exit_code == 0
     assert len(rows_of((place / "new" / "p.csv").read_text())) == 2
     monkeypatch.setattr("fedax.experiments.running.predictions.predictions_csv", fail)
     (place / "file").write_text("")
     for out, words in (("new", "not of a folder"), ("file/p.csv", "cannot be written")):
-        result = call("predict", "run", "--data", "new.csv", "--out", out)
+        result = call("predict", "run", "new.csv", "--out", out)
         assert result.exit_code == 2, result.output
         assert words in result.stderr
 

@@ -159,13 +159,13 @@ def test_a_full_disk_is_said(tmp_path, full):
         run_experiment(Experiment.parse(TINY), tmp_path / "a", Display())
 
 
-@pytest.mark.parametrize("command", ["figures", "report --keep", "data prepare"])
+@pytest.mark.parametrize("command", ["report --figures", "report --keep", "data prepare"])
 def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
     path, file = directory(tmp_path).path, tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("FEDAX_DATA", str(file / "data"))
     words = {
-        "figures": ["figures", str(path), "--out", str(file / "x")],
+        "report --figures": ["report", str(path), "--figures", "pdf", "--out", str(file / "x")],
         "report --keep": ["report", str(path), "--keep", str(file / "x")],
         "data prepare": ["data", "prepare", "mnist"],
     }[command]

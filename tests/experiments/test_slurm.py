@@ -312,7 +312,8 @@ def test_a_killed_sweep_of_24_runs_gives_the_same_table(submitit, fedax, tmp_pat
         for name, values in record.metrics.items():
             np.testing.assert_array_equal(values, other.runs[number].metrics[name])
     tables = [
-        CliRunner().invoke(app, ["table", str(folder), "--csv"]).stdout for folder in (whole, out)
+        CliRunner().invoke(app, ["report", str(folder), "--table", "csv"]).stdout
+        for folder in (whole, out)
     ]
     assert tables[0] == tables[1]
     assert tables[0].count("\n") >= 2

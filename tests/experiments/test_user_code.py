@@ -191,15 +191,13 @@ def test_a_run_directory_is_read_without_its_code(here):
         assert call("report", folder, "--keep", here / f"kept-{folder.parent.name}").exit_code == 0
         assert call("report", here / f"kept-{folder.parent.name}").exit_code == 0
         assert "Half" in call("cite", folder).output
-        assert (
-            call("export", folder, "--run", "0", "--out", here / "model.safetensors").exit_code == 0
-        )
+        assert call("export", folder, "--run", "0", here / "model.safetensors").exit_code == 0
         directory = RunDirectory.load(folder)
         render(comparison_page([directory, directory]))
         assert len(import_runs(directory.experiments, [folder])) == len(directory.runs)
     assert times_run(here) == before
     assert call("report", here / "out", foreign, "--out", here / "both.html").exit_code == 0
-    for command in (["resume", foreign], ["predict", foreign, "--run", "0", "--split", "train"]):
+    for command in (["resume", foreign], ["predict", foreign, "--run", "0", "train"]):
         refused = call(*command)
         assert refused.exit_code == 2, refused.output
         assert "neither code.py nor its copy" in refused.output

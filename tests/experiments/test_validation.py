@@ -93,12 +93,9 @@ def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkey
     losses = finished.runs[number].metrics["validation_loss"]
     assert np.argmin(losses) == len(losses) - 1
     for best in ([], ["--best"]):
-        assert (
-            call("export", finished.path, *best, "--out", tmp_path / f"m{len(best)}.npz").exit_code
-            == 0
-        )
+        assert call("export", finished.path, *best, tmp_path / f"m{len(best)}.npz").exit_code == 0
     assert (tmp_path / "m0.npz").read_bytes() == (tmp_path / "m1.npz").read_bytes()
-    result = call("predict", finished.path, "--best", "--split", "validation")
+    result = call("predict", finished.path, "--best", "validation")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1 + 3 * 4)
 
 

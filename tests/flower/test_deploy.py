@@ -344,7 +344,7 @@ def test_a_run_that_fails_is_marked_and_goes_on(tmp_path, monkeypatch):
         summary = json.loads((out / "summary.json").read_text())
         assert summary["status"] == "failed"
         assert "round 1: client 2: no answer within 0.5 seconds" in summary["reason"]
-        asked = ["export", str(out), "--out", str(tmp_path / "model.safetensors")]
+        asked = ["export", str(out), str(tmp_path / "model.safetensors")]
         done = CliRunner().invoke(app, asked)
         assert done.exit_code == 2
         assert re.search(
@@ -375,7 +375,7 @@ def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
     assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
     with use_engine(in_process(plan.task, tmp_path / "clients", [assignment], deadline=60.0)):
         run_experiment(Experiment.read(file, ['engine="flower"']), tmp_path / "run", Display())
-    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--split", "test"])
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "test"])
     assert done.exit_code == 0, done.output
     assert len(done.stdout.splitlines()) == 1 + plan.task.test.total
 

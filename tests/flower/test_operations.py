@@ -291,7 +291,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     assert ": 2 clients, 33 training examples. Schedule:" in note
     assert directory.runs[0].gradients[-1] == np.mean(sizes)
     (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
-    command = ["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv")]
+    command = ["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].startswith("label")

@@ -158,15 +158,16 @@ def test_the_command(tmp_path):
     directory.close("finished")
 
     def call(*arguments):
-        command = ["table", str(tmp_path / "a"), *arguments]
+        command = ["report", str(tmp_path / "a"), "--table", *arguments]
         return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, command)
 
-    assert "\\toprule" in call("--latex").output
-    assert "Worse" in call().output
-    assert call("--csv", "--out", str(tmp_path / "a.csv")).exit_code == 0
+    assert "\\toprule" in call("latex").output
+    assert "Worse" in call("text").output
+    assert call("csv", "--out", str(tmp_path / "a.csv")).exit_code == 0
     assert (tmp_path / "a.csv").read_text().startswith("table,algorithm,column (unit)")
-    assert "exclude each other" in call("--csv", "--latex").output
-    assert "Did you mean 'test_accuracy'" in call("--metric", "test_acuracy").output
+    assert "exclude each other" in call("csv", "--figures", "pdf").output
+    assert "Did you mean 'latex'" in call("latec").output
+    assert "Did you mean 'test_accuracy'" in call("text", "--metric", "test_acuracy").output
     assert "not distinguishable" in (tmp_path / "a" / "report.html").read_text()
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedax.cli.command import next_step
+
 
 def algorithms(
     names: Annotated[
@@ -17,8 +19,9 @@ def algorithms(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """List the algorithms: paper, hyperparameters with defaults and ranges, traffic, memory,
-    special cases.
+    """List the algorithms with their hyperparameters.
+
+    Each has its paper, defaults and ranges, traffic, memory and special cases.
     """
     from rich.console import Console
 
@@ -34,3 +37,5 @@ def algorithms(
     console = Console()
     for kind in kinds:
         console.print(panel(kind))
+    example = names[0] if names else "scaffold"
+    next_step("compares it with FedAvg.", "compare", "fedavg", example)

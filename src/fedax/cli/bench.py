@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedax.cli.command import next_step
+
 
 def bench(
     methods: Annotated[
@@ -36,15 +38,13 @@ def bench(
         Path | None,
         typer.Option(help="Folder with tasks of your own.", show_default="the benchmark's"),
     ] = None,
-    list_tasks: Annotated[bool, typer.Option("--list", help="List the tasks and end.")] = False,
     targets: Annotated[
         bool, typer.Option("--targets", help="Set the targets of the tasks by tuned references.")
     ] = False,
-    page: Annotated[
-        bool, typer.Option("--page", help="Write the page of the archived results.")
-    ] = False,
 ) -> None:
-    """Compare methods under equal tuning with all archived ones, and show their places.
+    """Place methods among the archived ones under equal tuning.
+
+    Without a method it lists the tasks. Both write the page of all results.
 
     Example: `fedax bench my_method.py:Mine --tier quick`
     """
@@ -54,17 +54,17 @@ def bench(
 
     console = Console()
     bench = command.Bench.open(tier, task or (), tasks, spaces, out)
-    # the first of these that is asked for is done; --page goes with each of them
-    if list_tasks:
-        bench.show_tasks(console)
-    elif targets:
+    if targets:
         bench.set_targets(console)
-    elif methods:
+        next_step("runs a method.", "bench", "my_method.py:Mine")
+        return
+    if methods:
         bench.run(methods, console)
-    if page:
-        typer.echo(str(bench.write_page()))
-    if not (list_tasks or targets or methods or page):
-        from fedax.errors import InvalidInput
-
-        hint = "Such as fedax bench fedavg, or --list, --page."
-        raise InvalidInput.because("bench", "no method is named", hint)
+    else:
+        bench.show_tasks(console)
+    page = bench.write_page()
+    typer.echo(str(page))
+    if methods:
+        next_step(f"{page} shows the places of all methods; open it in a browser.")
+    else:
+        next_step("places a method of yours.", "bench", "my_method.py:Mine", "--tier", tier)

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from fedax.cli.command import next_step
+
 MARKS = {"holds": "[green]holds[/]", "broken": "[red]broken[/]", "skipped": "[yellow]skipped[/]"}
 
 
@@ -21,9 +23,11 @@ def check(
     ] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this law; may be repeated.")] = None,
 ) -> None:
-    """Check a method of your own in about two minutes: it learns, has no side effects, counts its
-    messages, does not change the states of absent clients, and more. With --task, check that the
-    loss of a task sees every example alone.
+    """Check a method or a task of your own against the laws.
+
+    A method learns, has no side effects, counts its messages, does not change the states of absent
+    clients, and more; that takes about two minutes. With --task, the loss of a task sees every
+    example alone.
 
     The exit code is 0 if all tests pass, else 1. Tests that do not apply to the method are skipped,
     with the reason.
@@ -58,4 +62,9 @@ def check(
             console.out(f"    {verdict.reason}")
     console.print(", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind]) + ".")
     if counts["broken"]:
+        next_step("tests it again after a change.", "check", name)
         raise typer.Exit(1)
+    if task:
+        next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
+    else:
+        next_step("places it among the built-in methods.", "bench", name)

@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 import fedax
+from fedax.cli.command import next_step
 from fedax.utils.plugins import is_user_code, title_of
 
 AUTHORS = "The fedax contributors"
@@ -20,8 +21,9 @@ def cite(
         list[Path], typer.Argument(help="Run directories or experiment files.", metavar="RUN...")
     ],
 ) -> None:
-    """Print BibTeX for what runs used: papers of the methods, data sets, the recipe's paper, and
-    fedax.
+    """Print BibTeX for what runs used.
+
+    Entries are papers of the methods, data sets, the recipe's paper, and fedax.
 
     Example: `fedax cite runs/demo`
     """
@@ -30,6 +32,10 @@ def cite(
     unique_methods = _unique(name for names in methods for name in names)
     unique_tasks = _unique(name for names in tasks for name in names)
     typer.echo(bibtex(unique_methods, unique_tasks, " ".join(papers)))
+    if runs[0].is_dir():
+        next_step("prints their table.", "report", *runs, "--table", "latex")
+    else:
+        next_step("runs the experiment.", "run", runs[0])
 
 
 class Entry(NamedTuple):

@@ -1,13 +1,35 @@
 """Command classes that import the library only when a command does its work, not for help or
-complaints.
+complaints, and the last line of a command.
 """
 
 import errno
+import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
-from typer import Exit
+from typer import Exit, echo
 from typer.core import TyperCommand, TyperGroup
+
+
+def shell(*words: str | Path | int) -> str:
+    """Returns a command of fedax as a shell takes it, for messages.
+
+    >>> shell("resume", "my run")
+    "fedax resume 'my run'"
+    """
+    return shlex.join(["fedax", *map(str, words)])
+
+
+def next_step(purpose: str, *words: str | Path | int) -> None:
+    """Prints what to do next as one line, on the error output, which scripts do not read.
+
+    Args:
+        purpose: what the command does, or the whole sentence if there is none.
+        words: of the command of fedax.
+    """
+    step = f"`{shell(*words)}` {purpose}" if words else purpose
+    echo(f"Next: {step}", err=True)
 
 
 class Command(TyperCommand):

@@ -27,9 +27,6 @@ def compare(
         ),
     ] = "",
     observe_every: Annotated[int, typer.Option(help="Rounds between observations.")] = 1,
-    name: Annotated[
-        str, typer.Option(help="Title of the comparison.", show_default="from the task")
-    ] = "",
     out: Out = None,
 ) -> None:
     """Compare algorithms on one task, with one or several seeds.
@@ -50,7 +47,7 @@ def compare(
     from fedax.experiments.running.progress import display_for
 
     experiment = Experiment.of(
-        name=name or _title(parse_section(task)),
+        name=_title(parse_section(task)),
         rounds=rounds,
         observe_every=observe_every,
         seeds=parse_numbers("--seeds", seeds),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedax.cli.command import Command
+from fedax.cli.command import Command, next_step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +40,7 @@ def list_datasets() -> None:
         f"\nFiles are looked for in {data_folder()}; the variable FEDAX_DATA names another folder.",
         soft_wrap=True,
     )
+    next_step("describes one of them.", "data", "describe", "NAME")
 
 
 @app.command(cls=Command)
@@ -58,14 +59,15 @@ def describe(name: Named) -> None:
     section = parse_section(name)
     console = Console()
     console.print(_describe_examples(load(**section)))
-    name = section.pop("name")
+    source = section.pop("name")
     # options of the task, of the data set and of the chosen partition
-    schemas = json_schema(task_options(name, section))
+    schemas = json_schema(task_options(source, section))
     table = Table("option", "value", "allowed", box=None, header_style="bold", pad_edge=False)
     for key, schema in schemas.items():
         value = section.get(key, schema.pop("default", ""))
         table.add_row(key, str(value), _describe_range(schema))
     console.print("", table)
+    next_step("draws the clients.", "data", "plot", name)
 
 
 def _describe_range(schema: dict[str, Any]) -> str:
@@ -104,24 +106,25 @@ def plot(
     path = out or Path(f"{section['name']}.html")
     draw(load(**section), path)
     typer.echo(f"Picture: {path}")
+    next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
 
 
 @app.command(name="prepare", cls=Command)
 def prepare_datasets(
     names: Annotated[list[str], typer.Argument(help="Data sets.", metavar="NAME...")],
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Data folder.  [default: see fedax data list]", show_default=False),
-    ] = None,
 ) -> None:
-    """Fetch the files of data sets if they are missing, and verify their content."""
+    """Fetch the files of data sets if they are missing, and verify their content.
+
+    They go to the data folder, which `fedax data list` names.
+    """
     from fedax.tasks.sources import dataset, prepare
 
     # all names first
     for name in names:
         dataset(name)
     for name in names:
-        typer.echo(f"{name}: {prepare(name, folder)}")
+        typer.echo(f"{name}: {prepare(name)}")
+    next_step("describes it.", "data", "describe", names[0])
 
 
 def _describe_examples(federated: FederatedData) -> Group:

@@ -15,10 +15,10 @@ def demo(
         typer.Option(min=1, help="Rounds of every task.", show_default="60 or 100"),
     ] = None,
 ) -> None:
-    """Compare FedAvg, FedProx, FedDANE in two forms, and FedBC on heterogeneous data.
+    """Compare five methods on heterogeneous data, in at most three minutes.
 
-    Synthetic IID, Synthetic (1, 1) and digits split by label, with one seed, in at most three
-    minutes on two cores.
+    FedAvg, FedProx, FedDANE in two forms, and FedBC run on Synthetic IID, Synthetic (1, 1) and
+    digits split by label, with one seed, in at most three minutes on two cores.
 
     The whole comparison, all synthetic data of the FedDANE paper with its 200 rounds and its grid
     of mu over ten draws, is `fedax reproduce feddane-study --scale paper`.

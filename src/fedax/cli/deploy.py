@@ -1,12 +1,11 @@
 """`fedax deploy`: an experiment on real devices, over Flower."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedax.cli.command import Command
+from fedax.cli.command import Command, next_step, shell
 
 NO_SERVER, INTERRUPTED = 1, 130
 """Exit codes."""
@@ -24,8 +23,7 @@ class NeedsFlower(Command):
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Deploy an experiment over Flower: a server, and clients with their own data (needs "
-    "the extra `flower`).",
+    help="Deploy an experiment over Flower (needs the extra `flower`).",
 )
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the deployment.", metavar="FOLDER")]
@@ -77,11 +75,9 @@ def init(
 
     options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
     deployment = make(folder.absolute(), experiment, settings or [], clients, **options)
-    typer.echo(
-        f"{folder} is ready for {deployment.clients} clients. "
-        f"`{_command('run', folder)} --trial` runs it on this machine."
-    )
+    typer.echo(f"{folder} is ready for {deployment.clients} clients.")
     typer.echo(count_runs(deployment.experiment("flower")))
+    next_step("tries it on this machine.", "deploy", "run", folder, "--trial")
 
 
 @app.command(cls=NeedsFlower)
@@ -92,6 +88,7 @@ def server(folder: Folder) -> None:
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import serve_clients
 
+    next_step("on each client's machine connects it.", "deploy", "client", folder, "NUMBER")
     serve_clients(Deployment.load(folder), typer.echo)
 
 
@@ -106,7 +103,6 @@ def client(
             show_default=False,
         ),
     ] = None,
-    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run one client until it is interrupted: Flower's SuperNode, and a process that does the work.
 
@@ -116,7 +112,8 @@ def client(
     from fedax.flower.deploy.settings import Deployment
     from fedax.flower.deploy.trial import run_client
 
-    run_client(Deployment.load(folder), partition, data, typer.echo, parent)
+    next_step("at the server runs the experiment.", "deploy", "run", folder)
+    run_client(Deployment.load(folder), partition, data, typer.echo)
 
 
 @app.command(cls=NeedsFlower)
@@ -141,7 +138,7 @@ def run(
     path = (out or fresh(deployment.path("runs"), "run")).absolute()
     # before anything is sent to the server
     if path.exists() and any(path.iterdir()):
-        command = _command("resume", folder, path)
+        command = shell("deploy", "resume", folder, path)
         raise RunExists(f"{path} is not empty; `{command}` continues it.")
     check_experiment(
         deployment.path("experiment.toml"), (), deployment, deployment.clients
@@ -161,11 +158,6 @@ def continue_(
     _follow(folder, out.absolute(), trial, resume=True)
 
 
-def _command(name: str, *paths: Path) -> str:
-    """Returns a command of `fedax deploy` as a shell takes it, for messages."""
-    return shlex.join(["fedax", "deploy", name, *map(str, paths)])
-
-
 def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     from fedax.core import FedaxError
     from fedax.flower.deploy.app import mark_run
@@ -175,8 +167,8 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
 
     deployment = Deployment.load(folder)
     # the command that continues this run, for messages
-    command = _command("resume", folder, out) + (" --trial" if trial else "")
-    start_server = _command("server", folder)
+    command = shell("deploy", "resume", folder, out) + (" --trial" if trial else "")
+    start_server = shell("deploy", "server", folder)
 
     def submit_and_follow() -> None:
         # from here on the run goes on at the server, even if this command ends
@@ -199,8 +191,8 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
                 typer.echo(f"Run {number} goes on at the server, and its results go to {out}.")
                 typer.echo(
                     f"Its output goes to {run_log(deployment, number)}. "
-                    f"`{_command('status', folder)}` shows it, `{_command('stop', folder)}` stops "
-                    "it."
+                    f"`{shell('deploy', 'status', folder)}` shows it, "
+                    f"`{shell('deploy', 'stop', folder)}` stops it."
                 )
             raise typer.Exit(INTERRUPTED) from None
         if not result.complete:
@@ -215,6 +207,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
                 + (so_far if (out / "summary.json").exists() else "")
             )
         typer.echo(f"Results: {out}")
+        next_step("prints a table for a paper.", "report", out, "--table", "latex")
 
     if trial:
         # starts the server and all clients, and ends them after the run
@@ -236,9 +229,10 @@ def stop(folder: Folder) -> None:
 
     numbers = stop_runs(Deployment.load(folder).require_server())
     for number in numbers:
-        typer.echo(f"Run {number} is stopped. `{_command('resume', folder)} DIR` continues it.")
+        typer.echo(f"Run {number} is stopped.")
     if not numbers:
         typer.echo("No run is going.")
+    next_step("continues a run from its newest checkpoint.", "deploy", "resume", folder, "DIR")
 
 
 @app.command(cls=NeedsFlower)
@@ -262,6 +256,7 @@ def renew(
     files = make_new(Deployment.load(folder), client)
     recipients = "every client" if client is None else f"client {client}"
     typer.echo(f"{recipients[:1].upper()}{recipients[1:]} needs {' and '.join(files)} of {folder}.")
+    next_step("starts the server with them.", "deploy", "server", folder)
 
 
 @app.command(cls=NeedsFlower)
@@ -277,6 +272,8 @@ def status(folder: Folder) -> None:
     deployment = Deployment.load(folder).require_server()
     if (failure := connection_failure(deployment)) is not None:
         typer.echo(f"No server at {deployment.address}: {failure}.")
+        next_step("starts it.", "deploy", "server", folder)
         raise typer.Exit(NO_SERVER)
     for line in status_lines(deployment):
         typer.echo(line)
+    next_step("runs the experiment.", "deploy", "run", folder)

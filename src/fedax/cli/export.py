@@ -5,23 +5,24 @@ from typing import Annotated
 
 import typer
 
+from fedax.cli.command import next_step
 from fedax.cli.options import Best, Client, Folder, Run, TrustCode
 from fedax.errors import InvalidInput
 
 
 def export(
     folder: Folder,
-    out: Annotated[Path, typer.Option(help="File for the model.")],
+    out: Annotated[Path, typer.Argument(help="File for the model.", metavar="FILE.safetensors")],
     number: Run = None,
     best: Best = False,
     client: Client = None,
     trust: TrustCode = False,
 ) -> None:
-    """Write the model of a run to a file of safetensors: arrays by the names of the model's leaves.
+    """Write the model of a run to a file of safetensors.
 
-    `fedax.load_params(FILE, like=task)` reads it.
+    It has arrays by the names of the model's leaves.
 
-    Example: `fedax export runs/digits --run 3 --out model.safetensors`
+    Example: `fedax export runs/digits model.safetensors --run 3`
     """
     from fedax.cli.models import model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
@@ -30,7 +31,7 @@ def export(
     from fedax.utils.files import write, writing
 
     if out.suffix != ".safetensors":
-        raise InvalidInput.of("--out", str(out), "names that end in .safetensors")
+        raise InvalidInput.of("FILE", str(out), "names that end in .safetensors")
     directory = RunDirectory.load(folder)
     run_number = select_run(directory, number)
     path = kept_model(folder, run_number, model_kind(best, client))
@@ -43,3 +44,4 @@ def export(
         out.parent.mkdir(parents=True, exist_ok=True)
         write(out, to_bytes(arrays, facts))
     typer.echo(f"Model: {out}")
+    next_step(f'`fedax.load_params("{out}", like=task)` reads it in Python.')

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedax.cli.command import next_step
 from fedax.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def graph(
         ),
     ] = None,
 ) -> None:
-    """Show graphs of clients: degrees, lambda, bits per round.
+    """Show degrees, lambda and bits per round of graphs.
 
     Example:
     `fedax graph ring torus random_regular:degree=4 --clients 20 --codec none --codec quantizer:b=8`
@@ -81,6 +82,8 @@ def graph(
         style="dim",
         highlight=False,
     )
+    method = f"dfedavgm:topology={parsed[0].name.partition('(')[0]}"
+    next_step("trains on it.", "compare", method, "--task", f"synthetic:clients={clients}")
 
 
 def constructors() -> dict[str, list[str]]:

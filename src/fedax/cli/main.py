@@ -20,7 +20,6 @@ from fedax.cli import (
     deploy,
     doctor,
     export,
-    figures,
     graph,
     new,
     predict,
@@ -29,8 +28,6 @@ from fedax.cli import (
     reproduce,
     resume,
     run,
-    schema,
-    table,
     theory,
     validate,
 )
@@ -74,7 +71,6 @@ for command in (
     validate.validate,
     check.check,
     doctor.doctor,
-    schema.schema,
     compare.compare,
     algorithms.algorithms,
     recipes.recipes,
@@ -84,8 +80,6 @@ for command in (
     app.command(cls=Command)(command)
 app.command(cls=OneDeviceCommand)(bench.bench)
 for command in (
-    table.table,
-    figures.figures,
     graph.graph,
     theory.theory,
     export.export,

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedax.cli.command import Command
+from fedax.cli.command import Command, next_step, shell
 from fedax.errors import InvalidInput, RunExists
 from fedax.utils.files import write, writing
 
@@ -42,15 +42,15 @@ def algorithm(
     """
     source, test = new_algorithm(name, family, folder)
     typer.echo(f"Algorithm: {source}\nTest: {test}")
-    reference = shlex.quote(f"{source.as_posix()}:{name}")
-    typer.echo(f"Check it: fedax check {reference}")
-    typer.echo(f"Compare it: fedax compare fedavg {reference}")
+    reference = f"{source.as_posix()}:{name}"
     if importlib.util.find_spec("pytest") is None:
         install = shlex.join([sys.executable, "-m", "pip", "install", "pytest"])
         typer.echo(f"Install pytest: {install}")
     typer.echo(f"Run it: {shlex.join([sys.executable, '-m', 'pytest', str(test)])}")
+    typer.echo(f"Compare it: {shell('compare', 'fedavg', reference)}")
     if "src" in source.parts:
         typer.echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
+    next_step("checks it against the laws.", "check", reference)
 
 
 @app.command(cls=Command)
@@ -64,8 +64,8 @@ def experiment(
     Example: `fedax new experiment mine.toml`
     """
     (written,) = new_experiment(file)
-    path = shlex.quote(str(written))
-    typer.echo(f"Experiment: {written}\nCheck it: fedax validate {path}\nRun it: fedax run {path}")
+    typer.echo(f"Experiment: {written}\nCheck it: {shell('validate', written)}")
+    next_step("runs it.", "run", written)
 
 
 def new_algorithm(name: str, family: str, folder: Path | None) -> list[Path]:

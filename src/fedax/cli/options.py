@@ -9,6 +9,10 @@ File = Annotated[
     Path,
     typer.Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
 ]
+OptionalFile = Annotated[
+    Path | None,
+    typer.Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

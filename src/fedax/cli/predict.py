@@ -5,22 +5,20 @@ from typing import Annotated
 
 import typer
 
+from fedax.cli.command import next_step
 from fedax.cli.options import Best, Client, Folder, Run, TrustCode
 from fedax.errors import InvalidInput
 
 
 def predict(
     folder: Folder,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Examples: .csv or .parquet with the task's columns, or .npz with its arrays."
+    examples: Annotated[
+        str,
+        typer.Argument(
+            help="A .csv or .parquet file with the task's columns, an .npz file with its arrays, "
+            "or a split of the task: train, validation, test, central or unseen."
         ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="Examples of the task: train, validation, test, central or unseen."),
-    ] = None,
+    ],
     out: Annotated[
         Path | None, typer.Option(help="File for the table.", show_default="the terminal")
     ] = None,
@@ -29,15 +27,16 @@ def predict(
     client: Client = None,
     trust: TrustCode = False,
 ) -> None:
-    """Predict with the model of a run: a CSV table with one line for each example.
+    """Predict with the model of a run.
 
-    Of a classifier it has the label with the largest probability and the probabilities of all
-    classes, in columns such as `probability_healthy` where the labels have names; beside them the
-    client and the true label, where they are known. Other models have columns `prediction`.
+    The table in CSV has one line for each example. Of a classifier it has the label with the
+    largest probability and the probabilities of all classes, in columns such as
+    `probability_healthy` where the labels have names; beside them the client and the true label,
+    where they are known. Other models have columns `prediction`.
 
     The task is made again from its files, which have to be those of the run.
 
-    Example: `fedax predict runs/digits --run 3 --split test --out predictions.csv`
+    Example: `fedax predict runs/digits test --run 3 --out predictions.csv`
     """
     from fedax.cli.models import check_examples, model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
@@ -47,9 +46,8 @@ def predict(
     from fedax.models.storage import place_model, read_weights
     from fedax.utils.files import write, writing
 
-    # exactly one of the two
-    if (data is None) == (split is None):
-        raise InvalidInput.because("predict", "needs either --data or --split")
+    # a name without an ending is that of a split
+    file = Path(examples) if Path(examples).suffix else None
     # before anything is computed
     if out is not None:
         if out.is_dir():
@@ -63,7 +61,7 @@ def predict(
         task_of(directory, run_number, trust),
     )
     # a file is read by the encoding of the run, whatever the task's examples are now
-    if data is None:
+    if file is None:
         check_examples(directory, run_number, task)
     # the task comes back in the state of the model, such as statistics of its layers
     params, task = (
@@ -71,15 +69,15 @@ def predict(
         if client is None
         else own_model(path, client, task)
     )
-    examples = (
-        of_split(task, split, client)
-        if data is None
-        else examples_of(task, data, encoding_of(directory.runs[run_number]))
-    )
-    table = predictions_csv(task, params, examples)
+    if file is None:
+        chosen = of_split(task, examples, client)
+    else:
+        chosen = examples_of(task, file, encoding_of(directory.runs[run_number]))
+    table = predictions_csv(task, params, chosen)
     if out is None:
         typer.echo(table, nl=False)
-        return
-    with writing(out):
-        write(out, table)
-    typer.echo(f"Predictions: {out}")
+    else:
+        with writing(out):
+            write(out, table)
+        typer.echo(f"Predictions: {out}")
+    next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run_number)

@@ -2,12 +2,15 @@
 
 import typer
 
+from fedax.cli.command import next_step
+
 
 def recipes() -> None:
-    """List the recipes: tables and figures of papers that `fedax reproduce` runs."""
+    """List the tables and figures of papers that `fedax reproduce` runs."""
     from fedax.papers import load, recipe_files
 
     for name in recipe_files():
         recipe = load(name)
         claims = f"{len(recipe.claim)} claims"
         typer.echo(f"{name}: {recipe.title}. {recipe.paper}, {recipe.shows}; {claims}.")
+    next_step("runs one of them.", "reproduce", "NAME")

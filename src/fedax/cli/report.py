@@ -1,74 +1,171 @@
-"""`fedax report`: rebuilds the report of a run directory, or shows several on one page."""
+"""`fedax report`: run directories as a page, as a table for a paper, or as figures."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedax.cli.command import next_step
 from fedax.cli.options import Folders
 
 
 def report(
     folders: Folders,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Print a table: text, markdown, latex or csv.", metavar="FORM"),
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw files: pdf, png or svg, or several with commas.", metavar="FORMATS"
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this metric, in a table or figures; may be repeated."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Horizontal axis of figures: rounds, bits, gradients, seconds, time, energy or "
+            "cost.",
+            show_default="the recipe's figures, or rounds",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="File for the page. Of one run directory, a copy of its report.html.",
-            show_default="comparison.html for several",
-        ),
+        typer.Option(help="File for the page or the table, or folder for figures."),
     ] = None,
     keep: Annotated[
         Path | None,
         typer.Option(help="Also copy settings, tables and the curves of all runs to this folder."),
     ] = None,
 ) -> None:
-    """Rebuild the report, the table and the summary of a run directory; or show several on one
-    page.
+    """Write the page, a table or the figures of run directories.
 
-    In a folder that --keep has made, the tables are made again, and the report where it has curves.
+    Several run directories go on one page, `comparison.html`, or into one table. In a folder that
+    `--keep` has made, the tables are made again, and the page where it has curves.
+
+    Example: `fedax report runs/study --table latex --metric test_accuracy --out table.tex`
     """
     from fedax.core import InvalidInput
-    from fedax.experiments.results.joint import comparison_page
+
+    work = {"--table": table, "--figures": figures, "--keep": keep}
+    asked = [name for name, value in work.items() if value is not None]
+    if len(asked) > 1:
+        raise InvalidInput.because("report", f"{asked[0]} and {asked[1]} exclude each other")
+    if (metric or against) and table is None and figures is None:
+        raise InvalidInput.because("report", "--metric and --against need --table or --figures")
+    if table is not None:
+        _write_table(folders, table, metric, out)
+    elif figures is not None:
+        _draw_figures(folders, figures, metric, against, out)
+    elif len(folders) == 1 and (folders[0] / "runs.csv").exists() and _is_copy(folders[0]):
+        if out is not None or keep is not None:
+            reason = "is made by --keep, so --out and --keep do not apply"
+            raise InvalidInput.because(str(folders[0]), reason)
+        _renew_copy(folders[0])
+    else:
+        _write_page(folders, out, keep)
+
+
+def _write_table(
+    folders: Sequence[Path], form: str, metrics: Sequence[str] | None, out: Path | None
+) -> None:
+    from fedax.errors import UnknownName
+    from fedax.experiments.results.joint import merge_records
+    from fedax.experiments.results.store import RunDirectory
+    from fedax.results.tables.comparison import FORMS, method_tables
+    from fedax.utils.files import write, writing
+
+    if form not in FORMS:
+        raise UnknownName.among("--table", form, FORMS)
+    directories = [RunDirectory.load(folder) for folder in folders]
+    # reversed, so that the first directory with a task says how its curves are read
+    reads = {
+        task: read for directory in reversed(directories) for task, read in directory.reads.items()
+    }
+    tables = method_tables(merge_records(directories), reads, metrics)
+    text = FORMS[form](tables).rstrip("\n")
+    if out is None:
+        typer.echo(text)
+    else:
+        with writing(out):
+            write(out, text + "\n")
+        typer.echo(f"Table: {out}")
+    next_step("draws the curves.", "report", *folders, "--figures", "pdf,png")
+
+
+def _draw_figures(
+    folders: Sequence[Path],
+    formats: str,
+    metrics: Sequence[str] | None,
+    against: str | None,
+    out: Path | None,
+) -> None:
+    from fedax.experiments.results.figures import curves
+    from fedax.experiments.results.joint import merge_records
+    from fedax.experiments.results.store import RunDirectory
+    from fedax.results.drawing.figures import save_charts, save_weights
+
+    directories = [RunDirectory.load(folder) for folder in folders]
+    records = merge_records(directories)
+    names = [name.strip() for name in formats.split(",")]
+    # figures of a recipe belong to one directory
+    if len(directories) == 1:
+        charts = directories[0].charts(against, metrics)
+        target = out or folders[0] / "figures"
+    else:
+        charts = curves(records, against=against or "rounds", metrics=metrics)
+        target = out or Path("figures")
+    files = save_charts(charts, target, names)
+    # weights are drawn with the standard figures, not with chosen metrics
+    if not metrics:
+        files += save_weights(records, target, names)
+    for file in files:
+        typer.echo(str(file))
+    next_step("prints BibTeX for what the runs used.", "cite", *folders)
+
+
+def _is_copy(folder: Path) -> bool:
+    """Returns whether a folder is no run directory, but may be what `--keep` makes."""
+    return not (folder / "summary.json").exists()
+
+
+def _renew_copy(folder: Path) -> None:
     from fedax.experiments.results.store import RunDirectory, is_archive
+    from fedax.papers.study import rebuild
+
+    # older copies have numbers for the tables only
+    files = RunDirectory.load(folder).renew_archive() if is_archive(folder) else rebuild(folder)
+    for file in files:
+        typer.echo(str(file))
+
+
+def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) -> None:
+    from fedax.core import InvalidInput
+    from fedax.experiments.results.joint import comparison_page
+    from fedax.experiments.results.store import RunDirectory
     from fedax.results import render
     from fedax.utils.files import write
 
-    single = folders[0] if len(folders) == 1 else None
-    # no run directory, but a folder that --keep has made
-    is_copy = (
-        single is not None
-        and not (single / "summary.json").exists()
-        and (single / "runs.csv").exists()
-    )
-    if keep is not None and (single is None or is_copy):
-        arguments = (
-            f"{keep} with {'a folder that --keep has made' if is_copy else 'several folders'}"
-        )
-        raise InvalidInput.found("--keep", arguments, "one run directory")
-    if out is not None and is_copy:
-        got = f"{out} with a folder that --keep has made, which gets its own pages"
-        raise InvalidInput.found("--out", got, "run directories")
-    if single is not None and is_copy:
-        # with curves everything is made again; older copies have numbers for the tables only
-        if is_archive(single):
-            files = RunDirectory.load(single).renew_archive()
-        else:
-            from fedax.papers.study import rebuild
-
-            files = rebuild(single)
-        for file in files:
-            typer.echo(str(file))
-        return
     directories = [RunDirectory.load(folder) for folder in folders]
-    if len(directories) == 1:
-        directories[0].renew()
-        page = directories[0].path / "report.html"
+    if len(directories) > 1:
+        if keep is not None:
+            raise InvalidInput.of("--keep", str(keep), "one run directory, not several")
+        page = out or Path("comparison.html")
+        write(page, render(comparison_page(directories)))
+    else:
+        (directory,) = directories
+        directory.renew()
+        typer.echo(directory.line())
+        page = directory.path / "report.html"
         if out is not None:
             write(out, page.read_text(encoding="utf-8"))
+            page = out
         if keep is not None:
-            directories[0].keep(keep)
-        typer.echo(f"Report: {page if out is None else out}")
-        return
-    out = out or Path("comparison.html")
-    write(out, render(comparison_page(directories)))
-    typer.echo(f"Report: {out}")
+            directory.keep(keep)
+    typer.echo(f"Report: {page}")
+    next_step("prints a table for a paper.", "report", *folders, "--table", "latex")

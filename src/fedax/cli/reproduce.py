@@ -39,8 +39,9 @@ def reproduce(
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Run a table or figure of a paper: results compared with the paper, and a verdict on each
-    claim.
+    """Run a table or figure of a paper.
+
+    Results are compared with the paper, and each claim gets a verdict.
 
     A recipe that was begun elsewhere:
     fedax reproduce NAME --scale paper --reuse docs/reproduction/NAME --elsewhere

@@ -10,10 +10,10 @@ def resume(
     trust: TrustCode = False,
     slurm: OnSlurm = False,
 ) -> None:
-    """Continue a run directory that was interrupted or killed; results are bit-for-bit identical to
-    an uninterrupted run.
+    """Continue a run directory that was interrupted or killed.
 
-    A run of MPI ranks is continued by as many: `mpiexec -n 5 fedax resume DIR`.
+    Results are bit-for-bit identical to those of an uninterrupted run. A run of MPI ranks is
+    continued by as many: `mpiexec -n 5 fedax resume DIR`.
     """
     from rich.console import Console
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import typer
+
+from fedax.cli.command import next_step, shell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +41,8 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     console.out(f"Report: {page}", highlight=False)
     if directory.status == "interrupted":
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
-        message += f" `fedax resume {shlex.quote(str(directory.path))}` continues."
+        message += f" `{shell('resume', directory.path)}` continues."
         console.out(message, style="yellow", highlight=False)
         # after everything was printed: scripts see the interruption by the exit code
         raise typer.Exit(INTERRUPTED)
+    next_step("prints a table for a paper.", "report", directory.path, "--table", "latex")

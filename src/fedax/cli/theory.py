@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedax.cli.command import next_step
+
 
 def theory(
     paper: Annotated[
@@ -19,12 +21,12 @@ def theory(
         ),
     ] = None,
 ) -> None:
-    """Show what a paper's theory says of a task: constants, step sizes, mu, bits, multipliers,
-    rounds.
+    """Show what a paper's theory says of a task.
 
-    Smoothness is a bound where it has a closed form. Other constants are measured at the start of
-    the first seed, and at the optimum for local gradient descent, whose problems are convex. Those
-    that this bounds from below are marked.
+    That is constants, step sizes, mu, bits, multipliers and rounds. Smoothness is a bound where it
+    has a closed form. Other constants are measured at the start of the first seed, and at the
+    optimum for local gradient descent, whose problems are convex. Those that this bounds from below
+    are marked.
 
     Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment`
     writes.
@@ -47,6 +49,7 @@ def theory(
     for row in rows:
         table.add_row(row.quantity, _format(row.value), row.source)
     console.print(table)
+    next_step("runs the experiment.", "run", file)
 
 
 def _format(value: float | int | str) -> str:

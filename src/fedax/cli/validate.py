@@ -1,20 +1,38 @@
 """`fedax validate`: checks an experiment file."""
 
+import json
+from typing import Annotated
+
 import typer
 
-from fedax.cli.options import File, Settings
+from fedax.cli.command import next_step
+from fedax.cli.options import OptionalFile, Settings
 
 
-def validate(file: File, settings: Settings = None) -> None:
-    """Check a TOML file, with its data, and show it with every default written out; nothing is
-    run.
+def validate(
+    file: OptionalFile = None,
+    settings: Settings = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of such files, for editors.")
+    ] = False,
+) -> None:
+    """Check a TOML file with its data; nothing is run.
+
+    It is shown with every default written out.
     """
+    from fedax.errors import InvalidInput
+    from fedax.experiments.config import schema as schemas
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
     from fedax.experiments.running.batches import stages_of, varied_programs
     from fedax.experiments.running.trackers import check_installed
     from fedax.results.tables.summary import counted
 
+    if schema:
+        typer.echo(json.dumps(schemas.schema(), indent=2))
+        return
+    if file is None:
+        raise InvalidInput.found("validate", "no FILE.toml", "a file, or --schema")
     experiment = Experiment.read(file, settings or ())
     check_installed(experiment.trackers)
     plan = experiment.plan()
@@ -32,3 +50,4 @@ def validate(file: File, settings: Settings = None) -> None:
     selecting, reporting = map(len, stages_of(experiment))
     first = f"{counted(selecting, 'job')} to select, then " if selecting else ""
     typer.echo(f"# With --slurm: {first}{counted(reporting, 'job')}.", err=True)
+    next_step("runs it.", "run", file)

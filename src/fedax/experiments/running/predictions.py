@@ -42,10 +42,10 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
         InvalidInput: the task does not have it, or a client has no part in it.
     """
     if split not in SPLITS:
-        raise UnknownName.among("--split", str(split), SPLITS)
+        raise UnknownName.among("EXAMPLES", str(split), SPLITS)
     if client is not None and split in ("central", "unseen"):
         raise InvalidInput.of(
-            "--split", split, "a split by client, with --client: train, validation, test"
+            "EXAMPLES", split, "a split by client, with --client: train, validation, test"
         )
     # its examples belong to no client
     if split == "central" and task.central is not None:
@@ -55,7 +55,7 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     if owner is None or data is None:
         available = [split_name for split_name in SPLITS if getattr(task, split_name) is not None]
         raise InvalidInput.of(
-            "--split", split, f"one that task {task.name!r} has: {', '.join(available)}"
+            "EXAMPLES", split, f"one that task {task.name!r} has: {', '.join(available)}"
         )
     # the client of each row: rows are ordered by client
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
@@ -87,7 +87,7 @@ def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Cho
         file_arrays = read_npz(path)
     elif encoding is None:
         hint = "Write an .npz file with the task's arrays."
-        raise DataError.found("--data", f"{path}, and a task with no encoding", "arrays", hint)
+        raise DataError.found("EXAMPLES", f"{path}, and a task with no encoding", "arrays", hint)
     else:
         table = read_table(path, encoding.categories)
         file_arrays = {"x": encoding.features(table)}

@@ -61,6 +61,8 @@ OVER = "finished:"
 """The prefix of the state of a finished run of Flower."""
 NODES = "nodes.json"
 """The clients' nodes of the server, by which `fedax deploy status` names them."""
+PARENT = "FEDAX_PARENT"
+"""The variable with the number of the process that a client of a trial ends with."""
 AT_A_TIME = 4
 """Clients that are registered at a time."""
 
@@ -207,13 +209,12 @@ def serve_clients(deployment: Deployment, say: Say) -> None:
         raise FedaxError(f"the server has ended; see {deployment.path('logs', 'server.log')}.")
 
 
-def run_client(
-    deployment: Deployment, partition: int, data: Path | None, say: Say, parent: int | None = None
-) -> None:
-    """Runs a client until it is interrupted, or the process with number `parent` ends.
+def run_client(deployment: Deployment, partition: int, data: Path | None, say: Say) -> None:
+    """Runs a client until it is interrupted, or the trial ends that started it.
 
     A node that ends is started again.
     """
+    parent = os.environ.get(PARENT)
     if partition not in range(deployment.clients):
         raise InvalidInput.of(
             "partition", partition, f"whole numbers from 0 to {deployment.clients - 1}"
@@ -238,14 +239,14 @@ def run_client(
         contextlib.suppress(KeyboardInterrupt),
         open_socket() as (listener, address),
     ):
-        while parent in (None, os.getppid()):
+        while parent in (None, str(os.getppid())):
             command = supernode_command(deployment, partition, free_port(), address)
             home = environment(deployment, f"client-{partition}")
             with process(command, log, home) as node:
                 work(
                     device,
                     listener,
-                    lambda node=node: node.poll() is None and parent in (None, os.getppid()),
+                    lambda node=node: node.poll() is None and parent in (None, str(os.getppid())),
                 )
             # after a crash the server takes the node for one that is there, for up to a minute
             say(
@@ -282,10 +283,9 @@ def client_process(deployment: Deployment, k: int) -> Any:
         "client",
         str(deployment.folder),
         str(k),
-        "--parent",
-        str(os.getpid()),
     ]
-    return process(command, deployment.path("logs", f"worker-{k}.log"), dict(os.environ))
+    environment = os.environ | {PARENT: str(os.getpid())}
+    return process(command, deployment.path("logs", f"worker-{k}.log"), environment)
 
 
 class ServerLost(FedaxError):
