@@ -61,7 +61,7 @@ def made(tmp_path_factory):
         app, ["deploy", "init", str(place / "d"), "--experiment", str(file), "--clients", "3"]
     )
     assert done.exit_code == 0, done.output
-    assert done.output.endswith("The experiment makes 1 run of 5 rounds.\n")
+    assert done.stdout.endswith("The experiment makes 1 run of 5 rounds.\n")
     return place / "d"
 
 

@@ -232,10 +232,10 @@ def test_unfinished_runs_are_stopped(deployment, monkeypatch):
     assert done.exit_code == 0, done.output
     assert asked == [("stop", "4", "fedax"), ("stop", "5", "fedax")]
     assert "Run 4 is stopped." in done.output
-    assert f"`fedax deploy resume {deployment.folder} DIR` continues it." in done.output
+    assert f"`fedax deploy resume {deployment.folder} DIR` continues a run" in done.output
     del found[4], found[5]
     done = CliRunner().invoke(app, ["deploy", "stop", str(deployment.folder)])
-    assert done.output == "No run is going.\n"
+    assert done.stdout == "No run is going.\n"
 
 
 def test_a_run_that_was_stopped_is_marked_so(deployment, tmp_path, monkeypatch):
