@@ -284,7 +284,7 @@ def test_no_server_no_run(made):
 def test_the_exit_code_of_status(made, tmp_path):
     """1 without a server, 2 for a folder that is none; the tests of real processes have 0."""
     done = CliRunner().invoke(app, ["deploy", "status", str(made)])
-    assert (done.exit_code, done.output) == (
+    assert (done.exit_code, done.stdout) == (
         1,
         "No server at 127.0.0.1:9093: Connection refused.\n",
     )
@@ -310,7 +310,7 @@ def test_status(made, monkeypatch):
     done = CliRunner().invoke(app, ["deploy", "status", str(made)])
     shutil.rmtree(made / "runs")
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[3:] == [
+    assert done.stdout.splitlines()[3:] == [
         "unknown client: x (node 9)",
         "client-0: online (node 50)",
         "client-1: offline (node 70)",
