@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # imports what is asked for, and only then
+import scipy  # `scipy.stats` is imported on demand
+from scipy import special
 
 LEVEL = 0.05
 """Significance level of every verdict; intervals have the confidence 1 - LEVEL."""
@@ -109,9 +110,9 @@ def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
         ratio = np.where(mean == 0, 0.0, mean / error)
     # twice the one-sided p-values, see `Effect`
     ahead, behind = (
-        np.minimum(2 * scipy.stats.t.sf(side * ratio, count - 1), 1.0) for side in (1, -1)
+        np.minimum(2 * special.stdtr(count - 1, -side * ratio), 1.0) for side in (1, -1)
     )
-    return mean, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) * error, ahead, behind
+    return mean, special.stdtrit(count - 1, 1 - LEVEL / 2) * error, ahead, behind
 
 
 def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
@@ -137,7 +138,7 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     # the sign test: at least k of the units on one side, if both sides were equally likely
     if not finite:
         ahead, behind = (
-            min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below)
+            min(2 * float(special.bdtrc(k - 1, count, 0.5)), 1.0) for k in (above, below)
         )
         return Effect(mean, math.nan, math.nan, ahead, behind, count, unit)
     if count == 1:
@@ -172,7 +173,7 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     if exact or count == 1 or not np.isfinite([a, b]).all():
         return effect
     # covariances of the means, and the squared quantile of t
-    c, r2 = np.cov(a, b) / count, float(scipy.stats.t.ppf(1 - LEVEL / 2, count - 1)) ** 2
+    c, r2 = np.cov(a, b) / count, float(special.stdtrit(count - 1, 1 - LEVEL / 2)) ** 2
     # coefficients of the quadratic in m that Fieller's interval solves
     top, both, below = (
         a.mean() ** 2 - r2 * c[0, 0],

@@ -44,6 +44,15 @@ def scale_of(metric: str) -> float:
     return 100.0 if is_percent(metric) else 1e4 if metric.endswith("accuracy_variance") else 1.0
 
 
+def unit_of(metric: str) -> str:
+    """Returns the unit in which tables show a metric, for their heads.
+
+    >>> unit_of("test_accuracy"), unit_of("client_accuracy_variance"), unit_of("train_loss")
+    ('%', 'squared points', '')
+    """
+    return {100.0: "%", 1e4: "squared points"}.get(scale_of(metric), "")
+
+
 COLUMNS = (
     Column("train_loss", "Train loss", chart=True, brief=True),
     Column("objective_gap", "Objective above its minimum", chart=True, brief=True),

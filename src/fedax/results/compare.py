@@ -1,0 +1,240 @@
+"""Comparisons of methods: means, deviations and paired tests against the best, as one frame."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedax.core import InvalidInput, UnknownName
+from fedax.results.frame import fill_lost, numbers_frame
+from fedax.results.record import Record, by_label, by_task
+from fedax.results.tables.statistics import LEVEL, effect_of, holm
+from fedax.results.tables.summary import column_of, columns_of, unit_of
+
+WATCHED = ("dissimilarity", "weight_gap")
+"""Metrics with a direction by which no method is better than another."""
+
+
+def compare_runs(
+    records: Sequence[Record],
+    reads: Mapping[str, str] | None = None,
+    metrics: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """Compares the methods of each task in each metric: means, and paired tests of all others
+    against the best mean.
+
+    The means, the choice of the best and the tests rest on the same runs: those whose draw of the
+    data and seed all methods have. Further runs are left out and counted: with them, the method
+    whose seeds happened to be easy would look better. If the methods have no run in common, the
+    means are over each method's own runs, and nothing is compared.
+
+    Runs are paired by their seed and the draw of the data; of several draws the means over their
+    seeds are compared, and each draw counts alike in the mean. The tests are Student's, or sign
+    tests where a number is infinite, and Holm corrects for their number. Runs without a final value
+    count as the worst of their task. A method all of whose runs diverged is not marked, nor is any
+    where all have the same mean.
+
+    Args:
+        records: the runs.
+        reads: how curves become numbers, by task, see `read_curve`; their last values by default.
+        metrics: which; by default those that reports show.
+
+    Returns:
+        A row for each task, metric and method, with the columns
+
+        - `table`, `column`: the heads below which its number stands, with the unit. A table is of a
+          task, and its columns of metrics; of one metric and several tasks it is the reverse.
+        - `task`, `metric`, `read`, `method`.
+        - `runs`, `lost`: how many there are, and how many of them have no number; `left_out`:
+          further runs; `diverged`: whether any run did.
+        - `mean`, `deviation`: in the unit of the column; NaN where all runs are lost, and for the
+          deviation of a single run.
+        - `top`: whether it is the best, or tested and not significantly worse.
+        - `best`: the method with the best mean; `difference`, `low`, `high`: to it, with the 95 %
+          interval, positive where the method is worse; `p`: adjusted; `pairs`, `unit`: how many
+          seeds or draws were tested. Missing for the best itself.
+        - `common`: runs that all methods have; NaN for a single method.
+        - `rounds`, `outcome`, `ok`: of all runs of the method.
+
+    Raises:
+        InvalidInput: no runs.
+        UnknownName: a metric that no run has.
+    """
+    if not records:
+        raise InvalidInput.found("table", "no runs", "at least one")
+    known = list(dict.fromkeys(name for record in records for name in record.scalars))
+    for metric in metrics or ():
+        if metric not in known:
+            raise UnknownName.among("metric", metric, known)
+    parts = []
+    for task, runs in by_task(records).items():
+        shown = metrics or [column.metric for column in columns_of(runs)]
+        numbers = numbers_frame(runs, reads, shown)
+        # plain arrays: groups of a frame are a hundred times slower
+        columns = {name: numbers[name].to_numpy() for name in numbers}
+        methods = _describe_methods(runs)
+        for metric in shown:
+            rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
+            title = f"{column_of(metric).title} ({unit_of(metric)})".removesuffix(" ()")
+            heads = {"table": task, "column": title, "task": task, "metric": metric}
+            parts += [
+                heads | {"method": label} | EMPTY | about | rows.get(label, {})
+                for label, about in methods.items()
+            ]
+    frame = pd.DataFrame(parts)
+    if metrics and len(metrics) == 1 and frame["task"].nunique() > 1:
+        frame[["table", "column"]] = frame[["column", "table"]]
+    return frame
+
+
+EMPTY: dict[str, Any] = {
+    "read": "last",
+    "runs": 0,
+    "lost": 0,
+    "left_out": 0,
+    "diverged": False,
+    "mean": math.nan,
+    "deviation": math.nan,
+    "top": False,
+    "best": "",
+    "difference": math.nan,
+    "low": math.nan,
+    "high": math.nan,
+    "p": math.nan,
+    "pairs": 0,
+    "unit": "",
+    "common": math.nan,
+}
+"""Of a method without any number."""
+
+
+def _describe_methods(runs: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """Returns by method the rounds, and how its runs ended."""
+    methods = {}
+    for label, own in by_label(runs).items():
+        kinds = ["diverged" if run.diverged else run.outcome.kind for run in own]
+        outcome = own[0].ending
+        if len(own) > 1:
+            order = ("ok", "stopped", "diverged", "interrupted")
+            counts = [f"{kinds.count(kind)} {kind}" for kind in order if kind in kinds]
+            outcome = "ok" if set(kinds) == {"ok"} else ", ".join(counts)
+        methods[label] = {
+            "rounds": max(int(run.rounds[-1]) for run in own),
+            "outcome": outcome,
+            "ok": set(kinds) <= {"ok", "stopped"},
+        }
+    return methods
+
+
+def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Compares the methods of one task in one metric.
+
+    Args:
+        rows: columns of `numbers_frame`.
+    """
+    if not rows["metric"].size:
+        return {}
+    metric, mode, read = (rows[name][0] for name in ("metric", "mode", "read"))
+    labels = list(dict.fromkeys(rows["method"]))
+    keys = list(zip(rows["draw"], rows["seed"], strict=True))
+    pairs = list(dict.fromkeys(keys))
+    draws = np.array([draw for draw, _ in pairs])
+    at = [labels.index(label) for label in rows["method"]], [pairs.index(key) for key in keys]
+
+    def table(column: np.ndarray) -> np.ndarray:
+        filled = np.zeros((len(labels), len(pairs)), column.dtype)
+        filled[at] = column
+        return filled
+
+    # shapes (methods, pairs)
+    values = table(fill_lost(rows["value"], rows["first"], read, mode))
+    lost = table(np.isnan(rows["value"]))
+    diverged = table(rows["diverged"].astype(bool))
+    present = table(np.ones(len(keys), bool))
+    shared = present.all(0)
+    used = present & shared if shared.any() else present
+
+    means = np.array([_mean(values[i, used[i]], draws[used[i]]) for i in range(len(labels))])
+    compared: dict[str, dict[str, Any]] = {}
+    for i, label in enumerate(labels):
+        numbers = values[i, used[i]]
+        lost_count = int(lost[i, used[i]].sum())
+        # the worst value of the task stands for a lost run in the tests, but it is no mean
+        has_mean = lost_count < len(numbers)
+        has_deviation = has_mean and len(numbers) > 1 and np.isfinite(numbers).all()
+        compared[label] = {
+            "read": read,
+            "runs": len(numbers),
+            "lost": lost_count,
+            "left_out": int(present[i].sum()) - len(numbers),
+            "diverged": bool(diverged[i].any()),
+            "mean": means[i] if has_mean else math.nan,
+            "deviation": numbers.std(ddof=1) if has_deviation else math.nan,
+            "common": int(shared.sum()) if len(labels) > 1 else math.nan,
+        }
+
+    # the best has a finite number, and not all of its runs diverged
+    ranked = [
+        i
+        for i, label in enumerate(labels)
+        if not math.isnan(compared[label]["mean"])
+        and np.isfinite(values[i, used[i]]).any()
+        and not diverged[i, present[i]].all()
+    ]
+    if not mode or metric in WATCHED or len(labels) < 2 or not shared.any() or not ranked:
+        return compared
+    # with the sign, smaller is better and a positive difference is worse
+    sign = 1.0 if mode == "min" or "_to_" in read or read == "mean_change" else -1.0
+    # of infinite means, that with most finite numbers
+    infinite = (~np.isfinite(values) & used).sum(1)
+    best = min(ranked, key=lambda i: (sign * means[i], infinite[i]))
+    others = [i for i in range(len(labels)) if i != best]
+    effects = {}
+    for i in others:
+        with np.errstate(invalid="ignore"):
+            # infinite minus infinite is level
+            gaps = np.nan_to_num(
+                sign * (values[i, shared] - values[best, shared]), posinf=math.inf, neginf=-math.inf
+            )
+        effects[i] = effect_of(*units_of(gaps, draws[shared]))
+    # a single pair tests nothing, so it does not count in the correction either
+    tested = [i for i in others if effects[i].units > 1]
+    adjusted = dict(zip(tested, holm([effects[i].ahead for i in tested]), strict=True))
+    for i in others:
+        compared[labels[i]] |= {
+            "best": labels[best],
+            "difference": effects[i].mean,
+            "low": effects[i].low,
+            "high": effects[i].high,
+            "p": adjusted.get(i, math.nan),
+            "pairs": effects[i].units,
+            "unit": effects[i].unit,
+        }
+    if (means == means[best]).all():
+        return compared
+    for i in ranked:
+        is_level = math.isfinite(means[best]) and means[i] == means[best]
+        compared[labels[i]]["top"] = i == best or is_level or adjusted.get(i, 0.0) > LEVEL
+    return compared
+
+
+def _mean(values: np.ndarray, draws: np.ndarray) -> float:
+    """Returns the mean in which each draw of the data counts alike."""
+    # infinite plus minus infinite is NaN
+    with np.errstate(invalid="ignore"):
+        return float(np.mean([values[draws == draw].mean() for draw in dict.fromkeys(draws)]))
+
+
+def units_of(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, str]:
+    """Returns the units of statistics: the means over the seeds of each draw of the data if there
+    are several, else the seeds.
+    """
+    distinct = np.unique(draws)
+    if len(distinct) < 2:
+        return values, "seeds"
+    with np.errstate(invalid="ignore"):
+        means = [values[draws == draw].mean() for draw in distinct]
+    # means of both infinities are NaN: level, so 0
+    return np.nan_to_num(means, posinf=math.inf, neginf=-math.inf), "draws"

@@ -1,0 +1,220 @@
+"""Comparisons of methods as text, Markdown, LaTeX, CSV and HTML."""
+
+import html
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.cells import cell_len
+
+from fedax.results.tables.statistics import LEVEL, mean_text
+from fedax.results.tables.summary import counted
+
+Row = Mapping[Any, Any]
+"""A row of a comparison by column."""
+_EXPONENT = re.compile(r"e([+-]\d+)")
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {letter: f"\\{letter}" for letter in "&%$#_{}"}
+)
+CSV_HEADS = {
+    "table": "table",
+    "method": "algorithm",
+    "column": "column (unit)",
+    "runs": "runs",
+    "lost": "diverged",
+    "mean": "mean",
+    "deviation": "deviation",
+    "top": "best",
+    "difference": "difference to best (worse is positive)",
+    "low": "low",
+    "high": "high",
+    "p": "p (Holm)",
+    "left_out": "left out",
+}
+
+
+def format_tables(comparison: pd.DataFrame, form: str) -> str:
+    """Returns the tables of a comparison in one of `FORMS`.
+
+    Args:
+        comparison: a frame of `compare_runs`. Where it has a column `note`, that stands below each
+            table in place of what `note_of` says.
+        form: its name.
+    """
+    if form == "csv":
+        return to_csv(comparison)
+    return "\n\n".join(FORMS[form](title, rows) for title, rows in tables_of(comparison).items())
+
+
+def tables_of(comparison: pd.DataFrame) -> dict[str, list[Row]]:
+    """Returns the rows of each table by its title."""
+    tables: dict[str, list[Row]] = {}
+    for row in comparison.to_dict("records"):
+        tables.setdefault(row["table"], []).append(row)
+    return tables
+
+
+def note_of(table: Sequence[Row]) -> str:
+    """Returns what the numbers of a table are, what marks mean, and what was left out."""
+    if "note" in table[0]:
+        return table[0]["note"]
+    rows = [row for row in table if row["runs"]]
+    counts = [row["runs"] for row in rows]
+    fewest, most = min(counts, default=1), max(counts, default=1)
+    runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
+    sentences = ["Single runs."]
+    if most > 1:
+        sentences = [f"Means and sample standard deviations over {runs}."]
+    units = sorted({row["unit"] for row in rows if not math.isnan(row["p"])})
+    if units:
+        unit = " or ".join(units).replace("draws", "draws of the data")
+        sentences.append(
+            f"Bold: the best mean, and those not significantly worse (paired by {unit}, t-test, "
+            f"Holm, level {LEVEL:g})."
+        )
+    elif any(row["top"] for row in rows):
+        sentences.append("Bold: the best.")
+    if most < 2:
+        sentences.append("Nothing is tested: that takes several seeds.")
+    # by sentence the columns that it is about, because it is mostly the same for all of them
+    about: dict[str, dict[str, None]] = {}
+    for row in rows:
+        sentence = (
+            f"{row['left_out']} of {counted(row['left_out'] + row['runs'], 'run')} of "
+            f"{row['method']} left out: other methods lack their seeds or draws of the data."
+        )
+        if row["common"] == 0:
+            sentence = "Nothing is compared: the methods have no seed and draw in common."
+        if row["left_out"] or row["common"] == 0:
+            about.setdefault(sentence, {})[row["column"]] = None
+    for sentence, columns in about.items():
+        everywhere = len(columns) == len({row["column"] for row in rows})
+        sentences.append(sentence if everywhere else f"{', '.join(columns)}: {sentence}")
+    if most > 1:
+        sentences.append("Runs without a final value count as the worst of their task.")
+    return " ".join(sentences)
+
+
+def number_text(row: Row, sign: str = " ± ") -> str:
+    """Returns the mean of a row of a comparison with its deviation, or why there is none."""
+    if math.isnan(row["mean"]):
+        return _lost_text(row)
+    if math.isinf(row["mean"]):
+        return "never"
+    return mean_text(row["mean"], row["deviation"], sign)
+
+
+def cell_text(row: Row) -> str:
+    """Returns the number of a row of a comparison, and how many of its runs have none."""
+    return number_text(row) + _lost_note(row)
+
+
+def _lost_note(row: Row) -> str:
+    return f" ({_lost_text(row)})" if row["lost"] and not math.isnan(row["mean"]) else ""
+
+
+def _lost_text(row: Row) -> str:
+    word = "diverged" if row["diverged"] else "not finite"
+    # of a metric without a direction, a mean without the lost runs would be too good
+    return f"{row['lost']} of {row['runs']} {word}" if 0 < row["lost"] < row["runs"] else word
+
+
+def _grid(rows: Sequence[Row], cell: Callable[[Row], str], empty: str = "-") -> list[list[str]]:
+    """Returns the head and the rows of a table as texts."""
+    columns = dict.fromkeys(row["column"] for row in rows)
+    texts: dict[str, dict[str, str]] = {}
+    for row in rows:
+        cells = texts.setdefault(row["method"], dict.fromkeys(columns, empty))
+        if row["runs"]:
+            cells[row["column"]] = cell(row)
+    return [["Algorithm", *columns], *([method, *cells.values()] for method, cells in texts.items())]
+
+
+def to_text(title: str, table: Sequence[Row]) -> str:
+    """Formats a table for terminals: the best and those level with it have a star."""
+    # without the star two spaces keep the numbers below each other
+    rows = _grid(table, lambda row: cell_text(row) + (" *" if row["top"] else "  "))
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = [title]
+    for first, *cells in rows:
+        pads = [" " * (width - cell_len(text)) for text, width in zip(cells, widths[1:], strict=True)]
+        head = first + " " * (widths[0] - cell_len(first))
+        padded = [pad + text for pad, text in zip(pads, cells, strict=True)]
+        lines.append("  ".join([head, *padded]).rstrip())
+    return "\n".join([*lines, note_of(table).replace("Bold", "*")])
+
+
+def to_markdown(title: str, table: Sequence[Row]) -> str:
+    """Formats a table in Markdown."""
+    head, *rows = _grid(
+        table, lambda row: f"**{cell_text(row)}**" if row["top"] else cell_text(row)
+    )
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    lines = [
+        f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |"
+        for row in (head, rule, *rows)
+    ]
+    return "\n".join([f"**{title}**", "", *lines, "", note_of(table)])
+
+
+def to_latex(title: str, table: Sequence[Row]) -> str:
+    """Formats a table for LaTeX with the package booktabs."""
+
+    def cell(row: Row) -> str:
+        number = number_text(row, r" \pm ")
+        if math.isfinite(row["mean"]):
+            # 3.1e-07 would be typeset as a product with the letter e
+            number = _EXPONENT.sub(lambda m: rf" \times 10^{{{int(m[1])}}}", number)
+            number = rf"$\mathbf{{{number}}}$" if row["top"] else f"${number}$"
+        elif row["top"]:
+            number = rf"\textbf{{{number}}}"
+        return number + _lost_note(row)
+
+    head, *rows = _grid(table, cell)
+    head = [text.translate(_LATEX) for text in head]
+    rows = [[first.translate(_LATEX), *cells] for first, *cells in rows]
+    lines = [
+        f"% {title}: {note_of(table)}",
+        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+        r"\toprule",
+        " & ".join(head) + r" \\",
+        r"\midrule",
+        *(" & ".join(row) + r" \\" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines)
+
+
+def to_html(title: str, table: Sequence[Row]) -> str:
+    """Formats a table for a page: marked cells have the class `best`."""
+    marks = {True: ' class="best"', False: ""}
+
+    def cell(row: Row) -> str:
+        return f"<td{marks[row['top']]}>{html.escape(cell_text(row))}</td>"
+
+    head, *rows = _grid(table, cell, "<td>-</td>")
+    lines = [f"<tr>{''.join(f'<th>{html.escape(text)}</th>' for text in head)}</tr>"]
+    for first, *cells in rows:
+        lines.append(f"<tr><th>{html.escape(first)}</th>{''.join(cells)}</tr>")
+    caption = f"<caption>{html.escape(title)}</caption>"
+    return "\n".join(["<table>", caption, *lines, "</table>", f"<p>{html.escape(note_of(table))}</p>"])
+
+
+def to_csv(comparison: pd.DataFrame) -> str:
+    """Formats all tables as one CSV table, with a line for each method and column; heads name the
+    units.
+    """
+    rows = comparison.assign(top=comparison["top"].astype(int))
+    # by method, and of each the columns
+    order = rows.groupby(["table", "method"], sort=False).ngroup()
+    rows = rows.loc[order.sort_values(kind="stable").index]
+    rows = rows[rows["runs"] > 0]
+    return rows[list(CSV_HEADS)].rename(columns=CSV_HEADS).to_csv(index=False, float_format="%.9g")
+
+
+FORMS = {"text": to_text, "latex": to_latex, "markdown": to_markdown, "html": to_html}
+"""Forms of tables by name, beside `"csv"`."""
