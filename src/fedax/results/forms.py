@@ -130,7 +130,10 @@ def _grid(rows: Sequence[Row], cell: Callable[[Row], str], empty: str = "-") -> 
         cells = texts.setdefault(row["method"], dict.fromkeys(columns, empty))
         if row["runs"]:
             cells[row["column"]] = cell(row)
-    return [["Algorithm", *columns], *([method, *cells.values()] for method, cells in texts.items())]
+    return [
+        ["Algorithm", *columns],
+        *([method, *cells.values()] for method, cells in texts.items()),
+    ]
 
 
 def to_text(title: str, table: Sequence[Row]) -> str:
@@ -140,7 +143,9 @@ def to_text(title: str, table: Sequence[Row]) -> str:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = [title]
     for first, *cells in rows:
-        pads = [" " * (width - cell_len(text)) for text, width in zip(cells, widths[1:], strict=True)]
+        pads = [
+            " " * (width - cell_len(text)) for text, width in zip(cells, widths[1:], strict=True)
+        ]
         head = first + " " * (widths[0] - cell_len(first))
         padded = [pad + text for pad, text in zip(pads, cells, strict=True)]
         lines.append("  ".join([head, *padded]).rstrip())
@@ -201,7 +206,9 @@ def to_html(title: str, table: Sequence[Row]) -> str:
     for first, *cells in rows:
         lines.append(f"<tr><th>{html.escape(first)}</th>{''.join(cells)}</tr>")
     caption = f"<caption>{html.escape(title)}</caption>"
-    return "\n".join(["<table>", caption, *lines, "</table>", f"<p>{html.escape(note_of(table))}</p>"])
+    return "\n".join(
+        ["<table>", caption, *lines, "</table>", f"<p>{html.escape(note_of(table))}</p>"]
+    )
 
 
 def to_csv(comparison: pd.DataFrame) -> str:

@@ -85,8 +85,8 @@ def numbers_frame(
     """Returns a row for each run and scalar metric, with the number that its curve is reduced to.
 
     Columns: `task`, `method`, `draw`, `seed`, `rounds`, `diverged`, `metric`, `mode` (its
-    direction, empty if unknown), `read` (the reduction), `first` (the initial value) and `value`, both in the unit of
-    `scale_of`. The value of a run without one is NaN: see `read_run`.
+    direction, empty if unknown), `read` (the reduction), `first` (the initial value) and `value`,
+    both in the unit of `scale_of`. The value of a run without one is NaN: see `read_run`.
 
     Args:
         records: the runs.
@@ -162,9 +162,7 @@ def _positions(run: Record, read: str) -> np.ndarray:
     return values / 3600 if unit == "hours" else values
 
 
-def fill_lost(
-    values: np.ndarray, firsts: np.ndarray, read: str, mode: str | None
-) -> np.ndarray:
+def fill_lost(values: np.ndarray, firsts: np.ndarray, read: str, mode: str | None) -> np.ndarray:
     """Returns numbers of one task and metric, in which a run without one counts as the worst of all
     runs' numbers and initial values.
 

@@ -138,7 +138,7 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     # the sign test: at least k of the units on one side, if both sides were equally likely
     if not finite:
         ahead, behind = (
-            min(2 * float(special.bdtrc(k - 1, count, 0.5)), 1.0) for k in (above, below)
+            min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below)
         )
         return Effect(mean, math.nan, math.nan, ahead, behind, count, unit)
     if count == 1:
