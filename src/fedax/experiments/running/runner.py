@@ -32,7 +32,7 @@ from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.pools import cluster_pool, local_pool
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import receive_directory, team_of
-from fedax.experiments.running.trackers import TRACKERS, Tracking, check_installed
+from fedax.experiments.running.trackers import Tracking, check_installed
 from fedax.results import Record
 from fedax.utils.files import write, writing
 from fedax.utils.lock import held, holder
@@ -413,10 +413,7 @@ def _make_tracking(experiment: Experiment, batch: Batch, position: int, folder: 
         | {"task": experiment.task.name}
         | merge_settings(member.algorithm.options, member.solver.options, member.schedule)
     )
-    return Tracking(
-        [TRACKERS[tracker](folder, experiment.name, name) for tracker in experiment.trackers],
-        config,
-    )
+    return Tracking(experiment.trackers, config, project=experiment.name, name=name, folder=folder)
 
 
 def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], folder: Path) -> None:
