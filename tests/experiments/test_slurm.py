@@ -86,7 +86,7 @@ def test_the_table_is_checked():
 def test_without_submitit_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(FedaxError, match=r"--slurm needs submitit .* Run: .* install"):
-        pools.check_cluster()
+        pools.import_submitit()
 
 
 @pytest.mark.slow
@@ -137,48 +137,26 @@ def submitted(tmp_path, monkeypatch, ids):
         def AutoExecutor(folder, cluster):
             raise RuntimeError("no such cluster")
 
-    monkeypatch.setattr(pools, "_import_submitit", Submitit)
+    monkeypatch.setattr(pools, "import_submitit", Submitit)
 
 
 def test_without_scancel_it_says_which_jobs_remain(tmp_path, monkeypatch):
     submitted(tmp_path, monkeypatch, "12\n13\n")
-    with (
-        pytest.raises(FedaxError, match=r"--slurm: scancel is not found here, and jobs 12, 13 "),
-        pools.cluster_pool(SLURM, tmp_path),
-    ):
-        pass
+    with pytest.raises(FedaxError, match=r"--slurm: scancel is not found here, and jobs 12, 13 "):
+        list(pools.run_on_cluster([], [], tmp_path, SLURM))
 
 
 def test_without_jobs_nothing_is_cancelled(tmp_path, monkeypatch):
     submitted(tmp_path, monkeypatch, "")
     monkeypatch.setattr(pools.subprocess, "run", lambda *a, **k: pytest.fail("scancel was called"))
-    with pytest.raises(FedaxError, match="no such cluster"), pools.cluster_pool(SLURM, tmp_path):
-        pass
-
-
-def test_an_allocation_does_not_reach_the_jobs(tmp_path, monkeypatch):
-    """With submitit's own context manager, here one that records."""
-    inside = []
-
-    @contextlib.contextmanager
-    def clean_env():
-        inside.append(True)
-        yield
-
-    made = types.SimpleNamespace(update_parameters=lambda **_: None)
-    submitit = types.SimpleNamespace(
-        AutoExecutor=lambda **_: made, helpers=types.SimpleNamespace(clean_env=clean_env)
-    )
-    monkeypatch.setattr(pools, "_import_submitit", lambda: submitit)
-    with pools.cluster_pool(LOCAL, tmp_path):
-        assert inside
+    with pytest.raises(FedaxError, match="no such cluster"):
+        list(pools.run_on_cluster([], [], tmp_path, SLURM))
 
 
 @pytest.mark.parametrize("options", [[], ["--trust-code"]])
 def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, options):
     """Commands in [cluster] and options among the ids of jobs."""
     commands = []
-    monkeypatch.setattr(pools.subprocess, "run", lambda words, **_: commands.append(words))
     text = SWEEP.replace('executor = "local"', 'setup = ["touch OWNED"]')
     (tmp_path / "slurm").mkdir(parents=True)
     directory = RunDirectory.create(tmp_path / "a", "A")
@@ -186,10 +164,11 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
     directory.close("interrupted")
     (tmp_path / "a" / "slurm").mkdir()
     (tmp_path / "a" / "slurm" / "jobs.txt").write_text("--me\n77\n")
+    monkeypatch.setattr(pools.subprocess, "run", lambda words, **_: commands.append(words))
     fail = types.SimpleNamespace(
         AutoExecutor=lambda **_: (_ for _ in ()).throw(RuntimeError("here"))
     )
-    monkeypatch.setattr(pools, "_import_submitit", lambda: fail)
+    monkeypatch.setattr(pools, "import_submitit", lambda: fail)
     result = CliRunner().invoke(app, ["resume", str(tmp_path / "a"), "--slurm", *options])
     assert result.exit_code == 2, result.output
     if options:
@@ -200,41 +179,83 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
 
 
 class FakeJob:
-    """A job that ends when somebody has looked twice."""
+    """A job that ends when somebody has looked at it, the later ones more often."""
 
     def __init__(self, number, alive):
         self.job_id, self.alive, self.looks = str(number), alive, 0
+        self.cancelled = False
         alive.append(self)
 
     def done(self):
         self.looks += 1
-        if self.looks == 2:
+        is_done = self.looks > int(self.job_id)
+        if is_done:
             self.alive.remove(self)
-        return self.looks >= 2
+        return is_done
 
     def result(self):
-        return [self.job_id]
+        return []
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class FakeSubmitit:
+    """Stands for the module; within `clean_env` its jobs see no allocation."""
+
+    def __init__(self):
+        self.helpers = self
+        self.jobs, self.alive, self.counts = [], [], []
+        self.is_clean = False
+
+    @contextlib.contextmanager
+    def clean_env(self):
+        self.is_clean = True
+        yield
+        self.is_clean = False
+
+    def AutoExecutor(self, **_):
+        return self
+
+    def update_parameters(self, **_): ...
+
+    def submit(self, function, batch, *arguments):
+        assert self.is_clean
+        self.jobs.append(FakeJob(batch.numbers[0], self.alive))
+        self.counts.append(len(self.alive))
+        return self.jobs[-1]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    made = FakeSubmitit()
+    monkeypatch.setattr(pools, "POLL", 0.0)
+    monkeypatch.setattr(pools, "import_submitit", lambda: made)
+    return made
+
+
+BATCHES = [Batch(0, ("FedAvg",), (seed,), (seed,)) for seed in range(7)]
 
 
 @pytest.mark.parametrize(("most", "at_once"), [(2, 2), (None, 7)])
-def test_jobs_at_a_time_are_limited(tmp_path, monkeypatch, most, at_once):
-    monkeypatch.setattr(pools, "POLL", 0.0)
-    batches = [Batch(0, ("FedAvg",), (seed,), (seed,)) for seed in range(7)]
-    alive, counts = [], []
+def test_jobs_at_a_time_are_limited(tmp_path, fake, most, at_once):
+    cluster = ClusterSection(minutes=5, jobs=most)
+    done = list(pools.run_on_cluster(BATCHES, [Experiment.parse(SWEEP)], tmp_path, cluster))
+    assert sorted(batch.numbers for batch, _ in done) == [(number,) for number in range(7)]
+    assert max(fake.counts) == at_once
+    ids = (tmp_path / "slurm" / "jobs.txt").read_text().split()
+    assert ids == [str(number) for number in range(7)]
+    assert not any(job.cancelled for job in fake.jobs)
 
-    class Executor:
-        def submit(self, function, batch, *arguments):
-            job = FakeJob(batch.numbers[0], alive)
-            counts.append(len(alive))
-            return job
 
-    pool = pools.ClusterPool(Executor(), tmp_path, tmp_path, most)
-    done = list(pool.work(batches, [Experiment.parse(SWEEP)]))
-    assert sorted(done, key=lambda pair: pair[0].numbers) == [
-        (batch, [str(number)]) for number, batch in enumerate(batches)
-    ]
-    assert max(counts) == at_once
-    assert (tmp_path / "jobs.txt").read_text().split() == [str(number) for number in range(7)]
+def test_jobs_are_cancelled_where_the_caller_stops(tmp_path, fake):
+    """By Ctrl-C, or a disk that is full."""
+    done = pools.run_on_cluster(
+        BATCHES, [Experiment.parse(SWEEP)], tmp_path, ClusterSection(minutes=5, jobs=3)
+    )
+    next(done)
+    done.close()
+    assert [job.cancelled for job in fake.jobs] == [False, True, True]
 
 
 SWEEP_OF_24 = (

@@ -41,7 +41,7 @@ def run(
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.results.store import fresh, slug
     from fedax.experiments.running import runner
-    from fedax.experiments.running.progress import display_for
+    from fedax.experiments.running.progress import ConsoleDisplay
     from fedax.experiments.running.ranks import team
 
     if hosts:
@@ -58,7 +58,7 @@ def run(
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
     cluster = cluster_for(experiment, jobs) if slurm else None
-    directory = runner.run_experiment(experiment, path, display_for(console), jobs, cluster)
+    directory = runner.run_experiment(experiment, path, ConsoleDisplay(console), jobs, cluster)
     print_summary(directory, console)
 
 
@@ -71,7 +71,7 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
     """
     from fedax.errors import InvalidInput
     from fedax.experiments.config.sections import ClusterSection
-    from fedax.experiments.running.pools import check_cluster
+    from fedax.experiments.running.pools import import_submitit
 
     if jobs > 1:
         raise InvalidInput.of(
@@ -80,7 +80,7 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
             "1 with --slurm, which submits a job for each part of the work",
             "`jobs` in [cluster] limits how many run at a time.",
         )
-    check_cluster()
+    import_submitit()
     return experiment.cluster or ClusterSection()
 
 

@@ -1,6 +1,4 @@
-"""Pools of processes that work on the batches of an experiment: on this machine, or on a cluster
-through submitit.
-"""
+"""Batches of an experiment in processes of this machine, or as jobs of a cluster."""
 
 import contextlib
 import importlib
@@ -15,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedax.core import FedaxError, RunFailed
 from fedax.errors import install_hint
@@ -29,60 +27,38 @@ from fedax.utils.files import write
 POLL = 1.0
 """Seconds between two looks at the jobs of a cluster."""
 
-
-class Pool(Protocol):
-    """What works on batches."""
-
-    def work(
-        self, batches: Sequence[Batch], experiments: Sequence[Experiment]
-    ) -> Iterator[tuple[Batch, list[Record]]]:
-        """Yields batches with their records as they end.
-
-        Raises:
-            RunFailed: work that ended without a result.
-        """
-        ...
+Done = Iterator[tuple[Batch, list[Record]]]
+"""Batches with their records, in the order in which they end."""
 
 
-class LocalPool:
-    """Processes of this machine, each on separate cores."""
+def run_in_processes(
+    batches: Sequence[Batch], experiments: Sequence[Experiment], folder: Path, jobs: int
+) -> Done:
+    """Runs batches in processes of this machine, each on separate cores.
 
-    def __init__(self, pool: ProcessPoolExecutor, folder: Path) -> None:
-        self.pool, self.folder = pool, folder
+    If the caller stops early, batches that have not begun are cancelled.
 
-    def work(
-        self, batches: Sequence[Batch], experiments: Sequence[Experiment]
-    ) -> Iterator[tuple[Batch, list[Record]]]:
-        futures = {
-            self.pool.submit(batch.run, experiments[batch.experiment], self.folder): batch
-            for batch in batches
-        }
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool as error:
-            message = (
-                f"{self.folder}: a process ended without a result. What was finished is kept; "
-                "`fedax resume` continues."
-            )
-            raise RunFailed(message) from error
-
-
-@contextlib.contextmanager
-def local_pool(jobs: int, folder: Path) -> Iterator[LocalPool]:
-    """Starts processes, and ends them after the block; what has not begun is cancelled if the block
-    fails.
+    Raises:
+        RunFailed: a process ended without a result.
     """
     # a forked process would inherit JAX's threads and locks
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        jobs, context, initializer=_set_up_worker, initargs=(context.Value("i", 0), jobs)
-    ) as pool:
-        try:
-            yield LocalPool(pool, folder)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    pool = ProcessPoolExecutor(jobs, context, _set_up_worker, (context.Value("i", 0), jobs))
+    try:
+        futures = {
+            pool.submit(batch.run, experiments[batch.experiment], folder): batch
+            for batch in batches
+        }
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        message = (
+            f"{folder}: a process ended without a result. What was finished is kept; "
+            "`fedax resume` continues."
+        )
+        raise RunFailed(message) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _set_up_worker(next_index: Synchronized, jobs: int) -> None:
@@ -94,7 +70,8 @@ def _set_up_worker(next_index: Synchronized, jobs: int) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     # processes take the numbers 0, 1, 2, ... in the order in which they start
     with next_index.get_lock():
-        index, next_index.value = next_index.value, next_index.value + 1
+        index = next_index.value
+        next_index.value += 1
     process_cores = share_of_cores(index, jobs)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, process_cores)
@@ -108,99 +85,83 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-class ClusterPool:
-    """Jobs of a cluster, one for each batch.
+def run_on_cluster(
+    batches: Sequence[Batch],
+    experiments: Sequence[Experiment],
+    folder: Path,
+    cluster: ClusterSection,
+) -> Done:
+    """Runs each batch as a job of a cluster, after cancelling the jobs of an earlier, killed
+    process.
 
     A job that fails leaves the others: their runs are kept, and the failure is raised when all have
-    ended.
-
-    Args:
-        executor: of submitit.
-        folder: the run directory.
-        logs: the folder of the executor.
-        most: jobs that may wait or run at a time; None means all.
-    """
-
-    def __init__(self, executor: Any, folder: Path, logs: Path, most: int | None) -> None:
-        self.executor, self.folder, self.logs, self.most = executor, folder, logs, most
-        self.jobs = list[Any]()
-
-    def work(
-        self, batches: Sequence[Batch], experiments: Sequence[Experiment]
-    ) -> Iterator[tuple[Batch, list[Record]]]:
-        # reversed, so that `pop` takes the first batch
-        waiting, running, failed = list(batches)[::-1], dict[Any, Batch](), list[str]()
-        while waiting or running:
-            while waiting and (self.most is None or len(running) < self.most):
-                batch = waiting.pop()
-                running[self._submit(batch, experiments[batch.experiment])] = batch
-            for job in [job for job in running if job.done()]:
-                batch = running.pop(job)
-                try:
-                    records = job.result()
-                except Exception as error:  # of the job, or of the cluster
-                    failed.append(
-                        f"{', '.join(batch.labels)} (job {job.job_id}: "
-                        f"{_last_traceback_line(error)})"
-                    )
-                    continue
-                yield batch, records
-            # a job that has ended makes room for the next one at once
-            if running and (not waiting or len(running) == self.most):
-                time.sleep(POLL)
-        if failed:
-            raise RunFailed(
-                f"{len(failed)} jobs failed: {'; '.join(failed)}. Their logs are in {self.logs}. "
-                "`fedax resume` runs them again."
-            )
-
-    def _submit(self, batch: Batch, experiment: Experiment) -> Any:
-        owner = (socket.gethostname(), os.getpid())
-        job = self.executor.submit(work_on, batch, experiment, self.folder, owner)
-        self.jobs.append(job)
-        # after each submission, so that a killed process leaves the ids of all its jobs
-        write(self.logs / "jobs.txt", "".join(f"{submitted.job_id}\n" for submitted in self.jobs))
-        return job
-
-
-def _last_traceback_line(error: Exception) -> str:
-    """Returns the last line of a job's traceback, which submitit puts between lines of dashes."""
-    sections = str(error).split("-" * 22)
-    lines = (sections[1] if len(sections) > 2 else sections[0]).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def cluster_pool(cluster: ClusterSection, folder: Path) -> Iterator[ClusterPool]:
-    """Connects to the cluster; jobs of an earlier, killed process are cancelled first, and those of
-    this one if the block fails.
+    ended. If the caller stops early, jobs are cancelled.
 
     Raises:
         FedaxError: submitit is not installed, there is no such cluster here, or jobs of an earlier
             process cannot be cancelled from here.
+        RunFailed: jobs failed.
     """
-    submitit = _import_submitit()
-    log_folder = folder / "slurm"
-    jobs_file = log_folder / "jobs.txt"
-    if jobs_file.exists() and cluster.executor == "slurm":
-        _cancel(jobs_file.read_text(encoding="utf-8").split(), folder)
+    submitit = import_submitit()
+    logs = folder / "slurm"
+    ids_file = logs / "jobs.txt"
+    if ids_file.exists() and cluster.executor == "slurm":
+        _cancel(ids_file.read_text(encoding="utf-8").split(), folder)
     try:
-        executor = submitit.AutoExecutor(folder=log_folder, cluster=cluster.executor)
+        executor = submitit.AutoExecutor(folder=logs, cluster=cluster.executor)
         executor.update_parameters(**cluster.parameters())
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
-    log_folder.mkdir(exist_ok=True)
-    # by default all on a cluster, and one for each core here
-    most = cluster.jobs or (len(cores()) if cluster.executor == "local" else None)
-    pool = ClusterPool(executor, folder, log_folder, most)
+    logs.mkdir(exist_ok=True)
+    # by default all at a time on a cluster, and one for each core here
+    default = len(cores()) if cluster.executor == "local" else len(batches)
+    most = cluster.jobs or default
+    owner = (socket.gethostname(), os.getpid())
+    waiting = list(batches)
+    running = dict[Any, Batch]()
+    ids = ""
+    failures = list[str]()
     try:
-        # within an allocation, its variables would reach the jobs
-        with submitit.helpers.clean_env():
-            yield pool
-    except BaseException:
-        for job in pool.jobs:
+        while waiting or running:
+            while waiting and len(running) < most:
+                batch = waiting.pop(0)
+                # within an allocation, its variables would reach the jobs
+                with submitit.helpers.clean_env():
+                    job = executor.submit(
+                        work_on, batch, experiments[batch.experiment], folder, owner
+                    )
+                running[job] = batch
+                # after each submission, so that a killed process leaves the ids of all its jobs
+                ids += f"{job.job_id}\n"
+                write(ids_file, ids)
+            ended = [job for job in running if job.done()]
+            for job in ended:
+                batch = running.pop(job)
+                try:
+                    records = job.result()
+                except Exception as error:  # of the job, or of the cluster
+                    label = ", ".join(batch.labels)
+                    failures.append(f"{label} (job {job.job_id}: {_last_traceback_line(error)})")
+                else:
+                    yield batch, records
+            # a job that has ended makes room for the next one at once
+            if not ended:
+                time.sleep(POLL)
+    finally:
+        for job in running:
             job.cancel()
-        raise
+    if failures:
+        raise RunFailed(
+            f"{len(failures)} jobs failed: {'; '.join(failures)}. Their logs are in {logs}. "
+            "`fedax resume` runs them again."
+        )
+
+
+def _last_traceback_line(error: Exception) -> str:
+    """Returns the last line of a job's traceback, which submitit puts between lines of dashes."""
+    sections = f"{type(error).__name__}: {error}".split("-" * 22)
+    traceback = sections[1] if len(sections) > 2 else sections[0]
+    return traceback.strip().splitlines()[-1]
 
 
 def _cancel(ids: Sequence[str], folder: Path) -> None:
@@ -217,16 +178,12 @@ def _cancel(ids: Sequence[str], folder: Path) -> None:
         ) from error
 
 
-def check_cluster() -> None:
-    """Refuses to begin without submitit.
+def import_submitit() -> Any:
+    """Returns the module submitit.
 
     Raises:
         FedaxError: it is not installed.
     """
-    _import_submitit()
-
-
-def _import_submitit() -> Any:
     try:
         return importlib.import_module("submitit")
     except ImportError as error:
@@ -255,10 +212,9 @@ def work_on(
 
 
 def _exit_with_process(process: int) -> None:
-    while True:
-        try:
-            # signal 0 only asks whether the process is there
+    # signal 0 only asks whether the process is there
+    with contextlib.suppress(OSError):
+        while True:
             os.kill(process, 0)
-        except OSError:
-            os._exit(1)
-        time.sleep(POLL)
+            time.sleep(POLL)
+    os._exit(1)

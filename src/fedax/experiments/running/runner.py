@@ -29,7 +29,7 @@ from fedax.experiments.running.batches import (
     plan_of,
 )
 from fedax.experiments.running.interruption import Interruption
-from fedax.experiments.running.pools import cluster_pool, local_pool
+from fedax.experiments.running.pools import run_in_processes, run_on_cluster
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import Tracking, check_installed
@@ -376,21 +376,19 @@ def _run_in_processes(
         if experiment.name not in directory.notes:
             # only for the note: processes make their own plans
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
-    with (
-        local_pool(jobs, directory.path)
-        if cluster is None
-        else cluster_pool(cluster, directory.path) as pool
-    ):
-        done = pool.work(batches, experiments)
-        for position, (batch, records) in enumerate(done, start=1):
-            experiment = experiments[batch.experiment]
-            display.metric = experiment.select if batch.selecting else "train_loss"
-            display.end(
-                f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}",
-                records,
-            )
-            _replay(experiment, batch, records, directory.path)
-            yield batch, records
+    if cluster is None:
+        done = run_in_processes(batches, experiments, directory.path, jobs)
+    else:
+        done = run_on_cluster(batches, experiments, directory.path, cluster)
+    for position, (batch, records) in enumerate(done, start=1):
+        experiment = experiments[batch.experiment]
+        display.metric = experiment.select if batch.selecting else "train_loss"
+        display.end(
+            f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}",
+            records,
+        )
+        _replay(experiment, batch, records, directory.path)
+        yield batch, records
 
 
 def _make_tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
