@@ -1,35 +1,28 @@
 """The predictions of a model on examples, as a table."""
 
 import contextlib
-import csv
-import io
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PyTree
+import pandas as pd
+from jaxtyping import PyTree
 
-from fedax.core import DataError, InvalidInput, Ragged, Task, UnknownName
+from fedax.core import DataError, Task, UnknownName
 from fedax.data.folder import read_npz
 from fedax.data.tables import read_table
 from fedax.examples.encoding import Encoding
-from fedax.examples.ragged import conformed, rows_of
 
-SPLITS = ("train", "validation", "test", "central", "unseen")
-"""Examples of a task that predictions can be made of."""
+ROUNDING = 1e-2
+"""How far a sum of probabilities may be from 1: numbers of bfloat16 near 1 are 0.008 apart."""
 
 
 class Chosen(NamedTuple):
-    """Examples by name, the client of each where there is one, and the names of clients that have
-    some.
-    """
+    """Examples by name, and the client of each where there is one: its name, or else its number."""
 
-    arrays: dict[str, np.ndarray]
-    client: Int[np.ndarray, "examples"] | None
-    names: Sequence[str] | None = None
+    arrays: dict[str, Any]
+    client: np.ndarray | None = None
 
 
 def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen:
@@ -38,37 +31,32 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     `unseen` are the test examples of clients that never took part.
 
     Raises:
-        UnknownName: no such split.
-        InvalidInput: the task does not have it, or a client has no part in it.
+        UnknownName: no split that the task, or the client, has.
     """
-    if split not in SPLITS:
-        raise UnknownName.among("EXAMPLES", str(split), SPLITS)
-    if client is not None and split in ("central", "unseen"):
-        raise InvalidInput.of(
-            "EXAMPLES", split, "a split by client, with --client: train, validation, test"
-        )
-    # its examples belong to no client
-    if split == "central" and task.central is not None:
-        return Chosen({name: np.asarray(values) for name, values in task.central.items()}, None)
-    owner, name = (task.unseen, "test") if split == "unseen" else (task, split)
-    data: Ragged | None = getattr(owner, name, None)
-    if owner is None or data is None:
-        available = [split_name for split_name in SPLITS if getattr(task, split_name) is not None]
-        raise InvalidInput.of(
-            "EXAMPLES", split, f"one that task {task.name!r} has: {', '.join(available)}"
-        )
-    # the client of each row: rows are ordered by client
+    splits: dict[str, Any] = {
+        "train": task.train,
+        "validation": task.validation,
+        "test": task.test,
+        "central": task.central if client is None else None,
+        "unseen": task.unseen.test if task.unseen and client is None else None,
+    }
+    available = [name for name, examples in splits.items() if examples is not None]
+    if split not in available:
+        raise UnknownName.among("EXAMPLES", str(split), available)
+    data = splits[str(split)]
+    if split == "central":
+        return Chosen({name: np.asarray(values) for name, values in data.items()})
+    # rows are ordered by client
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
     rows = slice(None) if client is None else owners == client
-    return Chosen(
-        {name: np.asarray(values)[rows] for name, values in data.arrays.items()},
-        owners[rows],
-        owner.names,
-    )
+    arrays = {name: np.asarray(values)[rows] for name, values in data.arrays.items()}
+    names = task.unseen.names if split == "unseen" and task.unseen else task.names
+    clients = owners[rows] if names is None else np.array(names, dtype=str)[owners[rows]]
+    return Chosen(arrays, clients)
 
 
 def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Chosen:
-    """Returns the examples of a file, checked against the task's.
+    """Reads the examples of a file.
 
     The file is an `.npz` of its arrays, or a table with the columns that the task was made of.
 
@@ -79,81 +67,59 @@ def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Cho
             empty or no labels of the task counts for nothing.
 
     Raises:
-        DataError: a file that cannot be read, or whose examples are not such as the task's.
+        DataError: a file that cannot be read, or a table whose columns are not the task's.
     """
-    task_arrays = task.train.arrays
     encoding = encoding or task.encoding
     if path.suffix.lower() == ".npz":
-        file_arrays = read_npz(path)
-    elif encoding is None:
+        return Chosen(dict(read_npz(path)))
+    if encoding is None:
         hint = "Write an .npz file with the task's arrays."
         raise DataError.found("EXAMPLES", f"{path}, and a task with no encoding", "arrays", hint)
-    else:
-        table = read_table(path, encoding.categories)
-        file_arrays = {"x": encoding.features(table)}
-        with contextlib.suppress(DataError):
-            file_arrays["y"] = encoding.targets(table)
-    for name in file_arrays:
-        if name not in task_arrays:
-            raise UnknownName.among(f"{path.name}, array", name, task_arrays)
-    if missing := [name for name in task_arrays if name not in file_arrays and name != "y"]:
-        raise DataError.found(
-            path.name,
-            f"no array {missing[0]!r}",
-            f"the arrays {sorted(task_arrays)} of the task; y may be missing",
-        )
-    rows_of(file_arrays, path.name)
-    arrays = conformed(file_arrays, {name: task_arrays[name] for name in file_arrays}, path.name)
-    return Chosen(arrays, None)
+    table = read_table(path, encoding.categories)
+    arrays = {"x": encoding.features(table)}
+    with contextlib.suppress(DataError):
+        arrays["y"] = encoding.targets(table)
+    return Chosen(arrays)
 
 
 def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     """Returns a line for each example: its client and true label, where they are known, and the
     prediction.
+
+    Raises:
+        DataError: examples that do not fit the task's, see `Task.predict`.
     """
-    values = task.predict(params, examples.arrays)
+    values = _flatten(task.predict(params, examples.arrays))
     columns: dict[str, Any] = {}
     if examples.client is not None:
-        columns["client"] = (
-            examples.client
-            if examples.names is None
-            else np.array(examples.names, dtype=str)[examples.client]
-        )
-    if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
-        columns |= {"y": _as_texts(task, examples.arrays["y"])}
-    # shape (examples, outputs), also without examples
-    flat = values.reshape(len(values), math.prod(values.shape[1:]))
+        columns["client"] = examples.client
+    if np.ndim(examples.arrays.get("y")) == 1:
+        columns["y"] = _label_texts(task, examples.arrays["y"])
     # without examples, a training example tells what the outputs are
     sample = values
     if not len(values):
-        sample = task.predict(params, {name: a[:1] for name, a in task.train.arrays.items()})
+        first = {name: a[:1] for name, a in task.train.arrays.items()}
+        sample = _flatten(task.predict(params, first))
     if _are_probabilities(sample):
-        labels = _as_texts(task, np.arange(flat.shape[1]))
-        largest = labels[flat.argmax(1)].astype(str)
+        labels = _label_texts(task, np.arange(values.shape[1]))
         # a model that diverged has no label
-        largest[np.isnan(flat).any(1)] = ""
-        columns |= {"label": largest} | {
-            f"probability_{label}": flat[:, c] for c, label in enumerate(labels)
-        }
+        is_lost = np.isnan(values).any(1)
+        columns["label"] = np.where(is_lost, "", np.array(labels, str)[values.argmax(1)])
+        names = [f"probability_{label}" for label in labels]
+    elif values.shape[1] > 1:
+        names = [f"prediction_{output}" for output in range(values.shape[1])]
     else:
-        # outputs are numbers, such as those of a regression
-        columns |= {
-            f"prediction_{c}" if flat.shape[1] > 1 else "prediction": flat[:, c]
-            for c in range(flat.shape[1])
-        }
-    buffer = io.StringIO()
-    table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(columns)
+        names = ["prediction"]
+    columns |= dict(zip(names, values.T, strict=True))
     # nine digits give every float32 back
-    form = [
-        (lambda v: f"{v:.9g}") if np.issubdtype(column.dtype, np.floating) else str
-        for column in columns.values()
-    ]
-    table.writerows(
-        [write(value) for write, value in zip(form, row, strict=True)]
-        for row in zip(*columns.values(), strict=True)
+    return pd.DataFrame(columns).to_csv(
+        index=False, float_format="%.9g", na_rep="nan", lineterminator="\n"
     )
-    return buffer.getvalue()
+
+
+def _flatten(values: np.ndarray) -> np.ndarray:
+    """Returns predictions as numbers of shape (examples, outputs), also without examples."""
+    return values.reshape(len(values), math.prod(values.shape[1:])).astype(float)
 
 
 def _are_probabilities(values: np.ndarray) -> bool:
@@ -161,21 +127,15 @@ def _are_probabilities(values: np.ndarray) -> bool:
 
     Rows with NaN, of a model that diverged, do not count.
     """
-    if values.ndim != 2 or values.shape[1] < 2 or not jnp.issubdtype(values.dtype, jnp.floating):
-        return False
-    # rounding of the predictions' own type, and of a sum of many
-    tolerance = max(1e-3, 4 * float(jnp.finfo(values.dtype).eps))
-    rows = values.astype(float)
-    rows = rows[~np.isnan(rows).any(1)]
-    in_range = (rows >= 0).all() and (rows <= 1 + tolerance).all()
-    return bool(in_range and (np.abs(rows.sum(1) - 1) <= tolerance).all())
+    rows = values[~np.isnan(values).any(1)]
+    has_sum = np.abs(rows.sum(1) - 1) < ROUNDING
+    return values.shape[1] > 1 and bool((rows >= 0).all() and has_sum.all())
 
 
-def _as_texts(task: Task, labels: np.ndarray) -> np.ndarray:
-    """Returns the texts of labels where the task knows them, else the labels."""
-    texts = (task.encoding and task.encoding.labels) or ()
-    # a model may have more outputs than there are labels
-    if labels.dtype.kind not in "iu" or labels.max(initial=0) >= len(texts):
-        return labels
-    # marks of unknown labels, such as -1, stay as they are
-    return np.array([texts[label] if label >= 0 else str(label) for label in labels], dtype=str)
+def _label_texts(task: Task, labels: np.ndarray) -> list[Any]:
+    """Returns the texts of labels where the task knows them, else the labels.
+
+    A model may have more outputs than there are labels, and unknown labels marks such as -1.
+    """
+    texts = dict(enumerate((task.encoding and task.encoding.labels) or ()))
+    return [texts.get(label, label) for label in labels.tolist()]
