@@ -65,6 +65,34 @@ def word_for(metric: str) -> str:
     return "loss" if metric == "train_loss" else metric.replace("_", " ")
 
 
+class Bar:
+    """The bar of a run, moved by its observations; for `run(progress=...)`.
+
+    Args:
+        bars: where it is shown.
+        title: of the run.
+        rounds: of the run; None until the first observation says it.
+        metric: that is shown.
+    """
+
+    def __init__(
+        self, bars: Bars, title: str, rounds: int | None = None, metric: str = "train_loss"
+    ) -> None:
+        self.bars = bars
+        self.metric = metric
+        self.pace = Pace()
+        self.task = bars.add_task(title, total=rounds, rate="compiling", value="")
+
+    def __call__(self, observation: Progress) -> None:
+        self.bars.update(
+            self.task,
+            completed=observation.round,
+            total=observation.rounds,
+            rate=self.pace.rate(observation),
+            value=value_text(observation, self.metric),
+        )
+
+
 @contextlib.contextmanager
 def progress_hook(progress: Any, title: str) -> Iterator[Any]:
     """Yields the hook of a run: the given function, or one that moves a bar if `progress` is true;
@@ -72,21 +100,8 @@ def progress_hook(progress: Any, title: str) -> Iterator[Any]:
     """
     if callable(progress):
         yield progress
-        return
-    if not progress:
+    elif progress:
+        with make_bars() as bars:
+            yield Bar(bars, title)
+    else:
         yield None
-        return
-    bars, pace = make_bars(), Pace()
-    bar = bars.add_task(title, total=None, rate="compiling", value="")
-
-    def update_bar(observation: Progress) -> None:
-        bars.update(
-            bar,
-            completed=observation.round,
-            total=observation.rounds,
-            rate=pace.rate(observation),
-            value=value_text(observation),
-        )
-
-    with bars:
-        yield update_bar

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from types import FrameType, TracebackType
 from typing import Any
 
 from fedax.engine.distributed.process_group import ProcessGroup
@@ -20,12 +19,10 @@ class Interruption:
     def __init__(
         self, display: Display, later: bool = False, ranks: ProcessGroup | None = None
     ) -> None:
-        self.display, self.asked, self.later, self.ranks = (
-            display,
-            False,
-            later,
-            ranks or ProcessGroup(),
-        )
+        self.display = display
+        self.later = later
+        self.ranks = ranks or ProcessGroup()
+        self.asked = False
         self._before: Any = None
 
     def __enter__(self) -> "Interruption":
@@ -33,12 +30,7 @@ class Interruption:
             self._before = signal.signal(signal.SIGINT, self._request_stop)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -50,7 +42,7 @@ class Interruption:
         self.asked = self.ranks.any(self.asked)
         return self.ranks.broadcast(records)
 
-    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, *_: object) -> None:
         self.asked = True
         # the next Ctrl-C raises KeyboardInterrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
