@@ -25,7 +25,7 @@ class Chosen(NamedTuple):
     client: np.ndarray | None = None
 
 
-def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen:
+def of_split(task: Task, split: str, client: int | None = None) -> Chosen:
     """Returns the examples of a split of a task, or one client's.
 
     `unseen` are the test examples of clients that never took part.
@@ -42,8 +42,8 @@ def of_split(task: Task, split: str | None, client: int | None = None) -> Chosen
     }
     available = [name for name, examples in splits.items() if examples is not None]
     if split not in available:
-        raise UnknownName.among("EXAMPLES", str(split), available)
-    data = splits[str(split)]
+        raise UnknownName.among("EXAMPLES", split, available)
+    data = splits[split]
     if split == "central":
         return Chosen({name: np.asarray(values) for name, values in data.items()})
     # rows are ordered by client
