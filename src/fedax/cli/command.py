@@ -5,6 +5,7 @@ complaints, and the last line of a command.
 import errno
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ class Command(TyperCommand):
         from fedax.experiments.running import setup
 
         setup.set_up_jax(self.cpus)
-        return super().invoke(ctx)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return super().invoke(ctx)
 
 
 class OneDeviceCommand(Command):
@@ -72,6 +75,11 @@ class Commands(TyperGroup):
                 raise
             _print_error(str(error))
             raise Exit(2) from error
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    """Prints a warning as one line, without the line of code that it comes from."""
+    echo(f"Warning: {message}", err=True)
 
 
 def _print_error(message: str) -> None:

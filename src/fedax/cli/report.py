@@ -160,7 +160,8 @@ def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) ->
     else:
         (directory,) = directories
         directory.renew()
-        typer.echo(directory.line())
+        for sentence in (directory.line(), *directory.doubts()):
+            typer.echo(sentence)
         page = directory.path / "report.html"
         if out is not None:
             write(out, page.read_text(encoding="utf-8"))

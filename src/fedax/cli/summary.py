@@ -37,6 +37,8 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     if reading:
         console.out(f"\n{reading}", highlight=False)
     console.out(f"\n{directory.line()}", highlight=False)
+    for doubt in directory.doubts():
+        console.out(f"Warning: {doubt}", style="yellow", highlight=False)
     page = directory.path / "report.html"
     console.out(f"Report: {page}", highlight=False)
     if directory.status == "interrupted":

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -69,6 +70,12 @@ def select_inputs(examples: Any, inputs: Inputs) -> Any:
 
 
 # Records rather than closures, so that tasks with equal models share compiled programs.
+
+
+MOST_UNEQUAL = 30
+"""By how much the ranges of features may differ before there is a warning."""
+MOST_LOOKED_AT = 10_000
+"""Examples by which ranges are judged."""
 
 
 @dataclass(frozen=True)
@@ -347,6 +354,7 @@ def classification(
     if data.classes is None:
         hint = "fedax.from_model takes data without classes."
         raise DataError.found("classification(data=...)", "no classes", "labels of classes", hint)
+    _warn_of_ranges(data.train.arrays["x"])
     # numbers of an example, which makers of models are told
     features = int(np.prod(np.shape(data.train[0]["x"])[1:]))
     model = make_model("classification", model, MODELS, features, data.classes)
@@ -360,6 +368,24 @@ def classification(
         allowed = f"{data.classes}, one for each class"
         raise InvalidInput.of("classification(model=...)", f"{columns} logits", allowed)
     return task
+
+
+def _warn_of_ranges(x: Any) -> None:
+    """Warns of features whose ranges differ so much that models may not learn from the small ones.
+
+    Arrays with more columns are images or words, whose columns have one unit.
+    """
+    if np.ndim(x) != 2 or not 1 < x.shape[1] <= 100:
+        return
+    ranges = np.ptp(np.asarray(x[:MOST_LOOKED_AT], float), axis=0)
+    widest, narrowest = ranges.max(), ranges[ranges > 0].min(initial=np.inf)
+    if widest > MOST_UNEQUAL * narrowest:
+        text = (
+            f"the columns of x have ranges from {narrowest:.3g} to {widest:.3g}, and a model may "
+            "predict the same class for all examples. Subtract the mean of each column and divide "
+            "by its standard deviation, as fedax.from_table does."
+        )
+        warnings.warn(text, stacklevel=3)
 
 
 def _check_vocabulary(task: Task, model: Any) -> None:

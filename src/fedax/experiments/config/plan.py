@@ -72,6 +72,16 @@ class Plan:
         return hashes
 
 
+def majority_of(task: Task) -> float | None:
+    """Returns the share of the most frequent class among the test examples; None without classes or
+    test examples.
+    """
+    labels = np.asarray((task.test_set or {}).get("y", ()))
+    if "accuracy" not in task.scores or labels.ndim != 1 or not labels.size:
+        return None
+    return float(np.unique(labels, return_counts=True)[1].max() / labels.size)
+
+
 def _hash_data(tree: Any) -> str:
     """Returns a hash of a pytree's arrays, of numbers in double precision as single ones.
 

@@ -16,9 +16,10 @@ from fedax.experiments.config.run_ids import RunId, list_run_ids
 from fedax.experiments.config.user_code import fingerprint_sources
 from fedax.results import Record
 
-SURROUNDINGS = ("jax", "data", "encoding")
+SURROUNDINGS = ("jax", "data", "encoding", "majority")
 """Entries of a record's settings that are no part of its configuration: JAX's random settings,
-hashes of the data (see `Plan.data_hashes`), and the encoding of tables as JSON."""
+hashes of the data (see `Plan.data_hashes`), the encoding of tables as JSON, and the share of the
+most frequent class (see `majority_of`)."""
 _SHARED = (
     "rounds",
     "observe_every",
@@ -177,7 +178,7 @@ def stored_settings(
     experiments: Sequence[Experiment], number: int, record: Record, imported: bool = False
 ) -> dict[str, Any] | None:
     """Returns the settings to store with a run: its configuration, JAX's random settings, the
-    hashes of its data and the encoding of its tables.
+    hashes of its data, the encoding of its tables and the share of the most frequent class.
 
     Args:
         experiments: of the directory.
@@ -193,6 +194,7 @@ def stored_settings(
         "jax": recorded.get("jax") if imported else random_settings(),
         "data": recorded.get("data"),
         "encoding": recorded.get("encoding"),
+        "majority": recorded.get("majority"),
     }
     for _, run in run_configurations(experiments, [number]):
         return run | {name: value for name, value in surroundings.items() if value is not None}

@@ -37,6 +37,7 @@ from fedax.experiments.results.settings import (
 )
 from fedax.experiments.results.study import Study, parse_study
 from fedax.results import Page, Record, render
+from fedax.results.doubts import find_doubts
 from fedax.results.drawing.charts import Chart
 from fedax.results.page import clients_sheets
 from fedax.results.record import by_task, clients_csv, to_csv, with_named_clients
@@ -385,7 +386,7 @@ class RunDirectory:
         versions = self.versions | ({"taken over": other_versions} if other_versions else {})
         return Page(
             self.title,
-            self.line(),
+            " ".join([self.line(), *self.doubts()]),
             runs,
             self.notes,
             settings,
@@ -445,6 +446,10 @@ class RunDirectory:
             sentence for experiment in self.grids for sentence in edges(experiment, self.records)
         ]
 
+    def doubts(self) -> list[str]:
+        """Returns a sentence for each task whose numbers cannot mean anything."""
+        return find_doubts(self.shown())
+
     def line(self) -> str:
         """Returns the results in one line: how many runs, and how they ended."""
         tasks = by_task(self.records)
@@ -480,7 +485,7 @@ class RunDirectory:
             **({"reason": self.reason} if self.reason else {}),
             "jobs": self.jobs,
             "notes": self.notes,
-            "warnings": self.warnings(),
+            "warnings": [*self.warnings(), *self.doubts()],
             "tasks": {
                 title: [
                     _summarize_row(row) for row in summarize(runs, self.reads.get(title, "last"))

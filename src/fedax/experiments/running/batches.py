@@ -14,6 +14,7 @@ from fedax.data import data_folder
 from fedax.engine.driver.run import Progress, program_key, run_grid
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
+from fedax.experiments.config.plan import majority_of
 from fedax.experiments.config.run_ids import RunId, data_seed, list_run_ids
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of, check_own_models
@@ -79,7 +80,7 @@ class Batch:
             record = run_audited(
                 plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints
             )
-            return [_with_data_hashes(record, plan)]
+            return [_with_data_hashes(record, experiment)]
         # runs that only select are many: their models are kept only with `all`
         keep = experiment.keep_models in (
             ("all",) if self.selecting else ("all", "reported", "personal")
@@ -100,14 +101,18 @@ class Batch:
             **common,
             **checkpoints,
         )
-        return [_with_data_hashes(record, plan) for record in records]
+        return [_with_data_hashes(record, experiment) for record in records]
 
 
-def _with_data_hashes(record: Record, plan: Plan) -> Record:
+def _with_data_hashes(record: Record, experiment: Experiment) -> Record:
     """Returns a record that says with which data it was made."""
+    plan = plan_of(experiment)
     settings = (record.settings or {}) | {"data": plan.data_hashes}
     if plan.task.encoding is not None:
         settings["encoding"] = plan.task.encoding.to_json()
+    # clients of a deployment have examples of their own
+    if experiment.engine != "flower":
+        settings["majority"] = majority_of(plan.task)
     return dataclasses.replace(record, settings=settings)
 
 
