@@ -29,7 +29,7 @@ def runs_frame(records: Sequence[Record]) -> pd.DataFrame:
     """
     last = curves_frame(records).groupby("run", sort=False).tail(1).reset_index(drop=True)
     ends = {
-        "outcome": [run.ending for run in records],
+        "outcome": [str(run.outcome) for run in records],
         "diverged": [run.diverged for run in records],
     }
     return last.assign(**ends)

@@ -350,7 +350,7 @@ class RunDirectory:
         readings, units = self.study and self.study.readings, self.study is None
         texts = {"runs.csv": runs_csv(self.records, self.shown(), readings, units)}
         if self.grids:
-            texts["grid.csv"] = grid_csv(self.grids, self.records, units)
+            texts["grid.csv"] = grid_csv(self.grids, self.records)
         for name, text in texts.items():
             write(self.path / name, text)
         return [self.path / name for name in texts]
