@@ -8,7 +8,6 @@ import json
 import re
 from typing import Any, get_args
 
-import algorithms
 import typer
 from pydantic import BaseModel
 
@@ -19,7 +18,7 @@ from fedax.core import Algorithm, Schedule
 from fedax.core.hyper import Hyper, declared
 from fedax.core.scheduling.sampling import SAMPLING
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.observers import OBSERVERS, ON_DEMAND
+from fedax.experiments.config.observers import BY_DEFAULT, OBSERVERS
 from fedax.experiments.config.schema import schema
 from fedax.experiments.config.sections import SOLVERS
 from fedax.tasks.sources import DATASETS, task_options
@@ -209,11 +208,6 @@ def _files() -> str:
         "## Keys of the file",
         "",
     ]
-    meaning = dict(
-        re.findall(
-            r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(Experiment) or "", flags=re.MULTILINE
-        )
-    )
     lines += ["| key | default | allowed | |", "| --- | --- | --- | --- |"]
     for key, about in made["properties"].items():
         if key not in (*EXPLAINED, *_sections()):
@@ -222,7 +216,7 @@ def _files() -> str:
                 if key in made["required"]
                 else f"`{_toml(Experiment.model_fields[FIELDS.get(key, key)].default)}`"
             )
-            text = " ".join(meaning.get(key, "").split())
+            text = " ".join(about.get("description", "").split())
             lines.append(f"| `{key}` | {default or 'needed'} | {_allowed(about)} | {text} |")
     lines += ["", "## `[task]`", "", "| name | options with their defaults |", "| --- | --- |"]
     for name in DATASETS:
@@ -274,23 +268,15 @@ def _files() -> str:
     for name, kind in OBSERVERS.items():
         about = _summary(kind if inspect.isclass(kind) else type(kind()))
         first = about.replace("|", r"\vert{}")  # bars would divide cells
-        lines.append(f"| `{name}` | {first} | {'no' if name in ON_DEMAND else 'yes'} |")
+        lines.append(f"| `{name}` | {first} | {'yes' if name in BY_DEFAULT else 'no'} |")
     lines += ["", "## Other tables", ""]
     for name, kind in _sections().items():
-        parts = algorithms.sections(kind)
-        text = parts["text"].partition(">>>")[0].strip()
-        lines += [
-            f"### `[{name}]`",
-            "",
-            text,
-            "",
-            *algorithms.definitions(parts.get("Args", "")),
-            "",
-        ]
-        lines += ["| key | default |", "| --- | --- |"]
-        lines += [
-            f"| `{key}` | `{_toml(field.default)}` |" for key, field in kind.model_fields.items()
-        ] + [""]
+        text = inspect.cleandoc(kind.__doc__ or "").partition(">>>")[0].strip()
+        lines += [f"### `[{name}]`", "", text, "", "| key | default | |", "| --- | --- | --- |"]
+        for key, field in kind.model_fields.items():
+            about = " ".join((field.description or "").split())
+            lines.append(f"| `{key}` | `{_toml(field.default)}` | {about} |")
+        lines.append("")
     return "\n".join(lines)
 
 

@@ -103,7 +103,13 @@ class FedaxError(Exception):
 
 
 class InvalidInput(FedaxError, ValueError):
-    """A value outside what a field allows."""
+    """A value outside what a field allows.
+
+    Attributes:
+        field: the field in the message, such as `FedProx(mu=...)`; empty if there is none.
+    """
+
+    field = ""
 
     @classmethod
     def of(cls, field: str, value: object, allowed: str, hint: str = "") -> "InvalidInput":
@@ -117,21 +123,25 @@ class InvalidInput(FedaxError, ValueError):
         """Builds the message `field: reason`, for what is not a value out of a range, such as a
         file or a combination.
         """
-        return cls(f"{short(field)}: {short(reason)}." + (f" {hint}" if hint else ""))
+        return cls._about(field, f"{short(field)}: {short(reason)}.", hint)
 
     @classmethod
     def found(cls, field: str, what: str, allowed: str, hint: str = "") -> "InvalidInput":
         """Refuses a value as `of` does, for something described in words."""
-        return cls(
-            f"{short(field)}: got {short(what)}; allowed: {allowed}." + (f" {hint}" if hint else "")
-        )
+        return cls._about(field, f"{short(field)}: got {short(what)}; allowed: {allowed}.", hint)
+
+    @classmethod
+    def _about(cls, field: str, text: str, hint: str) -> "InvalidInput":
+        error = cls(f"{text} {hint}" if hint else text)
+        error.field = field
+        return error
 
 
 class UnknownName(InvalidInput):
     """A name that is not in a list of choices; the message holds the nearest one."""
 
     @classmethod
-    def among(cls, field: str, name: str, known: Iterable[str], hint: str = "") -> "UnknownName":
+    def among(cls, field: str, name: str, known: Iterable[str], hint: str = "") -> "InvalidInput":
         """Builds the message, with the nearest known name unless there is a `hint`."""
         names = sorted(known)
         # a typo, or an end such as worst_tenth of client_accuracy_worst_tenth, or anything alike
@@ -140,7 +150,9 @@ class UnknownName(InvalidInput):
         matches = matches or difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
         hint = hint or (f"Did you mean {matches[0]!r}?" if matches else "")
         allowed = "one of " + ", ".join(names) if names else "none"
-        return cls(str(cls.of(field, name, allowed, hint)))
+        error = cls.of(field, name, allowed, hint)
+        error.field = f"{field} {name}"
+        return error
 
 
 class DataError(InvalidInput):

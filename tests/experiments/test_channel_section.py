@@ -7,7 +7,6 @@ import pytest
 import fedax
 from fedax import codecs
 from fedax.cli.graph import parse_codec
-from fedax.core import SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.schema import schema
 from fedax.experiments.config.user_code import user_code
@@ -54,12 +53,10 @@ def test_a_codec_within_another():
     assert tomllib.loads(experiment.toml())["channel"]["up"] == table
     assert parse_codec("ef21:codec={name='topk', fraction=0.2}") == expected
     assert parse_codec("diana:alpha=0.5,codec={name='randk'}") == codecs.DIANA(codecs.RandK(), 0.5)
-    forms = schema()["properties"]["channel"]["properties"]["up"]["oneOf"]
+    forms = schema()["$defs"]["CodecSection"]["oneOf"]
     form = next(one for one in forms if one["properties"]["name"].get("const") == "ef21")
     assert form["required"] == ["name", "codec"]
-    inner = [one["properties"]["name"].get("const") for one in form["properties"]["codec"]["oneOf"]]
-    assert {"topk", "randk"} < set(inner)
-    assert not {"ef21", "diana"} & set(inner)
+    assert form["properties"]["codec"] == {"$ref": "#/$defs/CodecSection"}
 
 
 def test_user_code_within_another_codec_is_known(tmp_path):
@@ -71,44 +68,8 @@ def test_user_code_within_another_codec_is_known(tmp_path):
     assert type(experiment.plan().arguments["channel"].up.codec).__name__ == "Own"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("fraction = 0.2", "fraction = 2", r"line 9: TopK\(fraction=...\): got 2.0; allowed: "),
-        ("fraction = 0.2", "share = 0.2", "line 9: option of codec 'topk': got 'share'"),
-        ("fraction = 0.2", "feedback = true", r"line 9: EF21\(codec=...\): .*feedback=False"),
-        ('"topk"', '"top"', "line 9: codec: got 'top'.*Did you mean 'topk'"),
-        ('"topk", fraction = 0.2', '"ef21"', "line 9: codec 'ef21': it has no codec"),
-        ('"topk", fraction = 0.2', '"quantizer", codec = {name = "sign"}', "line 9: .*'codec'"),
-        ('name = "topk", ', "", "channel.up.codec.name: missing"),
-        ('{ name = "topk", fraction = 0.2 }', "3", "channel.up.codec"),
-        (', codec = { name = "topk", fraction = 0.2 }', "", "line 9: codec 'ef21': it has no"),
-        ("rounds = 2", 'rounds = 2\nengine = "mpi"', "line 3: engine: EF21 needs memories at"),
-        ('"none"', '"diana", codec = { name = "randk" }', "line 10: .*down.*without memory"),
-    ],
-)
-def test_what_does_not_fit_within_a_codec_is_refused(old, new, words):
-    with pytest.raises(SpecError, match=words):
-        Experiment.parse(NESTED.replace(old, new))
-
-
 def test_the_resolved_file_codes_the_same():
     experiment = Experiment.parse(TEXT)
     again = Experiment.parse(experiment.toml())
     assert again.channel == experiment.channel
     assert tomllib.loads(experiment.toml())["channel"]["up"] == {"name": "quantizer", "b": 8}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ('"quantizer", b', '"quantiser", b', "line 9: .*Did you mean 'quantizer'"),
-        ("b = 8", "b = 0", r"line 9: .*b.*got 0; allowed: "),
-        ("b = 8", "bits = 8", "line 9: option of codec 'quantizer': got 'bits'"),
-        ("up = ", "upp = ", "line 9: .*Did you mean 'up'"),
-        ('name = "none"', "b = 4", r"channel.down.name: missing"),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_its_line(old, new, words):
-    with pytest.raises(SpecError, match=words):
-        Experiment.parse(TEXT.replace(old, new))

@@ -85,8 +85,6 @@ def test_all_models_or_none(tmp_path):
     none = run_experiment(Experiment.parse(text.format("none")), tmp_path / "b", Display())
     assert not (none.path / "models").exists()
     assert none.experiments[0].resolved()["keep_models"] == "none"
-    with pytest.raises(fedax.InvalidInput, match="keep_models: got 'some'; allowed: one of"):
-        Experiment.parse(text.format("some"))
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_a_recipe_from_file_to_report(tmp_path):
             'algorithms = ["Plan"]',
             "scale.algorithms: got 'Plan'.*Did you mean 'Plain'",
         ),
-        ("set = { rounds = 3 }", 'set = { "rounds.x" = 3 }', "has no parts"),
+        ("set = { rounds = 3 }", 'set = { "rounds.x" = 3 }', "rounds.x"),
         ("set = { rounds = 3 }", 'read = "mean_last_0"', "read: got 'mean_last_0'"),
         ("margin = 1e-6", 'read = "rounds_to_."', "read: got 'rounds_to_.'"),
     ],

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax.cli import app
-from fedax.core import FedaxError, InvalidInput, RunFailed
+from fedax.core import FedaxError, RunFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.results.store import RunDirectory
@@ -51,20 +51,6 @@ def test_the_table_is_checked():
     experiment = Experiment.parse(SWEEP)
     assert experiment.cluster == ClusterSection(executor="local", minutes=5)
     assert Experiment.parse(experiment.toml()).cluster == experiment.cluster
-    with pytest.raises(
-        InvalidInput,
-        match=r"cluster.minutes: got 0; allowed: whole numbers in "
-        r"\[1",
-    ):
-        Experiment.parse(SWEEP.replace("minutes = 5", "minutes = 0"))
-    with pytest.raises(
-        InvalidInput,
-        match=r"key of \[cluster\]: got 'partiton'.*Did you mean "
-        r"'partition'",
-    ):
-        Experiment.parse(SWEEP.replace("minutes = 5", 'partiton = "gpu"'))
-    with pytest.raises(InvalidInput, match=r"cluster.jobs: got 0; allowed: whole numbers in \[1"):
-        Experiment.parse(SWEEP.replace("minutes = 5", "jobs = 0"))
     full = ClusterSection(partition="gpu", minutes=30, cpus=4, gpus=1, memory=16.0).parameters()
     assert full == {
         "timeout_min": 30,

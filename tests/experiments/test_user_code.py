@@ -252,11 +252,7 @@ def test_a_changed_file_is_not_resumed(here):
 def test_a_file_that_changes_while_it_runs_is_refused(here):
     experiment = Experiment.read(Path("mine.toml"))
     Path("code.py").write_text(CODE + "\nseven = 8\n")
-    with pytest.raises(
-        InvalidInput,
-        match=r"code.py:\w+: its file has changed since the "
-        r"experiment began",
-    ):
+    with pytest.raises(InvalidInput, match=r"code.py:\w+: its file has changed"):
         experiment.plan()
 
 

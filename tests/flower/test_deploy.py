@@ -232,7 +232,7 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
     is no other error."""
     from fedax.engine.driver.options import RunOptions
     from fedax.engine.driver.session import Grid
-    from fedax.experiments.config.observers import OBSERVERS, observer_of
+    from fedax.experiments.config.observers import OBSERVERS, make_observer
     from fedax.flower.deploy.check import Rehearsal
 
     task, refused = fedax.task("digits", partition="iid", clients=3, validation=0.2), set[str]()
@@ -243,7 +243,7 @@ def test_every_observer_is_allowed_or_refused_by_name(engine):
         [fedax.FedBC()], task, [0], RunOptions.of({"engine": chosen, "observe": []})
     ).program
     for name in OBSERVERS:
-        observer = observer_of(name, None, None)
+        observer = make_observer(name, None, None)
         try:
             observer.check(task)
         except fedax.InvalidInput:

@@ -151,7 +151,7 @@ def test_the_page_of_files_has_no_names_of_the_code_and_no_gaps(hooks):
             if name.isupper() and len(name) > 3
         }
     constants |= {name for name in vars(fedax.experiments.running.trackers) if name.isupper()}
-    assert {"OBSERVERS", "ON_DEMAND", "SELECT", "TRACKERS"} <= constants
+    assert {"OBSERVERS", "BY_DEFAULT", "SOLVERS", "TRACKERS"} <= constants
     text = hooks("reference")._files()
     assert set(re.findall(r"\w+", text)) & constants == set()
     assert "<class" not in text

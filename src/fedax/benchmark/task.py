@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, RootModel
 
 from fedax.algorithms import algorithm_class, algorithm_classes
 from fedax.benchmark import devices
@@ -16,7 +16,7 @@ from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import AlgorithmSection, explain_error
+from fedax.experiments.config.sections import AlgorithmSection, Table
 from fedax.experiments.config.shorthand import parse_section
 from fedax.experiments.config.toml import Source
 from fedax.utils.files import write, writing
@@ -40,7 +40,7 @@ DEVICES = DRAWS | {name: f"fedax.benchmark.devices:{name}" for name in ("speed",
 """The same as experiments spell them: the hours of the virtual clock."""
 
 
-class Target(BaseModel):
+class Target(Table):
     """A target quality with its origin, see `fedax.benchmark.trials.set_target`.
 
     Args:
@@ -53,7 +53,7 @@ class Target(BaseModel):
         task: fingerprint of the task.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(allow_inf_nan=True)  # values of runs that diverged
 
     value: float
     reference: str
@@ -64,7 +64,11 @@ class Target(BaseModel):
     task: str
 
 
-class BenchTask(BaseModel):
+Targets = RootModel[dict[str, Target]]
+"""The file of the targets."""
+
+
+class BenchTask(Table):
     """A task: an experiment without methods, and how methods are judged on it.
 
     Args:
@@ -81,8 +85,6 @@ class BenchTask(BaseModel):
         name: that of its file.
         target: None before it was set.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     title: str
     family: Literal["convex", "networks", "text", "asynchronous", "personal", "decentralised"]
@@ -105,14 +107,11 @@ class BenchTask(BaseModel):
             SpecError: malformed, an unknown key, a value out of range; with the line.
         """
         source = Source(text, name)
-        try:
-            task = cls.model_validate(source.document).model_copy(update={"name": name})
-        except ValidationError as error:
-            raise source.error(*explain_error(error, cls)) from error
+        task = source.validate(cls).model_copy(update={"name": name})
         try:
             task.check()
         except InvalidInput as error:
-            raise source.error((), str(error)) from error
+            raise source.error((), error) from error
         return task
 
     def check(self) -> None:
@@ -327,11 +326,7 @@ def read_targets(folder: Path) -> dict[str, Target]:
     """Reads the targets of a folder's tasks; none if there is no such file."""
     if not (folder / TARGETS).exists():
         return {}
-    source = Source.read(folder / TARGETS)
-    try:
-        return {name: Target.model_validate(told) for name, told in source.document.items()}
-    except ValidationError as error:
-        raise source.error(*explain_error(error, Target)) from error
+    return Source.read(folder / TARGETS).validate(Targets).root
 
 
 def write_target(folder: Path, name: str, target: Target) -> None:

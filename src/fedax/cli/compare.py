@@ -40,7 +40,7 @@ def compare(
 
     from fedax.cli.summary import print_summary
     from fedax.experiments.config.experiment import Experiment
-    from fedax.experiments.config.shorthand import parse_numbers, parse_options, parse_section
+    from fedax.experiments.config.shorthand import parse_options, parse_section, parse_value
     from fedax.experiments.config.user_code import resolve_data_paths
     from fedax.experiments.results.store import fresh, slug
     from fedax.experiments.running import runner
@@ -50,7 +50,7 @@ def compare(
         name=_title(parse_section(task)),
         rounds=rounds,
         observe_every=observe_every,
-        seeds=parse_numbers("--seeds", seeds),
+        seeds=parse_value(f"[{seeds}]"),
         observe=[observer.strip() for observer in observe.split(",")] if observe else None,
         task=resolve_data_paths({"task": parse_section(task)}, Path())["task"],
         solver=parse_section(solver),

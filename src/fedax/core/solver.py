@@ -367,6 +367,7 @@ def added_gradient(loss: Callable[..., Any], factor: Any) -> Callable[..., Any]:
     return gradient
 
 
+@functools.cache
 def optax_names() -> list[str]:
     """Returns the names of Optax's optimizers with a learning rate, such as `adam` and
     `contrib.muon`.

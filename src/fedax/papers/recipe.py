@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import AuditSection, explain_error
-from fedax.experiments.config.toml import KeyPath, Source, place_value
+from fedax.experiments.config.sections import AuditSection, Table
+from fedax.experiments.config.toml import Source, key_path_of, place_value
 from fedax.experiments.results.figures import Figure
 from fedax.papers.claims import Claim
 from fedax.results.tables.membership import AUDITED
@@ -27,23 +27,19 @@ SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
 
 
-class Variant(BaseModel):
+class Variant(Table):
     """One task of a recipe: its title, and what it changes in the experiment, by dotted path."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     set: dict[str, Any] = {}
 
 
-class Scale(BaseModel):
+class Scale(Table):
     """The size at which a recipe is run: changes to the experiment by dotted path, data draws,
     which variants and algorithms (by their labels; all by default), and how curves are read, where
     a shorter run has fewer rounds to average. `comparable` is false where the runs are of another
     model than the paper's: their numbers stand beside the paper's without a comparison.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     set: dict[str, Any] = {}
     variants: list[str] | None = None
@@ -53,7 +49,7 @@ class Scale(BaseModel):
     comparable: bool = True
 
 
-class Recipe(BaseModel):
+class Recipe(Table):
     """A table or figure of a paper, ready to run; files are in the folder `recipes` of the package.
 
     Args:
@@ -91,8 +87,6 @@ class Recipe(BaseModel):
         ran: the scale, in the copy that a run directory keeps.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     paper: str
     shows: str
     title: str
@@ -126,14 +120,11 @@ class Recipe(BaseModel):
                 with the line.
         """
         source = Source(text, name)
-        try:
-            recipe = cls.model_validate(source.document)
-        except ValidationError as error:
-            raise source.error(*explain_error(error, cls)) from error
+        recipe = source.validate(cls)
         try:
             recipe.check()
         except InvalidInput as error:
-            raise source.error((), str(error)) from error
+            raise source.error((), error) from error
         return recipe
 
     def check(self) -> None:
@@ -151,9 +142,10 @@ class Recipe(BaseModel):
                 _check_name("scale.algorithms", name, algorithms)
             # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
+        # figures may name any variant, so they are checked on all, not on those of a scale
+        experiments = [self._make_experiment(variant, {}) for variant in self.variant]
         for figure in self.figure:
-            # figures may name any variant, so they are checked on all, not on those of a scale
-            figure.check([self._make_experiment(variant, {}) for variant in self.variant])
+            figure.check(experiments)
         for targets in self.cells.values():
             for task, numbers in targets.items():
                 _check_name("targets", task, variants)
@@ -304,9 +296,7 @@ class Recipe(BaseModel):
         }
         # a scale's value replaces that of the variant
         for path, value in (variant.set | changes).items():
-            # numbers in a path are positions in arrays
-            key_path: KeyPath = tuple(int(key) if key.isdigit() else key for key in path.split("."))
-            place_value(sections, key_path, value, f"set {path}")
+            place_value(sections, key_path_of(path), value, f"set {path}")
         return Experiment.of(**sections)
 
     def _audit_variants(self) -> list[Variant]:

@@ -4,63 +4,57 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError
 
 from fedax import tasks
 from fedax.audit import check_auditable
 from fedax.communication.channel import Channel
-from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task, UnknownName
-from fedax.core.hyper import MOST_COUNT, bound_to, check_population, declared
-from fedax.engine.driver.options import BAD_CLIENT, no_shared_memory
+from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task
+from fedax.core.hyper import bound_to, check_population, declared
+from fedax.engine.driver.options import no_shared_memory
 from fedax.engine.driver.settings import hyperparameters_of
-from fedax.errors import shown
 from fedax.experiments.config.grids import GridSection, check_labels, expand_members
 from fedax.experiments.config.observers import (
     OBSERVERS,
     Optimum,
-    check_examples,
     default_observers,
-    observer_of,
-    select_observers,
+    make_observer,
+    minimiser,
 )
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
     BY_THEORY,
     ENGINES,
-    KEEP_MODELS,
-    MOST_MEMBERS,
-    MOST_RUNS,
-    SEEDS,
     TEXT,
-    TRACKERS,
     AlgorithmSection,
     AuditSection,
     BudgetSection,
     ChannelSection,
     ClusterSection,
     CostSection,
+    Count,
+    CountOrZero,
     DevicesSection,
     EarlyStoppingSection,
     Section,
+    Seeds,
     SimulationSection,
     SolverSection,
     StopSection,
-    are_seeds,
+    Table,
     check_ranks,
     engine_of,
-    explain_error,
-    owners_of,
     rule_name,
     schedule_of,
 )
-from fedax.experiments.config.toml import KeyPath, Source, to_toml_values
+from fedax.experiments.config.toml import KeyPath, Source, explain_error, map_texts, to_toml_values
 from fedax.experiments.config.user_code import (
     check_sources,
-    resolve_code_paths,
+    resolve_code_path,
     resolve_data_paths,
 )
 from fedax.observe.base import Observer
@@ -70,45 +64,22 @@ from fedax.theory.constants import Measured
 from fedax.utils.numbers import python_tree
 from fedax.utils.plugins import is_reference, title_of
 
+MOST_MEMBERS = 1_000
+"""Algorithms of an experiment with its grid."""
+MOST_RUNS = 100_000
+"""Runs of all algorithms with all seeds."""
+WRITTEN = ("rounds", "observe_every", "seeds", "solver", "schedule")
+"""Keys that are written out at their defaults too."""
+_NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"
 
-class Experiment(BaseModel):
+
+def _check_read(read: str) -> str:
+    check_reduction(read, of_values=True)
+    return read
+
+
+class Experiment(Table):
     r"""An experiment as written in a file; `fedax new experiment` writes one.
-
-    Args:
-        name: for titles and folder names.
-        rounds: communication rounds, at least 0.
-        observe_every: rounds between observations, at least 1.
-        engine: where it runs: `simulation`, with the options of its table, `eager`, `mpi` or
-            `flower`.
-        seeds: one run of every algorithm for each, at least one, all different.
-        observe: names of observers; by default those that fit the task and need not be asked for.
-        read: how a curve becomes the number of a table or of the grid's selection: `last`, `best`,
-            `mean_last_<k>_rounds`.
-        minimum: of the objective, if it is known; the observer `objective` then also gives the gap
-            to it.
-        task: a name of `fedax.task` and its options.
-        solver: how clients minimise.
-        schedule: arguments of `fedax.Schedule`.
-        algorithm: the methods to compare, at least one; their labels differ.
-        stop, early_stopping, budget: end runs early that diverge, no longer become better, or have
-            spent their time or energy.
-        devices: the clients' devices, whose virtual clock the results have.
-        unseen_steps: local steps before unseen clients are evaluated a second time.
-        grid: values to try, and the rule that selects among them.
-        channel: codecs of what is sent; nothing is coded by default.
-        cost: prices of a simulated time.
-        cluster: the jobs of `fedax run FILE --slurm`.
-        audit: makes every run one of membership inference.
-        trackers: programs that get the curves as well: `tensorboard`, `mlflow`, `wandb`.
-        checkpoint_every: rounds between checkpoints, 0 for none; by default a tenth of the rounds.
-        on_bad_client: `stop` or `drop`, of a client whose upload is not finite (see `fedax.run`).
-        seeds_together: whether all seeds of an algorithm are one program (see `fedax.run_grid`); by
-            default they are, unless trackers show single runs as they go, or the engine compiles no
-            rounds. False lets `--jobs` spread them over processes.
-        sources: of your own code that the file names, the SHA-256 of its files by the name; a run
-            directory's copy has it, and a file that has changed since is refused.
-        keep_models: `reported`, `personal` (with the clients' own), `all` (of runs that select in a
-            grid too) or `none` are kept.
 
     Example:
         >>> source = (
@@ -119,37 +90,60 @@ class Experiment(BaseModel):
         'FedProx mu=1'
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: str = Field(min_length=1, max_length=TEXT)
-    rounds: int = 100
-    observe_every: int = 1
-    engine: str = "simulation"
-    seeds: list[int] = [0]
+    name: Annotated[str, Field(min_length=1, max_length=TEXT)]
+    """Title, of which the names of folders are made."""
+    rounds: CountOrZero = 100
+    """Communication rounds, at least 0."""
+    observe_every: Count = 1
+    """Rounds between observations, at least 1."""
+    engine: Literal["simulation", "eager", "mpi", "flower"] = "simulation"
+    """Where it runs: `simulation`, with the options of its table, `eager`, `mpi` or `flower`."""
+    seeds: Seeds = Field([0], min_length=1)
+    """One run of every algorithm for each, at least one, all different."""
     observe: list[str] | None = None
-    reads: str = Field(default="last", alias="read")  # `read` is the way to make one from a file
+    """Names of observers; by default those that fit the task and need not be asked for."""
+    reads: Annotated[str, AfterValidator(_check_read)] = Field("last", alias="read")
+    """How a curve becomes the number of a table or of the grid's selection: `last`, `best`,
+    `mean_last_<k>_rounds`."""
     minimum: float | None = None
+    """Minimum of the objective, if it is known; the observer `objective` then also gives the gap to
+    it."""
     task: Section
+    """A name of `fedax.task` and its options."""
     solver: SolverSection = SolverSection()
+    """How clients minimise."""
     schedule: dict[str, Any] = {}
+    """Arguments of `fedax.Schedule`."""
     algorithm: list[AlgorithmSection] = Field(min_length=1, max_length=MOST_MEMBERS)
+    """The methods to compare, at least one; their labels differ."""
     stop: StopSection | None = None
     early_stopping: EarlyStoppingSection | None = None
     devices: DevicesSection | None = None
     budget: BudgetSection | None = None
-    unseen_steps: int | None = None
+    unseen_steps: Count | None = None
+    """Local steps before unseen clients are evaluated a second time, at least 1."""
     grid: GridSection | None = None
     channel: ChannelSection | None = None
     cost: CostSection | None = None
     cluster: ClusterSection | None = None
     simulation: SimulationSection | None = None
     audit: AuditSection | None = None
-    trackers: list[str] = []
-    checkpoint_every: int | None = None
-    on_bad_client: str = "stop"
+    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = []
+    """Programs that get the curves as well."""
+    checkpoint_every: CountOrZero | None = None
+    """Rounds between checkpoints, 0 for none; by default a tenth of the rounds."""
+    on_bad_client: Literal["stop", "drop"] = "stop"
+    """What happens to a client whose upload is not finite, see `fedax.run`."""
     seeds_together: bool | None = None
-    keep_models: str = "reported"
+    """Whether all seeds of an algorithm are one program, see `fedax.run_grid`. By default they are,
+    unless trackers show single runs as they go, or the engine compiles no rounds. `false` lets
+    `--jobs` spread them over processes."""
+    keep_models: Literal["reported", "personal", "all", "none"] = "reported"
+    """Which models are kept: of the reported runs, with the clients' own (`personal`), of runs that
+    select in a grid too (`all`), or none."""
     sources: dict[str, str] = {}
+    """SHA-256 of the files of your own code, by the names in the file; a run directory's copy has
+    it, and a file that has changed since is refused."""
 
     _source: Source | None = PrivateAttr(None)
     _is_stored: bool = PrivateAttr(False)
@@ -162,9 +156,9 @@ class Experiment(BaseModel):
             path: the file.
             settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`,
                 `algorithm.0.mu=1`.
-            kept: whether it is a run directory's copy, in which older spellings of `read` are
-                valid. No user code that it names is loaded: the directory may come from somebody
-                else. `user_code.with_code` gives an experiment that can be run.
+            kept: whether it is a run directory's copy. No user code that it names is loaded: the
+                directory may come from somebody else. `user_code.with_code` gives an experiment
+                that can be run.
 
         Raises:
             SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line
@@ -172,8 +166,8 @@ class Experiment(BaseModel):
         """
         source = Source.read(path)
         if not kept:
-            source.document = resolve_code_paths(source.document, path.parent)
-            source.document = resolve_data_paths(source.document, path.parent)
+            document = map_texts(source.document, lambda text: resolve_code_path(text, path.parent))
+            source.document = resolve_data_paths(document, path.parent)
         for setting in settings:
             source.override(setting)
         if settings:
@@ -184,164 +178,96 @@ class Experiment(BaseModel):
     @classmethod
     def parse(cls, text: str, name: str = "experiment") -> "Experiment":
         """Reads and checks TOML text; `name` is for messages."""
-        return cls._from_source(Source(text, name))
+        return cls._from_source(Source(text, name), False)
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
         """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
         try:
-            experiment = cls.model_validate(python_tree(sections))
+            return cls.model_validate(python_tree(sections))._checked()
         except ValidationError as error:
-            raise InvalidInput(explain_error(error, cls)[1]) from error
-        experiment._check()
-        return experiment.model_copy(update={"sources": check_sources(experiment)})
+            raise explain_error(error)[1] from error
 
     @classmethod
-    def _from_source(cls, source: Source, is_stored: bool = False) -> "Experiment":
-        try:
-            experiment = cls.model_validate(source.document)
-        except ValidationError as error:
-            raise source.error(*explain_error(error, cls)) from error
-        experiment._source, experiment._is_stored = source, is_stored
-        experiment._check()
-        return (
-            experiment
-            if is_stored
-            else experiment.model_copy(update={"sources": check_sources(experiment)})
-        )
+    def _from_source(cls, source: Source, is_stored: bool) -> "Experiment":
+        experiment = source.validate(cls)
+        experiment._source = source
+        experiment._is_stored = is_stored
+        return experiment._checked()
 
-    def _check(self) -> None:
-        """Checks everything that needs no data, in the order of the file's keys and tables.
+    def _checked(self) -> "Experiment":
+        """Checks everything that needs no data and no single key says, and records user code.
 
         Raises:
             InvalidInput: the first problem; a `SpecError` with its line if read from a file.
         """
-        self._check_numbers()
-        self._check_choices()
-        self._check_common_sections()
-        self._check_algorithms()
-        if self.budget is not None and self.devices is None:
-            error = InvalidInput.found("budget", "no table [devices]", NEEDS_CLOCK)
-            self.refuse(("budget",), error)
-        with self._locate_errors("grid"):
-            self._check_grid()
-
-    def _check_numbers(self) -> None:
-        """Checks the numbers at the top of the file, and the reduction of curves."""
-        lowest = {"rounds": 0, "observe_every": 1, "checkpoint_every": 0, "unseen_steps": 1}
-        for key, low in lowest.items():
-            value = getattr(self, key)
-            if value is not None and not low <= value <= MOST_COUNT:
-                allowed = f"whole numbers from {low} to {MOST_COUNT}"
-                self.refuse((key,), InvalidInput.of(key, value, allowed))
-        if self.minimum is not None and not math.isfinite(self.minimum):
-            self.refuse(("minimum",), InvalidInput.of("minimum", self.minimum, "finite numbers"))
-        if not are_seeds(self.seeds):
-            self.refuse(("seeds",), InvalidInput.of("seeds", self.seeds, SEEDS))
-        with self._locate_errors():
-            check_reduction(self.reads, of_values=True)
-
-    def _check_choices(self) -> None:
-        """Checks keys and tables whose value is a name from a list."""
-        for position, name in enumerate(self.trackers):
-            if name not in TRACKERS:
-                self.refuse(("trackers", position), UnknownName.among("trackers", name, TRACKERS))
-        for position, name in enumerate(self.observe or []):
-            with self._locate_errors("observe"):
-                if self._is_stored and is_reference(name):
-                    continue
-                try:
+        for position, name in enumerate(self.observe or ()):
+            if self.loads(name):
+                with self._at("observe", position):
                     self._observer(name)
-                except UnknownName as error:
-                    self.refuse(("observe", position), error)
-        for key, choices in (("on_bad_client", BAD_CLIENT), ("keep_models", KEEP_MODELS)):
-            if getattr(self, key) not in choices:
-                allowed = f"one of {choices}"
-                self.refuse((key,), InvalidInput.of(key, getattr(self, key), allowed))
-        if self.engine not in ENGINES:
-            self.refuse(("engine",), UnknownName.among("engine", self.engine, ENGINES))
-        with self._locate_errors("task"):
+        with self._at("task"):
             if self.loads(self.task.name):
                 find_task(self.task.name)
-
-    def _check_common_sections(self) -> None:
-        """Makes what the tables describe: constructors check the ranges of their arguments."""
-        with self._locate_errors("solver"):
+        with self._at("solver"):
             self._make(self.solver)
-        with self._locate_errors("schedule"):
+        with self._at("schedule"):
             self._make_schedule(self.schedule)
-        channel_parts: dict[str, Any] = {}
-        for name in ChannelSection.model_fields:
-            with self._locate_errors("channel", name):
-                if (section := getattr(self.channel, name, None)) is not None:
-                    channel_parts[name] = self._make(section)
-        with self._locate_errors("channel"):
-            channel = Channel(**channel_parts)
-        if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
-            self.refuse(("engine",), no_shared_memory("engine", channel, self.engine))
-        for name in ("audit", *ENDS, *(() if self._is_stored else ("devices",))):
-            with self._locate_errors(name):
-                if (section := getattr(self, name)) is not None:
-                    section.make()
-        for name in ("cost", "cluster"):
-            with self._locate_errors(name):
-                if (section := getattr(self, name)) is not None:
-                    section.check()
-
-    def _check_algorithms(self) -> None:
-        """Checks each algorithm with its own solver and schedule, and that labels differ."""
-        labels: set[str] = set()
+        parts: dict[str, Any] = {}
+        for name, section in self.channel or ():
+            with self._at("channel", name):
+                parts[name] = section and self._make(section)
+        with self._at("channel"):
+            channel = Channel(**parts)
+        with self._at("engine"):
+            if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
+                raise no_shared_memory("engine", channel, self.engine)
+        with self._at("devices"):
+            if self.devices is not None and not self._is_stored:
+                self.devices.make()
+        with self._at("budget"):
+            if self.budget is not None and self.devices is None:
+                raise InvalidInput.found("budget", "no table [devices]", _NEEDS_CLOCK)
         for position, section in enumerate(self.algorithm):
-            with self._locate_errors("algorithm", position):
+            with self._at("algorithm", position):
                 self._make(section)
-                if section.shown() in labels:
-                    reason = f"{section.shown()!r} is that of another algorithm of the experiment"
-                    raise InvalidInput.because("label", reason)
-                labels.add(section.shown())
-            # without tables of its own an algorithm has the common ones, which are checked already
+            # without tables of its own an algorithm has the common ones, which are checked
             if section.solver:
-                with self._locate_errors("algorithm", position, "solver"):
+                with self._at("algorithm", position, "solver"):
                     self._make(self._merge_solver(section))
             if section.schedule:
-                with self._locate_errors("algorithm", position, "schedule"):
+                with self._at("algorithm", position, "schedule"):
                     self._make_schedule(self.schedule | section.schedule)
+        with self._at("algorithm"):
+            check_labels([section.shown() for section in self.algorithm])
+        with self._at("grid"):
+            self._check_grid()
+        if self._is_stored:
+            return self
+        return self.model_copy(update={"sources": check_sources(self)})
 
     def _check_grid(self) -> None:
-        """Checks the number of runs, and every member of the grid."""
+        """Checks the number of runs, without expanding the grid, and then every member."""
+        grid = self.grid or GridSection(selects=False)
+        owners = [owner for section in self.algorithm for owner in section.owners]
         if self.grid:
-            names = (section.name for section in self.algorithm)
-            labels = (section.shown() for section in self.algorithm)
-            self.grid.check(["solver", "schedule", *names, *labels], self.seeds, self.validates)
-        # before the grid is expanded, which may take more memory than there is
-        self._check_size()
-        if not self.grid:
-            return
-        check_labels(members := self.members())
-        checked: list[dict[str, Any]] = []
+            grid.check(owners, self.seeds, self.validates)
+        size = sum(grid.size(section.owners) for section in self.algorithm)
+        runs = size * (len(self.seeds) + len(grid.selecting(self.seeds)))
+        if size > MOST_MEMBERS or runs > MOST_RUNS:
+            allowed = f"at most {MOST_MEMBERS} and {MOST_RUNS}"
+            raise InvalidInput.found("grid", f"{size} algorithms and {runs} runs", allowed)
+        members = self.members() if self.grid else []
+        check_labels([member.label for member in members])
+        # most members share their schedule, which is slow to make
+        schedules = [self.schedule]
         for member in members:
-            self._make(member.algorithm)
-            self._make(member.solver)
-            # most members share their schedule, which is slow to make
-            if member.schedule not in checked:
-                checked.append(member.schedule)
+            if member.values["algorithm"]:
+                self._make(member.algorithm)
+            if member.values["solver"]:
+                self._make(member.solver)
+            if member.schedule not in schedules:
+                schedules.append(member.schedule)
                 self._make_schedule(member.schedule)
-
-    def _check_size(self) -> None:
-        """Limits the number of algorithms and runs, without expanding the grid."""
-        members = sum(
-            self.grid.size(owners_of(section)) if self.grid else 1 for section in self.algorithm
-        )
-        if members > MOST_MEMBERS:
-            raise InvalidInput.found(
-                "algorithm",
-                f"{members} algorithms with those of the grid",
-                f"at most {MOST_MEMBERS}",
-            )
-        seeds = len(self.seeds) + len(self.grid.selecting(self.seeds) if self.grid else ())
-        if members * seeds > MOST_RUNS:
-            raise InvalidInput.found(
-                "seeds", f"{members} algorithms with {seeds} seeds", f"at most {MOST_RUNS} runs"
-            )
 
     @property
     def is_stored(self) -> bool:
@@ -359,15 +285,16 @@ class Experiment(BaseModel):
         a solver whose step size follows from the data.
         """
         if isinstance(section, SolverSection) and section.by_theory:
-            is_private = self.channel is not None and self.channel.privacy is not None
-            if is_private or self.engine not in ("simulation", "eager"):
+            if self._is_private or self.engine not in ("simulation", "eager"):
                 allowed = "numbers where examples are private or on other machines"
                 raise InvalidInput.of("SGD(learning_rate=...)", BY_THEORY, allowed)
             # with any number, to check the other options
             section.model_copy(update={"learning_rate": 1.0}).make()
             return None
-        names = (getattr(owner, "name", "") for owner in (section, getattr(section, "codec", None)))
-        return section.make() if all(map(self.loads, names)) else None
+        owners = (section, getattr(section, "codec", None))
+        if not all(self.loads(getattr(owner, "name", "")) for owner in owners):
+            return None
+        return section.make()
 
     def _make_schedule(self, arguments: dict[str, Any]) -> Schedule | None:
         """The same for a schedule, whose sampling or availability may be user code.
@@ -375,39 +302,39 @@ class Experiment(BaseModel):
         Raises:
             InvalidInput: a schedule that does not fit, or one that needs devices without any.
         """
-        rules = (rule_name(arguments.get(key)) for key in ("sampling", "availability"))
-        if not all(self.loads(rule) for rule in rules):
+        if not all(self.loads(rule_name(arguments.get(k))) for k in ("sampling", "availability")):
             return None
         schedule = schedule_of(arguments)
         field = "Schedule(asynchronous=...)" if schedule.server else schedule.cutoff_field
         if field is not None and self.devices is None:
-            raise InvalidInput.found(field, "no table [devices]", NEEDS_CLOCK)
+            raise InvalidInput.found(field, "no table [devices]", _NEEDS_CLOCK)
         return schedule
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """Returns the experiment with some of its algorithms, and with what its grid says about
         them.
         """
-        owners = ("solver", "schedule", *(s.name for s in chosen), *(s.shown() for s in chosen))
-        return self.model_copy(
-            update={"algorithm": list(chosen), "grid": self.grid and self.grid.only(owners)}
-        )
+        owners = [owner for section in chosen for owner in section.owners]
+        grid = self.grid and self.grid.only(owners)
+        return self.model_copy(update={"algorithm": list(chosen), "grid": grid})
 
     def _merge_solver(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
         """Returns the solver of one algorithm: the common one with its own options, or another
         one.
         """
-        common = (
-            self.solver.options
-            if section.solver.get("name", self.solver.name) == self.solver.name
-            else {}
-        )
-        return SolverSection(**{"name": self.solver.name} | common | section.solver | changes)
+        own = section.solver | changes
+        if own.get("name", self.solver.name) == self.solver.name:
+            own = self.solver.options | own
+        return SolverSection(**{"name": self.solver.name} | own)
 
     @property
     def validates(self) -> bool:
         """Whether the task keeps examples for validation."""
         return bool(self.task.options.get("validation"))
+
+    @property
+    def _is_private(self) -> bool:
+        return self.channel is not None and self.channel.privacy is not None
 
     @property
     def select(self) -> str:
@@ -419,12 +346,11 @@ class Experiment(BaseModel):
         """The metric by which the best model of a run is kept, if there is one on examples that are
         not trained on.
         """
-        default = (
-            (self.select if "validation" in self.select else "validation_loss")
-            if self.validates
-            else None
-        )
-        return self.early_stopping.metric if self.early_stopping else default
+        if self.early_stopping:
+            return self.early_stopping.metric
+        if not self.validates:
+            return None
+        return self.select if "validation" in self.select else "validation_loss"
 
     def members(self) -> list[Member]:
         """Returns every algorithm of the file, and of its grid, in order.
@@ -454,44 +380,37 @@ class Experiment(BaseModel):
         resolved = self.with_step_sizes(task)
         if resolved is not self:
             return resolved.plan(task, clients)
-        with self._locate_errors("simulation"):
+        with self._at("simulation"):
             engine = engine_of(self.engine, self.simulation)
         clients = clients or getattr(engine, "clients", None)
         task = task.for_clients(clients)
         sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
-        with self._locate_errors("schedule"):
+        with self._at("schedule"):
             schedule = schedule_of(self.schedule)
             schedule.check_population(sizes)
-        members = self.members()
-        algorithms = {member.label: member.algorithm.make() for member in members}
-        overrides = {
-            m.label: {"solver": m.solver.make(), "schedule": schedule_of(m.schedule)}
-            for m in members
-        }
-        needed = [("observe", name) for name in self.observe or ()]
-        check_examples([*needed, *self.required_metrics().items()], task, self.refuse)
-        with self._locate_errors("observe"):
-            observers = self._observers(
-                task, [(algorithms[label], overrides[label]["schedule"]) for label in algorithms]
-            )
-        with self._locate_errors("grid"):
-            for member, arguments in overrides.items():
-                arguments["schedule"].check_population(sizes)
-                algorithms[member] = bound_to(algorithms[member], task.names, len(sizes))
-                check_population(algorithms[member], len(sizes))
-        stop = [
-            section.make()
-            for section in (self.stop, self.early_stopping, self.budget)
-            if section is not None
-        ]
+        algorithms: dict[str, Algorithm[Any]] = {}
+        overrides: dict[str, dict[str, Any]] = {}
+        for member in self.members():
+            with self._at("grid"):
+                own = {"solver": member.solver.make(), "schedule": schedule_of(member.schedule)}
+                own["schedule"].check_population(sizes)
+                algorithm = bound_to(member.algorithm.make(), task.names, len(sizes))
+                check_population(algorithm, len(sizes))
+            algorithms[member.label] = algorithm
+            overrides[member.label] = own
+        with self._at("observe"):
+            runs = [(algorithms[label], own["schedule"]) for label, own in overrides.items()]
+            observers = self._make_observers(task, runs)
         for section, metric in self.required_metrics().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
-                if self.observe is None:  # all that fit the task are there
-                    with self._locate_errors(section):
-                        self._observer(metric).check(task)
-                allowed = f"lists with {metric!r}, which `{section}` needs"
-                self.refuse((section,), InvalidInput.of("observe", self.observe, allowed))
-        observed = self.best_by not in OBSERVERS or self._observer(str(self.best_by)) in observers
+                with self._at(section):
+                    self._observer(metric).check(task)
+                    allowed = f"lists with {metric!r}, which `{section}` needs"
+                    raise InvalidInput.of("observe", self.observe, allowed)
+        best = self.best_by
+        if best in OBSERVERS and self._observer(best) not in observers:
+            best = None
+        stop = [self.stop, self.early_stopping, self.budget]
         arguments = {
             "solver": self.solver.make(),
             "schedule": schedule,
@@ -500,21 +419,21 @@ class Experiment(BaseModel):
             "engine": engine,
             "channel": self.channel and self.channel.make(),
             "observe_every": self.observe_every,
-            "stop": stop,
+            "stop": [section.make() for section in stop if section is not None],
             "on_bad_client": self.on_bad_client,
-            "keep_best": self.best_by if observed else None,
+            "keep_best": best,
             "devices": self.devices and self.devices.make(),
         }
         plan = Plan(task, algorithms, arguments, overrides)
         # a check with a stand-in would be one of a single client; its runs are checked at the start
         if len(sizes) == task.train.clients:
-            with self._locate_errors("algorithm"):
+            with self._at("algorithm"):
                 plan.check()
         return plan
 
     def _make_task(self) -> Task:
         check_sources(self)
-        with self._locate_errors("task"):
+        with self._at("task"):
             check_ranks(self.engine, self.task)
             task = tasks.task(self.task.name, **self.task.options)
             if self.audit is not None:
@@ -537,8 +456,9 @@ class Experiment(BaseModel):
         if not any(owner.solver.by_theory for owner in (self, *members)):
             return self
         constants = Measured(self._make_task() if task is None else task, seeds=self.seeds)
-        solver, algorithms = self.solver, list[AlgorithmSection]()
-        with self._locate_errors("solver"):
+        solver = self.solver
+        algorithms: list[AlgorithmSection] = []
+        with self._at("solver"):
             if solver.by_theory:
                 step_size = constants.step_size(schedule_of(self.schedule))
                 solver = solver.model_copy(update={"learning_rate": step_size})
@@ -554,99 +474,76 @@ class Experiment(BaseModel):
 
     def required_metrics(self) -> dict[str, str]:
         """Returns the metrics that sections need, by section."""
-        early = self.early_stopping and self.early_stopping.metric
-        needed = {
-            "stop": self.stop and "train_loss",
-            "early_stopping": early,
-            "grid": self.grid and self.select,
-        }
-        return {section: metric for section, metric in needed.items() if metric}
+        needed: dict[str, str] = {}
+        if self.stop:
+            needed["stop"] = "train_loss"
+        if self.early_stopping:
+            needed["early_stopping"] = self.early_stopping.metric
+        if self.grid:
+            needed["grid"] = self.select
+        return needed
 
     def _observer(self, name: str, best: Optimum | None = None) -> Observer:
-        return observer_of(name, self.minimum, self.unseen_steps, best)
+        return make_observer(name, self.minimum, self.unseen_steps, best)
 
-    def _observers(
+    def _make_observers(
         self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
     ) -> list[Observer]:
         if self.observe is None:
             needed = self.required_metrics().values()
-            is_private = self.channel is not None and self.channel.privacy is not None
-            return default_observers(task, self._observer, needed, is_private)
-        return select_observers(self.observe, self._observer, task, runs)
+            return default_observers(task, self._observer, needed, self._is_private)
+        best = minimiser(task, runs) if "optimum" in self.observe else None
+        observers = [self._observer(name, best) for name in self.observe]
+        for observer in observers:
+            observer.check(task)
+        return observers
 
     def resolved(self) -> dict[str, Any]:
         """Returns the experiment with every default written out, as values that `of` takes."""
-        options = (
-            task_options(self.task.name, self.task.options) if self.loads(self.task.name) else {}
-        )
-        defaults = {
-            name: option.default
-            for name, option in options.items()
-            if isinstance(option.default, int | float | str)
-        }
-        grid = self.grid and self.grid.model_dump() | {
-            "select": self.select,
-            "seeds": self.grid.selecting(self.seeds),
-        }
-        # `to_toml_values` leaves None out
-        values = {
-            "name": self.name,
-            "rounds": self.rounds,
-            "observe_every": self.observe_every,
-            "seeds": self.seeds,
-            "observe": self.observe,
-            "read": None if self.reads == "last" else self.reads,
-            "minimum": self.minimum,
-            "task": {"name": self.task.name, **defaults, **self.task.options},
-            "solver": self._solver_values(self.solver),
-            "schedule": self._schedule_options(self.schedule),
-            "algorithm": [
-                {
-                    "name": section.name,
-                    "label": section.shown(),
-                    **self._all_values(section),
-                    "solver": self._solver_values(self._merge_solver(section))
-                    if section.solver
-                    else None,
-                    "schedule": section.schedule or None,
-                }
-                for section in self.algorithm
-            ],
-            "grid": grid,
-            "trackers": self.trackers or None,
-            "sources": self.sources or None,
-            "checkpoint_every": self.checkpoint_every,
-            "seeds_together": self.seeds_together,
-            "unseen_steps": self.unseen_steps,
-        }
-        for name in (*ENDS, "devices", "channel", "cost", "cluster", "simulation", "audit"):
-            section = getattr(self, name)
-            values[name] = section and section.model_dump()
-        for key, usual in USUAL.items():
-            value = getattr(self, key)
-            values[key] = None if value == usual else value
+        values = self.model_dump(by_alias=True, exclude_none=True)
+        changed = self.model_dump(by_alias=True, exclude_defaults=True).keys() | WRITTEN
+        values = {key: value for key, value in values.items() if key in changed}
+        options = {}
+        if self.loads(self.task.name):
+            options = task_options(self.task.name, self.task.options)
+        defaults = {key: option.default for key, option in options.items()}
+        plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
+        values["task"] = plain | values["task"]
+        values["solver"] = self._all_values(self.solver)
+        schedule = self._make_schedule(self.schedule)
+        values["schedule"] = self.schedule if schedule is None else schedule.options
+        values["algorithm"] = [
+            self._all_values(section)
+            | {
+                "label": section.shown(),
+                "solver": self._all_values(self._merge_solver(section)) if section.solver else None,
+                "schedule": section.schedule or None,
+            }
+            for section in self.algorithm
+        ]
+        if self.grid:
+            seeds = self.grid.selecting(self.seeds)
+            values["grid"] |= {"select": self.select, "seeds": seeds}
         return to_toml_values(values)
 
-    def _solver_values(self, solver: SolverSection) -> dict[str, Any]:
-        return {"name": solver.name, **self._all_values(solver)}
-
     def _all_values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
-        """Returns all hyperparameters of a section; a run directory's copy has written them all."""
+        """Returns name and hyperparameters of a section; a run directory's copy has written all."""
         owner = self._make(section)
-        return (
-            section.options
-            if owner is None
-            else {name: getattr(owner, name) for name in declared(owner)}
-        )
+        if owner is None:
+            return {"name": section.name} | section.options
+        return {"name": section.name} | {name: getattr(owner, name) for name in declared(owner)}
 
     def limits_of(self, member: Member, key: str) -> tuple[float, float]:
         """Returns the ends of the range of a number that the grid varies; infinite ones where it is
         not known.
         """
-        owner = "" if self.grid is None else self.grid.owner_of(member, key)
-        made = self._make(getattr(member, owner)) if owner in ("algorithm", "solver") else None
-        hyper = None if made is None else declared(made).get(key.rpartition(".")[2])
-        return (-math.inf, math.inf) if hyper is None else (hyper.low, hyper.top)
+        owner, _, name = key.rpartition(".")
+        owner = owner or next(owner for owner, values in member.values.items() if name in values)
+        made = None if owner == "schedule" else self._make(getattr(member, owner))
+        if made is None:
+            return -math.inf, math.inf
+        limits = declared(made)[name]
+        return limits.low, limits.top
 
     def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by
@@ -654,12 +551,9 @@ class Experiment(BaseModel):
         """
         # the reader of a run does not load user code: it has the values that were stored
         if section.name in self.sources:
-            return self._all_values(section) | {"type": title_of(section.name)}
+            values = self._all_values(section)
+            return values | {"type": title_of(values.pop("name"))}
         return hyperparameters_of(self._make(section))
-
-    def _schedule_options(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        schedule = self._make_schedule(arguments)
-        return arguments if schedule is None else schedule.options
 
     def toml(self) -> str:
         """Returns `resolved` as TOML text: reading it gives the same runs."""
@@ -671,27 +565,14 @@ class Experiment(BaseModel):
         """
         if self._source is None:
             raise error
-        raise self._source.error(key_path, str(error)) from error
+        raise self._source.error(key_path, error) from error
 
     @contextlib.contextmanager
-    def _locate_errors(self, *key_path: str | int) -> Iterator[None]:
-        """Turns `InvalidInput` about a section into a `SpecError` with the line of the key that the
-        message names.
-        """
+    def _at(self, *key_path: str | int) -> Iterator[None]:
+        """Turns `InvalidInput` about a table into a `SpecError` with the line."""
         try:
             yield
         except SpecError:
             raise
         except InvalidInput as error:
-            section, text = self._source.find(key_path) if self._source else None, str(error)
-            clues = ("({key}=", "got {key!r};", "got {value};")
-            pairs = section.items() if isinstance(section, dict) else list(enumerate(section or ()))
-            named_keys = [
-                k for clue in clues for k, v in pairs if clue.format(key=k, value=shown(v)) in text
-            ]
-            self.refuse((*key_path, *named_keys[:1]), error)
-
-
-NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"
-ENDS = ("stop", "early_stopping", "budget")
-USUAL = {"engine": "simulation", "on_bad_client": "stop", "keep_models": "reported"}
+            self.refuse(key_path, error)

@@ -2,8 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,57 +47,39 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
     "test_calibration_error": observe.CalibrationError,
 }
 """Observers by their name in experiment files."""
-ON_DEMAND = (
-    "training_loss",
-    "dissimilarity",
-    "local_accuracy",
-    "consensus",
-    "consensus_square",
-    "node_accuracy",
-    "objective",
-    "extremes",
-    "client_weights",
-    "local_spread",
-    "constraints",
-    "curvature",
-    "inexactness",
-    "local_work",
-    "solve_errors",
-    "surrogate_diversity",
-    "optimum",
-    "validation_auc",
-    "validation_f1",
-    "test_auc",
-    "test_f1",
-    "test_calibration_error",
+BY_DEFAULT = (
+    "train_loss",
+    "validation_loss",
+    "validation_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "client_accuracy",
+    "unseen_accuracy",
 )
-"""Observers that must be asked for; the others are on by default, if the task has what they
-need."""
+"""Observers that are on if the task has what they need; the others must be asked for."""
 
 
-def observer_of(
+def make_observer(
     name: str, minimum: float | None, unseen_steps: int | None, best: Optimum | None = None
 ) -> Observer:
     """Makes an observer by name with the options that the experiment gives it.
 
     `best` is the minimiser, where it was computed.
     """
-    # the gap of `objective` needs a minimum: a given one comes before the computed one
-    known_minimum = best.value if minimum is None and best is not None else minimum
-    options: dict[str, dict[str, Any]] = {
-        name: {"minimum": known_minimum} for name in ("objective", "local_spread")
-    }
-    # without a minimiser the point is empty, which `Optimum` refuses for its size
-    options["optimum"] = {"point": jnp.asarray([] if best is None else best.w, float)}
-    options["unseen_accuracy"] = {} if unseen_steps is None else {"steps": unseen_steps}
-    observer = find(
-        "observer",
-        name,
-        OBSERVERS,
-        "a class derived from fedax.observe.Observer, or an object of one",
-        _is_observer,
-    )
-    return observer if isinstance(observer, Observer) else observer(**options.get(name, {}))
+    allowed = "a class derived from fedax.observe.Observer, or an object of one"
+    observer = find("observer", name, OBSERVERS, allowed, _is_observer)
+    if isinstance(observer, Observer):
+        return observer
+    options: dict[str, Any] = {}
+    if name in ("objective", "local_spread"):
+        # a given minimum comes before the computed one
+        options["minimum"] = best.value if minimum is None and best is not None else minimum
+    if name == "optimum":
+        # without a minimiser the point is empty, which `Optimum` refuses for its size
+        options["point"] = jnp.asarray([] if best is None else best.w, float)
+    if name == "unseen_accuracy" and unseen_steps is not None:
+        options["steps"] = unseen_steps
+    return observer(**options)
 
 
 def _is_observer(value: object) -> bool:
@@ -135,59 +117,19 @@ def minimiser(task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]) -> Op
     return solution
 
 
-def check_examples(
-    metrics: Iterable[tuple[str, str]],
-    task: Task,
-    refuse: Callable[[tuple[str], InvalidInput], NoReturn],
-) -> None:
-    """Refuses metrics of validation examples where a task has none, and says how a file keeps some.
-
-    Args:
-        metrics: the keys or tables of a file that need one, and its name.
-        task: of the experiment.
-        refuse: raises an error about a key.
-    """
-    for section, metric in metrics:
-        if task.validation is None and metric in OBSERVERS and metric.startswith("validation"):
-            reason = f"{metric!r} is asked for, but the task has no validation examples"
-            hint = "Keep some: [task] validation = 0.2."
-            refuse((section,), InvalidInput.because(section, reason, hint))
-
-
-def select_observers(
-    names: Sequence[str],
-    make: Callable[..., Observer],
-    task: Task,
-    runs: Sequence[tuple[Algorithm[Any], Schedule]],
-) -> list[Observer]:
-    """Makes the observers that an experiment asks for, with the minimiser if `optimum` is among
-    them, and checks them.
-
-    Args:
-        names: of `OBSERVERS`.
-        make: an observer by its name and the minimiser, or None.
-        task: of the experiment.
-        runs: every algorithm with its schedule.
-    """
-    best = minimiser(task, runs) if "optimum" in names else None
-    observers = [make(name, best) for name in names]
-    for observer in observers:
-        observer.check(task)
-    return observers
-
-
 def default_observers(
     task: Task, make: Callable[[str], Observer], required_metrics: Collection[str], is_private: bool
 ) -> list[Observer]:
-    """Makes the observers that fit a task; of `ON_DEMAND` only those that are needed.
+    """Makes the observers that fit a task: those of `BY_DEFAULT`, and those that are needed.
 
     With privacy others than those on a test set at the server are on demand too.
     """
-    at_server = () if task.central is None else ("test_loss", "test_accuracy")
+    default: tuple[str, ...] = BY_DEFAULT
+    if is_private:
+        default = () if task.central is None else ("test_loss", "test_accuracy")
     observers: list[Observer] = []
     for name in OBSERVERS:
-        is_usual = name in at_server if is_private else name not in ON_DEMAND
-        if is_usual or name in required_metrics:
+        if name in default or name in required_metrics:
             with contextlib.suppress(InvalidInput):
                 make(name).check(task)
                 observers.append(make(name))

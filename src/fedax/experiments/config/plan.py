@@ -104,16 +104,31 @@ def _hash_data(tree: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One algorithm of the grid: `label` is unique, `method` is the label of its section, and
-    `settings` are the values that the grid gives it.
+    """One algorithm of the grid.
+
+    Attributes:
+        method: the label of its section.
+        algorithm: the section with the grid's values.
+        solver: with the values of the section and of the grid.
+        schedule: the same.
+        values: what the grid gives it, by `algorithm`, `solver` and `schedule`.
     """
 
-    label: str
     method: str
     algorithm: AlgorithmSection
     solver: SolverSection
     schedule: dict[str, Any]
-    settings: dict[str, Any]
+    values: dict[str, dict[str, Any]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The grid's values by key, see `merge_settings`."""
+        return merge_settings(**self.values)
+
+    @property
+    def label(self) -> str:
+        """The title, which no other member has."""
+        return ", ".join([self.method, *(f"{k}={v}" for k, v in self.settings.items())])
 
 
 def merge_settings(

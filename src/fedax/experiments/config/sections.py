@@ -1,15 +1,13 @@
-"""The tables of an experiment file."""
+"""The tables of an experiment file. Each key is declared once, with its range, default and help."""
 
 import dataclasses
 import functools
-import inspect
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedax import algorithms
 from fedax.audit import Attack
@@ -18,7 +16,7 @@ from fedax.communication.channel import Channel, Codec
 from fedax.communication.privacy import Privacy
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.directions import Mode
-from fedax.core.hyper import MOST_COUNT, Hyper, class_of, declared, is_concrete
+from fedax.core.hyper import MOST_COUNT, class_of, declared, is_concrete
 from fedax.core.scheduling.devices import Devices
 from fedax.core.solver import optax_names, optax_solver
 from fedax.engine.backends.mpi import MPI
@@ -27,7 +25,6 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.run import Divergence
 from fedax.engine.round.engine import Engine
-from fedax.experiments.config.toml import KeyPath, explain_type
 from fedax.flower.server.engine import current_engine
 from fedax.tasks.sources import task_options
 from fedax.utils.plugins import find, is_reference, title_of
@@ -44,93 +41,65 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact, "inexact": Inexact}
 """Local solvers by their name in experiment files, besides Optax's optimizers."""
 
+BY_THEORY = {"theory": True}
+"""As `learning_rate` of SGD, stands for the number of `fedax.theory.step_size`."""
 
-def solver_class(name: str) -> type[Solver]:
-    """Returns the class of a local solver: a name of `SOLVERS`, of an Optax optimizer, or of your
-    own.
-
-    Raises:
-        UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
-    """
-    if name not in SOLVERS and name in optax_names():
-        return optax_solver(name)
-    known_solvers: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
-    allowed = "a class derived from fedax.Solver, with `minimize`"
-    return find("solver", name, known_solvers, allowed, lambda value: is_concrete(value, Solver))
-
-
-TRACKERS = ("tensorboard", "mlflow", "wandb")
-"""Trackers by name, to which curves go besides the run directory;
-`fedax.experiments.running.trackers` has the classes."""
-
-
-KEEP_MODELS = ("reported", "personal", "all", "none")
-"""The choices of `keep_models`."""
-
-SEEDS = f"at least one whole number from 0 to {MOST_SEED}, all different"
-
-
-MOST_MEMBERS, MOST_RUNS = 1_000, 100_000
-"""Of an experiment with its grid: algorithms, and the runs of all of them with all seeds."""
 TEXT = 200
 """Most characters of titles and labels."""
 
 
-def are_seeds(values: Sequence[int]) -> bool:
-    """Returns whether these are seeds of an experiment."""
-    return (
-        bool(values)
-        and min(values) >= 0
-        and max(values) <= MOST_SEED
-        and len(set(values)) == len(values)
+def check_different(values: list[Any]) -> list[Any]:
+    """Refuses a value that is there twice. Values are compared as texts: lists have no hash."""
+    if len(set(map(str, values))) < len(values):
+        raise ValueError("values that differ")
+    return values
+
+
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+Seeds = Annotated[
+    list[Annotated[int, Field(ge=0, le=MOST_SEED)]],
+    Field(json_schema_extra={"uniqueItems": True}),
+    AfterValidator(check_different),
+]
+
+
+class Table(BaseModel):
+    """Base of the tables: immutable, with values of the declared types, and finite numbers."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def check_keys(cls, values: Any) -> Any:
+        """Refuses unknown keys, with the nearest one that is known."""
+        if isinstance(values, dict) and cls.model_config.get("extra") == "forbid":
+            fields = cls.model_fields.items()
+            check_names("key", values, [field.alias or name for name, field in fields])
+        return values
 
-MOST_REMEMBERED = 4096
 
+class OpenTable(Table):
+    """A table with further keys, which are checked by what it describes."""
 
-class Section(BaseModel):
-    """A table with a name and options; the options are checked by what the name stands for."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-
-    name: str
+    model_config = ConfigDict(extra="allow")
 
     @property
     def options(self) -> dict[str, Any]:
+        """The keys that are not declared."""
         return dict(self.model_extra or {})
 
 
-Made = TypeVar("Made")
+class Section(OpenTable):
+    """A table with a name and options."""
 
-
-def memoize(make: Callable[[Any], Made]) -> Callable[[Any], Made]:
-    """Caches a factory of immutable values: a recipe's experiments ask for equal ones hundreds of
-    times.
-    """
-    cache: dict[str, Made] = {}
-
-    @functools.wraps(make)
-    def make_cached(value: Any) -> Made:
-        if isinstance(value, Section) and is_reference(value.name):  # the file may change
-            return make(value)
-        try:
-            key = json.dumps([value.name, value.options] if isinstance(value, Section) else value)
-        except (TypeError, ValueError, RecursionError):
-            # dates, numbers and lists that JSON cannot hold
-            return make(value)
-        if key not in cache:
-            # a full cache starts again: a long session would otherwise keep every value
-            if len(cache) == MOST_REMEMBERED:
-                cache.clear()
-            cache[key] = make(value)
-        return cache[key]
-
-    return make_cached
-
-
-BY_THEORY = {"theory": True}
-"""As `learning_rate` of SGD, stands for the number of `fedax.theory.step_size`."""
+    name: str
 
 
 class SolverSection(Section):
@@ -147,14 +116,15 @@ class SolverSection(Section):
         """Whether the step size follows from the data, see `Experiment.with_step_sizes`."""
         return self.name == "sgd" and self.options.get("learning_rate") == BY_THEORY
 
-    @memoize
     def make(self) -> Solver:
-        kind = solver_class(self.name)
-        hyperparameters = declared(kind)
-        check_names(f"option of solver {self.name!r}", self.options, hyperparameters)
-        # a whole number for a real one would be a constant of the compiled program instead of its
-        # input
-        return kind(**as_declared(self.options, hyperparameters))
+        if self.name not in SOLVERS and self.name in optax_names():
+            kind = optax_solver(self.name)
+        else:
+            known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
+            allowed = "a class derived from fedax.Solver, with `minimize`"
+            kind = find("solver", self.name, known, allowed, lambda x: is_concrete(x, Solver))
+        check_names(f"option of solver {self.name!r}", self.options, declared(kind))
+        return kind(**as_declared(self.options, kind))
 
 
 class AlgorithmSection(Section):
@@ -162,17 +132,15 @@ class AlgorithmSection(Section):
     and its own options of solver and schedule.
     """
 
-    label: str | None = Field(default=None, max_length=TEXT)
+    label: Annotated[str, Field(max_length=TEXT)] | None = None
+    """Title in tables; by default the method with its hyperparameters."""
     solver: dict[str, Any] = {}
+    """Options that differ from those of `[solver]`."""
     schedule: dict[str, Any] = {}
+    """Options that differ from those of `[schedule]`."""
 
-    @memoize
     def make(self) -> Algorithm[Any]:
-        # an empty list is no list of numbers: a method without personal leaves, say
-        values = {
-            k: _convert_numbers(v) if isinstance(v, list) and v else v
-            for k, v in self.options.items()
-        }
+        values = {key: _convert_numbers(value) for key, value in self.options.items()}
         return algorithms.make_algorithm(self.name, **values)
 
     def shown(self) -> str:
@@ -184,95 +152,79 @@ class AlgorithmSection(Section):
         text = " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
         return text if len(text) <= TEXT else f"{text[: TEXT - 3]}..."
 
+    @property
+    def owners(self) -> list[str]:
+        """The names in a grid under which values for it stand."""
+        return list(dict.fromkeys((self.name, self.shown(), "solver", "schedule")))
 
-def owners_of(section: AlgorithmSection) -> list[str]:
-    """Returns the names in a grid under which values for an algorithm stand."""
-    return list(dict.fromkeys((section.name, section.shown(), "solver", "schedule")))
 
-
-def _convert_numbers(values: list[Any]) -> Any:
+def _convert_numbers(value: Any) -> Any:
     """Converts a list to one number per client; an invalid list stays one, which the hyperparameter
     refuses.
     """
+    # an empty list is no list of numbers: a method without personal leaves, say
+    if not isinstance(value, list) or not value:
+        return value
     try:
-        return np.asarray(values, dtype=float)
+        return np.asarray(value, dtype=float)
     except (ValueError, TypeError, OverflowError):
-        return values
+        return value
 
 
-class StopSection(BaseModel):
-    """`[stop]`: ends a run early, see `fedax.Divergence`.
-
-    Args:
-        rise: of the training loss, finite.
-        window: rounds, at least 1.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class StopSection(Table):
+    """`[stop]`: ends a run early, see `fedax.Divergence`."""
 
     rise: float = Divergence().rise
-    window: int = Divergence().window
+    """Rise of the training loss that ends a run, finite."""
+    window: Count = Divergence().window
+    """Rounds in which it rises, at least 1."""
 
     def make(self) -> Divergence:
-        """Makes the rule; refuses values out of range."""
-        _check_numbers("stop", {"rise": (self.rise, real()), "window": (self.window, whole(low=1))})
-        return Divergence(self.rise, self.window)
+        return Divergence(**self.model_dump())
 
 
-class EarlyStoppingSection(BaseModel):
-    """`[early_stopping]`: ends a run that no longer becomes better, see `fedax.EarlyStopping`.
-
-    Args:
-        metric: that an observer gives.
-        patience: rounds, at least 1.
-        min_change: finite, at least 0.
-        mode: "max" if more of the metric is better, "min" if less is, for a metric whose observer
-            does not say it.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class EarlyStoppingSection(Table):
+    """`[early_stopping]`: ends a run that no longer becomes better, see `fedax.EarlyStopping`."""
 
     metric: str = EarlyStopping().metric
-    patience: int = EarlyStopping().patience
-    min_change: float = EarlyStopping().min_change
+    """A metric that an observer gives."""
+    patience: Count = EarlyStopping().patience
+    """Rounds without a better value, at least 1."""
+    min_change: Annotated[float, Field(ge=0)] = EarlyStopping().min_change
+    """By which a value has to be better to count, finite, at least 0."""
     mode: Mode | None = None
+    """`max` if more of the metric is better, `min` if less is; for a metric whose observer does not
+    say it."""
 
     def make(self) -> EarlyStopping:
-        """Makes the rule; refuses values out of range."""
-        limits = {"patience": whole(low=1), "min_change": real(low=0)}
-        _check_numbers(
-            "early_stopping", {name: (getattr(self, name), hyper) for name, hyper in limits.items()}
-        )
-        return EarlyStopping(self.metric, self.patience, self.min_change, self.mode)
+        return EarlyStopping(**self.model_dump())
 
 
-class BudgetSection(BaseModel):
+class BudgetSection(Table):
     """`[budget]`: ends a run that has spent its time or energy on the virtual clock of `[devices]`,
     see `fedax.Budget`.
-
-    Args:
-        hours, joules: above 0; at least one of the two.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     hours: float | None = None
+    """Hours of virtual time, above 0. At least one of the two keys is needed."""
     joules: float | None = None
+    """Joules of all clients together, above 0."""
+
+    @model_validator(mode="after")
+    def check(self) -> "BudgetSection":
+        """Refuses what the rule refuses."""
+        self.make().check()
+        return self
 
     def make(self) -> Budget:
-        """Makes the rule; refuses values out of range."""
-        budget = Budget(self.hours, self.joules)
-        budget.check()
-        return budget
+        return Budget(**self.model_dump())
 
 
-class DevicesSection(BaseModel):
+class DevicesSection(OpenTable):
     """`[devices]`: the arguments of `fedax.Devices`; arrays and functions are `"FILE:NAME"`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-
     def make(self) -> Devices:
-        return Devices.of(self.model_extra or {})
+        return Devices.of(self.options)
 
 
 class CodecSection(Section):
@@ -290,9 +242,9 @@ class CodecSection(Section):
     @property
     def values(self) -> dict[str, Any]:
         """The options of `fedax.codecs.make_codec`, with its name."""
-        hyperparameters = declared(class_of("codec", codecs.CODECS, self.name))
+        kind = class_of("codec", codecs.CODECS, self.name)
         inner = {} if self.codec is None else {"codec": self.codec.values}
-        return {"name": self.name, **as_declared(self.options, hyperparameters), **inner}
+        return {"name": self.name, **as_declared(self.options, kind), **inner}
 
     def make(self) -> Codec:
         return codecs.make_codec(**self.values)
@@ -306,62 +258,54 @@ class AttackSection(Section):
     """
 
     def make(self) -> attacks.Attack:
-        hyperparameters = declared(class_of("attack", attacks.ATTACKS, self.name))
-        return attacks.make_attack(self.name, **as_declared(self.options, hyperparameters))
+        kind = class_of("attack", attacks.ATTACKS, self.name)
+        return attacks.make_attack(self.name, **as_declared(self.options, kind))
 
 
-class PrivacySection(BaseModel):
+class PrivacySection(OpenTable):
     """`[channel.privacy]`: clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a
     list.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-
     def make(self) -> Privacy:
-        options: dict[str, Any] = dict(self.model_extra or {})
-        check_names(
-            "option of privacy", options, [field.name for field in dataclasses.fields(Privacy)]
-        )
+        options = self.options
+        check_names("option of privacy", options, fields_of(Privacy))
         if isinstance(options.get("clip"), list):
             options["clip"] = tuple(options["clip"])
         return Privacy(**options)
 
 
-class ChannelSection(BaseModel):
-    """`[channel]`: codecs of what clients and server send (`up`, `down`), an `attack`, and
-    `privacy`; see `fedax.Channel`.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class ChannelSection(Table):
+    """`[channel]`: what happens to messages, see `fedax.Channel`."""
 
     up: CodecSection | None = None
+    """Codec of what clients send."""
     down: CodecSection | None = None
+    """Codec of what the server sends."""
     attack: AttackSection | None = None
+    """Attack of some of the clients."""
     privacy: PrivacySection | None = None
+    """Clipping and noise."""
 
     def make(self) -> Channel:
-        sections = (
-            ("up", self.up),
-            ("down", self.down),
-            ("attack", self.attack),
-            ("privacy", self.privacy),
-        )
-        return Channel(
-            **{name: None if section is None else section.make() for name, section in sections}
-        )
+        return Channel(**{name: section and section.make() for name, section in self})
 
 
-class SimulationSection(BaseModel):
+class SimulationSection(Table):
     """`[simulation]`: options of `fedax.Simulation`, for the engine of that name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     placement: Literal["auto", "sequential", "chunked"] = "auto"
+    """Whether clients work one by one or in chunks."""
     chunk: int | None = None
+    """Clients of a chunk."""
     devices: int | None = None
+    """Devices that work."""
     microbatch: int = 256
+    """Examples of an evaluation at a time."""
     data: Literal["auto", "device", "host"] = "auto"
+    """Where the examples are."""
     memory: Literal["device", "host", "disk"] = "device"
+    """Where the states of clients are."""
 
 
 def engine_of(name: str, options: SimulationSection | None) -> Engine:
@@ -373,136 +317,78 @@ def engine_of(name: str, options: SimulationSection | None) -> Engine:
     return Simulation(**options.model_dump())
 
 
-class ClusterSection(BaseModel):
+class ClusterSection(Table):
     """`[cluster]`: the jobs that `--slurm` submits, one for each part of the work that a compiled
     program serves.
-
-    Args:
-        partition: of the cluster; its default one if none is named.
-        account: that pays for the jobs, where the cluster asks for one.
-        options: further options of sbatch, such as `{qos = "long", constraint = "a100"}`.
-        setup: commands of the shell that each job runs first, such as `["module load cuda"]`.
-        minutes: that a job may take, at least 1.
-        cpus, gpus: of a job; at least 1 and at least 0.
-        memory: of a job in GB, above 0; the partition's default if none is named.
-        jobs: that wait or run at a time, at least 1; by default all on a cluster, and one for each
-            core on this machine.
-        executor: `slurm`, or `local` for processes of this machine.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     partition: str | None = None
+    """Partition of the cluster; its default one if none is named."""
     account: str | None = None
+    """Account that pays for the jobs, where the cluster asks for one."""
     options: dict[str, str | int | bool] = {}
+    """Further options of sbatch, such as `{qos = "long", constraint = "a100"}`."""
     setup: list[str] = []
-    minutes: int = 60
-    cpus: int = 1
-    gpus: int = 0
-    memory: float | None = None
-    jobs: int | None = None
+    """Commands of the shell that each job runs first, such as `["module load cuda"]`."""
+    minutes: Count = 60
+    """Minutes that a job may take, at least 1."""
+    cpus: Count = 1
+    """Cores of a job, at least 1."""
+    gpus: CountOrZero = 0
+    """GPUs of a job, at least 0."""
+    memory: Annotated[float, Field(gt=0)] | None = None
+    """Memory of a job in GB, above 0; the partition's default if none is named."""
+    jobs: Count | None = None
+    """Jobs that wait or run at a time, at least 1; by default all on a cluster, and one for each
+    core on this machine."""
     executor: Literal["slurm", "local"] = "slurm"
-
-    def check(self) -> None:
-        """Refuses numbers out of range."""
-        limits = {"minutes": whole(low=1), "cpus": whole(low=1), "gpus": whole(low=0)}
-        # optional numbers are checked only if they are given
-        limits |= {} if self.memory is None else {"memory": real(low=0, open_low=True)}
-        limits |= {} if self.jobs is None else {"jobs": whole(low=1)}
-        _check_numbers(
-            "cluster", {name: (getattr(self, name), hyper) for name, hyper in limits.items()}
-        )
+    """`slurm`, or `local` for processes of this machine."""
 
     def parameters(self) -> dict[str, Any]:
         """Returns what submitit takes."""
-        local = self.executor == "local"
-        arguments = {
-            "timeout_min": self.minutes,
-            "gpus_per_node": self.gpus,
-            "cpus_per_task": None if local else self.cpus,
-        }
-        arguments |= {
-            "slurm_partition": None if local else self.partition,
-            "slurm_account": None if local else self.account,
-            "slurm_additional_parameters": None if local else self.options or None,
-            "slurm_setup": None if local else self.setup or None,
-            "mem_gb": None if local else self.memory,
-        }
+        arguments = {"timeout_min": self.minutes, "gpus_per_node": self.gpus}
+        if self.executor == "slurm":
+            arguments |= {
+                "cpus_per_task": self.cpus,
+                "slurm_partition": self.partition,
+                "slurm_account": self.account,
+                "slurm_additional_parameters": self.options or None,
+                "slurm_setup": self.setup or None,
+                "mem_gb": self.memory,
+            }
         return {name: value for name, value in arguments.items() if value is not None}
 
 
-class CostSection(BaseModel):
-    """`[cost]`: prices of a simulated time, finite and at least 0, in any unit; the report can
-    change them.
+class CostSection(Table):
+    """`[cost]`: prices of a simulated time, in any unit; the report can change them."""
 
-    Args:
-        round: of one communication round, without regard to its traffic.
-        step: of one local step, which all clients of a round take at the same time.
-        gigabit: of 10^9 bits sent, both directions, all participants.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    round: float = 1.0
-    step: float = 0.01
-    gigabit: float = 0.0
-
-    def check(self) -> None:
-        """Refuses prices out of range."""
-        _check_numbers(
-            "cost", {name: (price, real(low=0)) for name, price in self.model_dump().items()}
-        )
+    round: Annotated[float, Field(ge=0)] = 1.0
+    """Price of one communication round, without regard to its traffic; finite, at least 0."""
+    step: Annotated[float, Field(ge=0)] = 0.01
+    """Price of one local step, which all clients of a round take at the same time; finite, at least
+    0."""
+    gigabit: Annotated[float, Field(ge=0)] = 0.0
+    """Price of 10^9 bits sent, both directions, all participants; finite, at least 0."""
 
 
-def whole(low: float, high: float = math.inf) -> Hyper:
-    """Declares whole numbers from `low` to `high`."""
-    return Hyper("", 0, low=low, high=high)
-
-
-def real(low: float = -math.inf, *, open_low: bool = False) -> Hyper:
-    """Declares finite numbers from `low`, which `open_low` leaves out."""
-    return Hyper("", 0.0, low=low, open_low=open_low, open_high=True)
-
-
-def _check_numbers(section: str, values: dict[str, tuple[Any, Hyper]]) -> None:
-    for name, (value, limits) in values.items():
-        if not limits.allows(value):
-            raise InvalidInput.of(f"{section}.{name}", value, limits.allowed)
-
-
-class AuditSection(BaseModel):
+class AuditSection(Table):
     """`[audit]`: runs are membership inference, see `fedax.audit.membership`: a target and a shadow
     model are trained on a quarter of every client's training examples each, and attacked.
-
-    Args:
-        every: rounds between attacks, at least 1; the initial and the final models are always
-            attacked.
-        top, hidden, epochs, learning_rate: of the attack model, see `fedax.audit.Attack`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    every: int = 10
-    top: int = Attack().top
-    hidden: int = Attack().hidden
-    epochs: int = Attack().epochs
-    learning_rate: float = Attack().learning_rate
+    every: Count = 10
+    """Rounds between attacks, at least 1; the initial and the final models are always attacked."""
+    top: Count = Attack().top
+    """Largest class probabilities that the attack model sees, at least 1."""
+    hidden: Annotated[int, Field(ge=1, le=100_000)] = Attack().hidden
+    """Units of its hidden layer, 1 to 100,000."""
+    epochs: Count = Attack().epochs
+    """Passes over the shadow model's answers, at least 1."""
+    learning_rate: Annotated[float, Field(gt=0)] = Attack().learning_rate
+    """Learning rate of Adam, above 0."""
 
     def make(self) -> Attack:
-        upper_limits = {
-            "every": MOST_COUNT,
-            "top": MOST_COUNT,
-            "hidden": 100_000,
-            "epochs": MOST_COUNT,
-        }
-        _check_numbers(
-            "audit",
-            {
-                name: (getattr(self, name), whole(low=1, high=high))
-                for name, high in upper_limits.items()
-            },
-        )
-        return Attack(self.top, self.hidden, self.epochs, self.learning_rate)
+        return Attack(**self.model_dump(exclude={"every"}))
 
     def looks(self, rounds: int) -> list[int]:
         """Returns the rounds after which models are attacked.
@@ -513,44 +399,56 @@ class AuditSection(BaseModel):
         return sorted({0, *range(self.every, rounds + 1, self.every), rounds})
 
 
-def as_declared(options: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts whole numbers to real ones wherever a real one is declared."""
-
-    def real_number(key: str, value: Any) -> Any:
-        needs_float = (
-            type(value) is int and key in hyperparameters and not hyperparameters[key].counts
-        )
+def as_declared(options: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Converts whole numbers to real ones wherever a class declares a real one: as a whole number
+    it would be a constant of the compiled program instead of its input.
+    """
+    counts = {name for name, limits in declared(kind).items() if limits.counts}
+    reals = declared(kind).keys() - counts
+    return {
         # larger numbers fit into no float; they stay, and the range check refuses them
-        return float(value) if needs_float and abs(value) < 1 << 1000 else value
+        key: float(value)
+        if key in reals and type(value) is int and abs(value) < 1 << 1000
+        else value
+        for key, value in options.items()
+    }
 
-    return {key: real_number(key, value) for key, value in options.items()}
 
-
-def check_names(field: str, values: dict[str, Any], known_names: Any) -> None:
-    """Refuses keys that are not known, with the nearest one that is, or the hint for the key."""
+def check_names(field: str, values: Iterable[str], known_names: Iterable[str]) -> None:
+    """Refuses names that are not known, with the nearest one that is."""
     for key in values:
         if key not in known_names:
             raise UnknownName.among(field, key, known_names)
 
 
+def fields_of(kind: Any) -> list[str]:
+    """Returns the names of a dataclass's fields."""
+    return [field.name for field in dataclasses.fields(kind)]
+
+
 def schedule_of(arguments: dict[str, Any]) -> Schedule:
     """Makes a schedule from arguments after a check of their keys."""
-    # user code and availability are read from files, which may change between two calls
-    may_change = "availability" in arguments or is_reference(rule_name(arguments.get("sampling")))
-    return _read_schedule(arguments) if may_change else _cached_schedule(arguments)
+    check_names("schedule", arguments, fields_of(Schedule))
+    # files of user code and of availability may change between two calls
+    if "availability" in arguments or is_reference(rule_name(arguments.get("sampling"))):
+        return Schedule(**arguments)
+    try:
+        return _read_schedule(json.dumps(arguments))
+    except TypeError:  # dates, and arrays from Python
+        return Schedule(**arguments)
+
+
+@functools.lru_cache(1024)
+def _read_schedule(text: str) -> Schedule:
+    """Makes a schedule, which is slow: the experiments of a recipe ask for equal ones hundreds of
+    times.
+    """
+    return Schedule(**json.loads(text))
 
 
 def rule_name(spelling: Any) -> Any:
     """Returns the name of a rule of a schedule, which is a text or a table."""
     return spelling.get("name") if isinstance(spelling, dict) else spelling
-
-
-def _read_schedule(arguments: dict[str, Any]) -> Schedule:
-    check_names("schedule", arguments, [field.name for field in dataclasses.fields(Schedule)])
-    return Schedule(**arguments)
-
-
-_cached_schedule = memoize(_read_schedule)
 
 
 def check_ranks(engine: str, task: Section) -> None:
@@ -559,55 +457,7 @@ def check_ranks(engine: str, task: Section) -> None:
     """
     if engine != "mpi" or task.options.get("unseen"):
         return
-    options = task_options(task.name, task.options)
-    clients = task.options.get("clients", options["clients"].default if "clients" in options else 0)
+    option = task_options(task.name, task.options).get("clients")
+    clients = task.options.get("clients", option and option.default)
     if isinstance(clients, int) and clients:
         MPI().check_clients(clients)
-
-
-def explain_error(error: ValidationError, model: type[BaseModel]) -> tuple[KeyPath, str]:
-    """Returns the path of the key of pydantic's first problem, and a message in the form of fedax's
-    errors.
-    """
-    # a misspelt key is also missing
-    first_problem = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    key_path = first_problem["loc"]
-    field = ".".join(str(key) for key in key_path)
-    if first_problem["type"] == "extra_forbidden":
-        # an unknown key is reported with the keys of its table; tables without one here have
-        # `model`'s
-        tables = {
-            "stop": StopSection,
-            "channel": ChannelSection,
-            "cost": CostSection,
-            "audit": AuditSection,
-            "early_stopping": EarlyStoppingSection,
-            "simulation": SimulationSection,
-            "cluster": ClusterSection,
-            "budget": BudgetSection,
-        }
-        known_keys = [
-            field.alias or name
-            for name, field in tables.get(str(key_path[0]), model).model_fields.items()
-        ]
-        return key_path, str(
-            UnknownName.among(
-                "key" if len(key_path) == 1 else f"key of [{key_path[0]}]",
-                str(key_path[-1]),
-                known_keys,
-            )
-        )
-    if first_problem["type"] == "missing":
-        return key_path, f"{field}: missing; it is needed."
-    named = {key.alias or name: key for name, key in model.model_fields.items()}
-    listed = get_args(named[str(key_path[0])].annotation) if str(key_path[0]) in named else ()
-    holds_tables = any(inspect.isclass(kind) and issubclass(kind, BaseModel) for kind in listed)
-    message = explain_type(first_problem, holds_tables and len(key_path) == 1)
-    if message is not None:
-        return key_path, message
-    # pydantic's wording becomes that of the other errors: "got ...; allowed: ..."
-    allowed = first_problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    allowed = allowed.replace("String should have at", "texts of at").replace(
-        "List should have at", "lists of at"
-    )
-    return key_path, str(InvalidInput.of(field, first_problem["input"], allowed))

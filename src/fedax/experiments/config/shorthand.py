@@ -19,14 +19,11 @@ def parse_section(text: str) -> dict[str, Any]:
     Raises:
         InvalidInput: a part without `=`, or without a name.
     """
-    if reference := split_reference(text):
-        return {"name": reference[0], **parse_options(reference[1])}
-    name, _, options = text.partition(":")
+    name, options = split_reference(text) or text.partition(":")[::2]
     if not name.strip() or "=" in name:
-        raise InvalidInput.because(
-            f"argument {text!r}", "not of the form name:key=value,key=value", "Begin with the name."
-        )
-    return {"name": name.strip().lower(), **parse_options(options)}
+        raise InvalidInput.of("argument", text, "name:key=value,key=value")
+    is_code = ":" in name
+    return {"name": name if is_code else name.strip().lower(), **parse_options(options)}
 
 
 def parse_options(text: str) -> dict[str, Any]:
@@ -37,41 +34,21 @@ def parse_options(text: str) -> dict[str, Any]:
     >>> parse_options("codec={name='topk', fraction=0.1}")
     {'codec': {'name': 'topk', 'fraction': 0.1}}
     """
+    pieces: list[str] = []
+    for piece in text.split(","):
+        # a list or a table goes on after the comma
+        if pieces and sum(map(pieces[-1].count, "[{")) > sum(map(pieces[-1].count, "]}")):
+            pieces[-1] += f",{piece}"
+        elif piece.strip():
+            pieces.append(piece)
     options: dict[str, Any] = {}
-    for option in _split_options(text):
-        key, equals, value = option.partition("=")
-        if not (equals and key.strip() and value.strip()):
+    for piece in pieces:
+        key, _, value = piece.partition("=")
+        if not key.strip() or not value.strip():
             hint = f"Your own code is named {FORM}; options follow after a colon."
-            raise InvalidInput.because(
-                f"argument {text!r}", "not of the form key=value,key=value", hint
-            )
+            raise InvalidInput.of("argument", text, "key=value,key=value", hint)
         options[key.strip()] = parse_value(value.strip())
     return options
-
-
-def parse_numbers(field: str, text: str) -> list[int]:
-    """Parses whole numbers separated by commas.
-
-    >>> parse_numbers("seeds", "0,1,2")
-    [0, 1, 2]
-    """
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError as error:
-        raise InvalidInput.of(
-            field, text, "whole numbers separated by commas, such as 0,1,2"
-        ) from error
-
-
-def _split_options(text: str) -> list[str]:
-    options, depth, begin = [], 0, 0
-    for position, letter in enumerate(text):
-        # commas inside lists and tables do not separate options
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            options.append(text[begin:position])
-            begin = position + 1
-    return [option for option in [*options, text[begin:]] if option.strip()]
 
 
 def parse_value(text: str) -> Any:
@@ -84,7 +61,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         # 1,2 is no TOML value by itself
-        numbers = re.fullmatch(r"[\d\s.+e-]+(,[\d\s.+e-]+)+", text, flags=re.ASCII)
-        return tomllib.loads(f"value = [{text}]" if numbers else f"value = {text}")["value"]
+        is_list = re.fullmatch(r"[\d\s.+e-]+(,[\d\s.+e-]+)+", text, flags=re.ASCII)
+        return tomllib.loads(f"value = [{text}]" if is_list else f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, or more digits or brackets than can be read
         return text

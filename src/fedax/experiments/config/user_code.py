@@ -12,8 +12,8 @@ from typing import Any
 from fedax.core import InvalidInput
 from fedax.experiments.config.plan import Member
 from fedax.experiments.config.sections import rule_name
-from fedax.experiments.config.toml import replace_strings
-from fedax.utils.plugins import is_reference, is_user_code, load, title_of, without_folders
+from fedax.experiments.config.toml import map_texts
+from fedax.utils.plugins import is_reference, is_user_code, load, without_folders
 
 PATHS = ("folder", "params")
 """Options of tasks that are paths."""
@@ -37,44 +37,31 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
     references += [("observer", name) for name in experiment.observe or ()]
     for field, kind in (("up", "codec"), ("down", "codec"), ("attack", "attack")):
         section = getattr(experiment.channel, field, None)
-        references.append((kind, getattr(section, "name", None)))
         # the codec inside `ef21` or `diana`
-        references.append(("codec", getattr(getattr(section, "codec", None), "name", None)))
-    devices = getattr(experiment.devices, "model_extra", None) or {}
-    references += [("device", value) for value in devices.values() if is_reference(value)]
+        for owner in (section, getattr(section, "codec", None)):
+            references.append((kind, getattr(owner, "name", None)))
+    if experiment.devices:
+        values = experiment.devices.options.values()
+        references += [("device", value) for value in values if is_reference(value)]
     for entry in experiment.members() if member is None else [member]:
         references += [("algorithm", entry.algorithm.name), ("solver", entry.solver.name)]
-        references += [
-            (kind, rule_name(entry.schedule.get(kind))) for kind in ("sampling", "availability")
-        ]
+        for kind in ("sampling", "availability"):
+            references.append((kind, rule_name(entry.schedule.get(kind))))
     # a stored experiment says which names are code: what is installed here does not matter
-    if experiment.is_stored:
-        return {
-            name: kind
-            for kind, name in references
-            if is_reference(name) or name in experiment.sources
-        }
-    return {name: kind for kind, name in references if is_user_code(kind, name)}
+    return {
+        name: kind
+        for kind, name in references
+        if (not experiment.loads(name) if experiment.is_stored else is_user_code(kind, name))
+    }
 
 
-def resolve_code_paths(document: Any, folder: Path) -> Any:
-    """Returns the values of an experiment file with the paths of user code that lies in its folder;
-    others begin elsewhere.
-
-    Args:
-        document: plain values.
-        folder: of the file.
+def resolve_code_path(text: str, folder: Path) -> str:
+    """Returns a reference to user code that lies in a folder with its path; other texts, such as
+    those of code that lies elsewhere, stay.
     """
-    if isinstance(document, dict):
-        return {key: resolve_code_paths(value, folder) for key, value in document.items()}
-    if isinstance(document, list):
-        return [resolve_code_paths(value, folder) for value in document]
-    file, _, title = document.rpartition(":") if is_reference(document) else ("", "", "")
-    return (
-        f"{folder / file}:{title}"
-        if file.endswith(".py") and (folder / file).is_file()
-        else document
-    )
+    file, _, title = text.rpartition(":") if is_reference(text) else ("", "", "")
+    is_there = file.endswith(".py") and (folder / file).is_file()
+    return f"{folder / file}:{title}" if is_there else text
 
 
 def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -88,9 +75,10 @@ def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]
     if not isinstance(section, dict):
         return document
     keys = PATHS + TABLES if section.get("name") == "table" else PATHS
-    paths = {key: value for key, value in section.items() if key in keys and isinstance(value, str)}
     absolute = {
-        key: str((folder / Path(path).expanduser()).absolute()) for key, path in paths.items()
+        key: str((folder / Path(section[key]).expanduser()).absolute())
+        for key in keys
+        if isinstance(section.get(key), str)
     }
     return document | {"task": section | absolute}
 
@@ -104,23 +92,15 @@ def check_sources(experiment: Any) -> dict[str, str]:
     """
     code = user_code(experiment)
     if experiment.is_stored and code:
-        reason = (
-            f"a run directory's experiment, which names code ({', '.join(code)}) that is "
-            "not loaded here"
-        )
+        reason = f"a run directory names code ({', '.join(code)}) that is not loaded here"
         raise InvalidInput.because(experiment.name, reason)
     hashes = {name: load(kind, name).sha256 for name, kind in code.items()}
-    for name, recorded in experiment.sources.items():
-        # a recorded name that is no longer used counts as unchanged
-        current = str(hashes.get(name, recorded))
+    for name, current in hashes.items():
+        recorded = experiment.sources.get(name, current)
         if current != recorded:
-            reason = (
-                f"its file has changed since the experiment began (SHA-256 {recorded[:12]} "
-                f"then, {current[:12]} now)"
-            )
-            raise InvalidInput.because(
-                name, reason, "Put it back as it was, or run in another folder."
-            )
+            reason = f"its file has changed (SHA-256 {recorded[:12]} then, {current[:12]} now)"
+            hint = "Put it back as it was, or run in another folder."
+            raise InvalidInput.because(name, reason, hint)
     return hashes
 
 
@@ -151,7 +131,8 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
                 hint = "--trust-code imports it."
                 raise InvalidInput.because(name, "a module that the directory names", hint)
             continue
-        sha256, path = experiment.sources.get(name, ""), Path(file).expanduser()
+        sha256 = experiment.sources.get(name, "")
+        path = Path(file).expanduser()
         # the user's own file comes first; one inside the directory may come from somebody else
         if not path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == sha256:
             continue
@@ -160,10 +141,7 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
             reason = f"neither {path} nor its copy {copy} is the file that the runs were made with"
             raise InvalidInput.because(name, reason)
         if not trust:
-            hint = (
-                f"--trust-code runs the copy {copy}. Read it first if the directory is "
-                "somebody else's."
-            )
+            hint = f"--trust-code runs the copy {copy}. Read it first if it is somebody else's."
             raise InvalidInput.because(name, f"{path} is not there any more, or has changed", hint)
         document = _replace_name(document, name, f"{copy}:{title}")
     return type(experiment).of(**document)
@@ -189,63 +167,27 @@ def copy_sources(experiment: Any, folder: Path) -> None:
             shutil.copyfile(plugin.file, target)
 
 
-def copy_code(text: str, base: Path, folder: Path) -> str:
-    """Copies the files of user code into a folder, and returns the text of the experiment's file,
-    which names them there.
+def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
+    """Copies the files of user code into a folder, and returns the resolved experiment, which names
+    them there, with their SHA-256.
 
     A file keeps its name, unless another file of that name was copied before it. Its name then ends
     in the first digits of its SHA-256.
-
-    Args:
-        text: of the experiment's file.
-        base: the folder at which its paths begin.
-        folder: where the copies go.
     """
+    document = experiment.resolved()
     hashes = dict[str, str]()  # by the name of the copy, in small letters
-
-    def copy_reference(name: str) -> str:
-        if not is_reference(name):
-            return name
-        location, _, title = resolve_code_paths(name, base).rpartition(":")
+    for name, sha256 in experiment.sources.items():
+        location, _, title = name.rpartition(":")
+        if not location.endswith(".py"):
+            continue
         file = Path(location).expanduser()
-        if not location.endswith(".py") or not file.is_file():
-            return name
-        sha256, target = _sha256(file), file.name
+        target = file.name
         # some file systems do not tell small letters from capitals
         if hashes.setdefault(target.casefold(), sha256) != sha256:
             target = f"{file.stem}-{sha256[:8]}.py"
-            hashes[target.casefold()] = sha256
         shutil.copyfile(file, folder / target)
-        return f"{target}:{title}"
-
-    return replace_strings(text, copy_reference)
-
-
-def check_copies(experiment: Any, copied: Any, folder: Path) -> None:
-    """Refuses a copy of an experiment whose code is not that of the original, or not in a folder.
-
-    Args:
-        experiment: the original.
-        copied: the experiment that `copy_code` wrote, as it was read again.
-        folder: where the copies are.
-
-    Raises:
-        InvalidInput: the first such name.
-    """
-
-    def hash_code(owner: Any) -> dict[tuple[str, str, str], str]:
-        return {
-            (kind, title_of(name), owner.sources[name]): name
-            for name, kind in user_code(owner).items()
-        }
-
-    copied_code = hash_code(copied)
-    for key, name in hash_code(experiment).items():
-        if key not in copied_code:
-            raise InvalidInput.because(name, f"its copy in {folder} is other code")
-        file = copied_code[key].rpartition(":")[0]
-        if file.endswith(".py") and not Path(file).is_relative_to(folder):
-            raise InvalidInput.because(name, f"it was not copied to {folder}")
+        document = _replace_name(document, name, f"{target}:{title}")
+    return document
 
 
 def fingerprint_sources(
@@ -254,15 +196,14 @@ def fingerprint_sources(
     """Returns the settings of a run with the files of its user code, by their hash and without
     their folders.
     """
-    names = user_code(experiment, member)
-    for name in names:
+    found: dict[str, list[str]] = {}
+    for name in user_code(experiment, member):
         # a moved file must not change the fingerprint
-        settings = _replace_name(settings, name, without_folders(name))
-    hashes: dict[str, Any] = {}
-    for name in names:
-        hashes.setdefault(without_folders(name), []).append(experiment.sources.get(name, ""))
+        short = without_folders(name)
+        settings = _replace_name(settings, name, short)
+        found.setdefault(short, []).append(experiment.sources.get(name, ""))
     # files of equal names in several folders, in the order of `user_code`
-    hashes = {name: found[0] if len(found) == 1 else found for name, found in hashes.items()}
+    hashes = {name: these[0] if len(these) == 1 else these for name, these in found.items()}
     return settings | ({"sources": hashes} if hashes else {})
 
 
@@ -270,13 +211,6 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def _replace_name(value: Any, name: str, replacement: str) -> Any:
+def _replace_name(values: Any, name: str, replacement: str) -> Any:
     """Returns plain values in which one text, also as a key, is replaced by another."""
-    if isinstance(value, dict):
-        return {
-            replacement if key == name else key: _replace_name(item, name, replacement)
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_replace_name(item, name, replacement) for item in value]
-    return replacement if value == name else value
+    return map_texts(values, lambda text: replacement if text == name else text)

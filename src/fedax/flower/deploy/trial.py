@@ -15,8 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tomli_w
+
 from fedax.core import FedaxError, InvalidInput, RunExists
-from fedax.experiments.config.user_code import check_copies, copy_code
+from fedax.experiments.config.user_code import copy_code
 from fedax.flower.deploy.app import write_app
 from fedax.flower.deploy.bundle import APP, build_app, serve_app
 from fedax.flower.deploy.check import check_experiment
@@ -97,14 +99,9 @@ def make(
     with _removed_on_failure(folder):
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            if changes:
-                # with all values written out, and paths that begin at the working directory
-                text = experiment.model_copy(update={"engine": "simulation"}).toml()
-                base = Path()
-            else:
-                text, base = path.read_text(encoding="utf-8"), path.parent
-            write(folder / "experiment.toml", copy_code(text, base, folder))
-        check_copies(experiment, deployment.experiment("simulation"), folder)
+            document = copy_code(experiment.model_copy(update={"engine": "simulation"}), folder)
+            write(folder / "experiment.toml", tomli_w.dumps(document))
+        deployment.experiment("simulation")  # refuses a file of code that has changed meanwhile
         deployment.save()
         write_app(folder / "app", folder)
         write_certificates(folder / "keys", deployment.host)

@@ -1,0 +1,298 @@
+"""Experiment files and settings that are refused: by `SpecError`, with the line and the field, and
+soon."""
+
+import time
+
+import pytest
+
+from fedax.core import InvalidInput, SpecError
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.shorthand import parse_options, parse_section
+from fedax.experiments.config.toml import Source
+from samples import TINY
+
+MEGABYTE = "a" * 1_000_000
+AXES = "\n".join(f"{key} = {list(range(1, 2000))}" for key in ("steps", "cohort", "epochs"))
+SYNTHETIC = '"synthetic"\nalpha = 1.0\nbeta = 1.0\nclients = 4'
+CODED = '[channel]\nup = {name = "ef21", codec = {name = "topk", fraction = 0.2}}\n'
+EVAL = "[early_stopping]\nmetric = "
+ROUNDS = "rounds = 2"
+SEEDS = "seeds = [0, 1]"
+
+REFUSED = [
+    # (in TINY, in its place, line, field in the message)
+    # pydantic: types, ranges, choices, keys
+    ('name = "Tiny', 'nme = "x"\nname = "Tiny', 1, "Did you mean 'name'"),
+    ('"Tiny <run>"', '""', 1, "name"),
+    ('"Tiny <run>"', f'"{MEGABYTE}"', 1, "name"),
+    (ROUNDS, "rounds = -2", 2, "rounds"),
+    (ROUNDS, f"rounds = {2**40}", 2, "rounds"),
+    (ROUNDS, 'rounds = "two"', 2, "rounds"),
+    (ROUNDS, "rounds = true", 2, "rounds"),
+    (ROUNDS, "rounds = 0x" + "f" * 5_000, 2, "rounds"),
+    (ROUNDS, "rounds = 2\nobserve_every = 0", 3, "observe_every"),
+    (ROUNDS, "unseen_steps = 0", 2, "unseen_steps"),
+    (ROUNDS, "checkpoint_every = -1", 2, "checkpoint_every"),
+    (ROUNDS, "minimum = nan", 2, "minimum"),
+    (ROUNDS, 'engine = "slow"', 2, "engine"),
+    (ROUNDS, 'on_bad_client = "skip"', 2, "on_bad_client"),
+    (ROUNDS, 'keep_models = "some"', 2, "keep_models"),
+    (ROUNDS, 'trackers = ["wandbb"]', 2, "trackers"),
+    (ROUNDS, 'read = "rounds_to_3"', 2, "read"),
+    (ROUNDS, f'read = "mean_last_{"9" * 5_000}"', 2, "read"),
+    (SEEDS, "seeds = [0, 0]", 3, "seeds"),
+    (SEEDS, "seeds = []", 3, "seeds"),
+    (SEEDS, "seeds = [-1]", 3, "seeds"),
+    (SEEDS, "seeds = 3", 3, "seeds"),
+    (SEEDS, f"seeds = {list(range(60_000))}", None, "120000 runs"),
+    ("[solver]", "[[solver]]", 11, "solver"),
+    ("[schedule]\n", "[[schedule]]\n", 14, "schedule"),
+    ("[[algorithm]]", "", 19, "schedule: got 'name'"),
+    ("mu = 1", 'mu = 1\nlabel = ""\nsolver = 3', 25, "solver"),
+    ("mu = 1", f'mu = 1\nlabel = "{MEGABYTE}"', 24, "label"),
+    ("mu = 1", "mu = 1\n[stop]\nrse = 1.0", 25, "Did you mean 'rise'"),
+    ("mu = 1", "mu = 1\n[stop]\nwindow = -1", 25, "stop.window"),
+    ("mu = 1", "mu = 1\n[stop]\nrise = nan", 25, "stop.rise"),
+    ("mu = 1", "mu = 1\n[cost]\nround = nan", 25, "cost.round"),
+    ("mu = 1", "mu = 1\n[cost]\nstep = -1.0", 25, "cost.step"),
+    ("mu = 1", "mu = 1\n[audit]\nhidden = 99999999999", 25, "audit.hidden"),
+    ("mu = 1", "mu = 1\n[audit]\nevery = 0", 25, "audit.every"),
+    ("mu = 1", "mu = 1\n[early_stopping]\npatience = 0", 25, "early_stopping.patience"),
+    ("mu = 1", "mu = 1\n[early_stopping]\nmin_change = -1.0", 25, "early_stopping.min_change"),
+    ("mu = 1", "mu = 1\n[cluster]\nminutes = 0", 25, "cluster.minutes"),
+    ("mu = 1", "mu = 1\n[cluster]\njobs = 0", 25, "cluster.jobs"),
+    ("mu = 1", "mu = 1\n[cluster]\nmemory = 0.0", 25, "cluster.memory"),
+    ("mu = 1", 'mu = 1\n[cluster]\npartiton = "gpu"', 25, "Did you mean 'partition'"),
+    ("mu = 1", 'mu = 1\n[simulation]\nmemory = "tape"', 25, "simulation.memory"),
+    ("mu = 1", "mu = 1\n[simulation]\nchunks = 2", 25, "Did you mean 'chunk'"),
+    ("mu = 1", "mu = 1\n[budget]\nhours = 1.0", 24, "budget"),
+    ("mu = 1", "mu = 1\n[devices]\n[budget]", 25, "Budget"),
+    # what names stand for: tasks, observers, solvers, schedules, methods
+    ('"synthetic"', '"synthtic"', 5, "Did you mean 'synthetic'"),
+    ("clients = 4", "clents = 4", 9, "Did you mean 'clients'"),
+    ("alpha = 1.0", "alpha = -1.0", 7, "alpha"),
+    ("alpha = 1.0", "alpha = 1e300", 7, "alpha"),
+    ("clients = 4", "clients = 99999999999", 9, "clients"),
+    ("clients = 4", "clients = 10000000", 9, "examples"),
+    ("clients = 4", "seed = 1" + "0" * 400, 9, "seed"),
+    (SYNTHETIC, '"mnist"\nfolder = 3', 7, "folder"),
+    (SYNTHETIC, '"table"\ntable = 3', 7, "table"),
+    (SYNTHETIC, f'"mnist"\nfolder = "{MEGABYTE[:5_000]}"', 5, "no file at"),
+    (SYNTHETIC, '"digits"\ncrop = 99999999999', 7, "crop"),
+    ('"synthetic"\nalpha = 1.0', '"synthetic"\nunseen = 2', 7, "unseen"),
+    (SEEDS, 'observe = ["train_loss", "test_acuracy"]', 3, "Did you mean 'test_accuracy'"),
+    (SEEDS, 'observe = ["validation_loss"]', 3, "validation"),
+    (SEEDS, 'observe = ["test_loss"]\nstop = {}', 4, "which `stop` needs"),
+    ("learning_rate = 0.05", "learning_rate = 0", 12, "SGD(learning_rate=...)"),
+    ("learning_rate = 0.05", 'learning_rate = "theory"', 12, "SGD(learning_rate=...)"),
+    ("learning_rate = 0.05", "rate = 1", 12, "option of solver 'sgd': got 'rate'"),
+    ("learning_rate = 0.05", 'name = "adams"', 11, "solver: got 'adams'"),
+    ("cohort = 2", "cohrt = 2", 15, "Did you mean 'cohort'"),
+    ("cohort = 2", "cohort = 5", 15, "the number of clients"),
+    ("steps = 3", "steps = 0", 16, "Schedule(steps=...)"),
+    ("steps = 3", f"batch_size = {2**40}", 16, "batch_size"),
+    ("steps = 3", "steps = 3\ndeadline = 1.0", 17, "Schedule(deadline=...)"),
+    ('"fedavg"', '"fedvg"', 18, "Did you mean 'fedavg'"),
+    ('"fedprox"', f'"{MEGABYTE}"', 21, "algorithm"),
+    ("mu = 1", "mu = -1", 23, "FedProx(mu=...)"),
+    ("mu = 1", "mu = inf", 23, "FedProx(mu=...)"),
+    ("mu = 1", "mu = 1" + "0" * 400, 23, "FedProx(mu=...)"),
+    ("mu = 1", "mu = [[1.0, 2.0], [3.0]]", 23, "FedProx(mu=...)"),
+    ("mu = 1", "my = 1", 23, "Did you mean 'mu'"),
+    ("mu = 1", "solver = {learning_rate = -1.0}", 23, "SGD(learning_rate=...)"),
+    ("mu = 1", "schedule = {steps = 0}", 23, "Schedule(steps=...)"),
+    ('name = "fedprox"\nmu = 1', 'name = "fedavg"', 18, "'FedAvg' stands for two"),
+    ("mu = 1", f"mu = 1\n{EVAL}'validation_loss'", 24, "without validation examples"),
+    ("mu = 1", "mu = 1\n[devices]\nspede = 1.0", 24, "spede"),
+    ("mu = 1", "mu = 1\n[devices]\nspeed = 0.0", 25, "Devices(speed=...)"),
+    # messages
+    ("mu = 1\n", CODED.replace("0.2", "2"), 24, "TopK(fraction=...)"),
+    ("mu = 1\n", CODED.replace("fraction", "share"), 24, "option of codec 'topk'"),
+    ("mu = 1\n", CODED.replace("fraction = 0.2", "feedback = true"), 24, "EF21(codec=...)"),
+    ("mu = 1\n", CODED.replace("topk", "top"), 24, "Did you mean 'topk'"),
+    ("mu = 1\n", CODED.replace('"topk", fraction = 0.2', '"ef21"'), 24, "codec 'ef21'"),
+    ("mu = 1\n", CODED.replace('name = "topk", ', ""), 24, "channel.up.codec.name"),
+    ("mu = 1\n", CODED.replace("{name = \"topk\", fraction = 0.2}", "3"), 24, "channel.up.codec"),
+    ("mu = 1\n", CODED.replace("up", "upp"), 24, "Did you mean 'up'"),
+    ("mu = 1\n", CODED.replace("up", "down"), 24, "down"),
+    # grids
+    ("mu = 1", "mu = 1\n[grid]\nfedprx.mu = [1.0]", 25, "Did you mean 'fedprox'"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprox.my = [1.0]", None, "Did you mean 'mu'"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [-1.0]", None, "FedProx(mu=...)"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = 1.0", 25, "grid.fedprox.mu"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = []", 25, "grid.fedprox.mu"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [1.0, 1.0]", 25, "grid.fedprox.mu"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprox.mu = [{}]", 25, "grid.fedprox.mu"),
+    ("mu = 1", "mu = 1\n[grid]\nfedprox = 3", 25, "grid.fedprox"),
+    ("mu = 1", "mu = 1\n[grid]\nschedule.cohort = [9]", 24, "the number of clients"),
+    ("mu = 1", "mu = 1\n[grid]\nschedule.stps = [9]", 25, "Did you mean 'steps'"),
+    ("mu = 1", "mu = 1\n[grid]\nsolver.rate = [1]", 25, "option of solver 'sgd': got 'rate'"),
+    ("mu = 1", "mu = 1\n[grid]\nseeds = [0, 5]\nfedprox.mu = [1.0]", 25, "grid.seeds"),
+    ("mu = 1", "mu = 1\n[grid]\nseeds = []\nfedprox.mu = [1.0]", 25, "grid.seeds"),
+    ("mu = 1", "mu = 1\n[grid]\nseeds = [5, 5]\nfedprox.mu = [1.0]", 25, "grid.seeds"),
+    ("mu = 1", 'mu = 1\n[grid]\nselect = "loss"', 25, "grid.select"),
+    ("mu = 1", 'mu = 1\n[grid]\nselect = "validation_loss"', 25, "grid.select"),
+    ("mu = 1", f"mu = 1\n[grid.schedule]\n{AXES}\n", 24, "algorithms"),
+    ("mu = 1", f'label = "{"x" * 198}"\n[grid]\nsolver.momentum = [0.5]', 24, "label"),
+    # the text
+    (ROUNDS, "rounds = = 2", None, "line 2, column 10"),
+    (ROUNDS, "rounds = 1" + "0" * 5_000, None, "digits"),
+    (SEEDS, "seeds = " + "[" * 20_000 + "]" * 20_000, None, "recursion"),
+    (ROUNDS, "a" + ".a" * 20_000 + " = 2", None, "64 parts"),
+    (ROUNDS, '"a\\u001b[2J" = 2', None, "control characters"),
+    ('"Tiny <run>"', '"a\\u202eb"', None, "control characters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "field"), REFUSED, ids=[f"{new:.50}" for _, new, _, _ in REFUSED]
+)
+def test_a_file_is_refused_with_line_and_field(old, new, line, field):
+    assert old in TINY
+    begin = time.perf_counter()
+    with pytest.raises(SpecError) as refused:
+        Experiment.parse(TINY.replace(old, new, 1), "a.toml").plan()
+    message = str(refused.value)
+    assert message.startswith("a.toml" if line is None else f"a.toml, line {line}: "), message
+    assert field in message, message
+    assert "\n" not in message
+    assert len(message) < 1_500
+    assert time.perf_counter() - begin < 5
+
+
+@pytest.mark.parametrize("table", ["name", "[task]", "[[algorithm]]"])
+def test_what_is_missing_is_named(table):
+    begin, _, rest = TINY.partition(table)
+    text = begin + (rest.partition("\n[")[2] and "\n[" + rest.partition("\n[")[2])
+    if table == "[[algorithm]]":
+        text = begin
+    with pytest.raises(SpecError, match=rf"^a.toml: {table.strip('[]')}: missing"):
+        Experiment.parse(text, "a.toml")
+
+
+def test_values_from_python_are_refused_without_a_line():
+    sections = {"name": "a", "task": {"name": "digits"}, "algorithm": [{"name": "fedavg"}]}
+    for changes, field in (
+        ({"name": ""}, "name"),
+        ({"rounds": -1}, "rounds"),
+        ({"algorithm": [{"name": "fedavgg"}]}, "algorithm"),
+        ({"algorithm": []}, "algorithm"),
+        ({"grid": {"fedavg": {}}}, "grid.fedavg"),
+    ):
+        with pytest.raises(InvalidInput, match=f"^{field}: got"):
+            Experiment.of(**sections | changes)
+
+
+def test_the_line_of_a_key_is_found_in_a_long_file():
+    begin = time.perf_counter()
+    with pytest.raises(SpecError, match="line 5023: FedProx"):
+        Experiment.parse("# a comment\n" * 5_000 + TINY.replace("mu = 1", "mu = -1"), "a.toml")
+    assert time.perf_counter() - begin < 2
+
+
+def test_lines_of_keys():
+    text = (
+        'a = [\n 1,\n 2]\n# remark\n[b]\nc = { d = 1 }\n"e.f" = 1\n[[g]]\nh = 1\n[[g]]\n'
+        "h.i = 2\n[g.j]\nk = 1\n"
+    )
+    source = Source(text, "t")
+    places = {
+        ("a",): 1,
+        ("a", 1): 1,
+        ("b",): 5,
+        ("b", "c", "d"): 6,
+        ("b", "e.f"): 7,
+        ("g", 0, "h"): 9,
+        ("g", 1, "h", "i"): 11,
+        ("g", 1, "x"): 10,
+        ("g", 1, "j", "k"): 13,
+        ("z",): None,
+    }
+    assert {place: source.line_of(place) for place in places} == places
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "link.toml").symlink_to("/dev/zero")
+    (tmp_path / "large.toml").write_text("# much\n" * 200_000)
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    (tmp_path / "folder.toml").mkdir()
+    for name in ("link", "large", "latin", "folder", "missing"):
+        with pytest.raises(SpecError, match=rf"{name}\.toml: "):
+            Experiment.read(tmp_path / f"{name}.toml")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "rounds",
+        "a" + ".a" * 100 + "=1",
+        "algorithm.²=1",
+        "algorithm.2.mu=1",
+        f"algorithm.{'9' * 5_000}.mu=1",
+        "rounds.x=1",
+        f"rounds={'9' * 5_000}",
+        "rounds=-1",
+        "seeds=0,0",
+        "algorithm.1.mu=-1",
+    ],
+)
+def test_settings_are_refused_with_their_text(setting, tmp_path):
+    (tmp_path / "a.toml").write_text(TINY)
+    with pytest.raises(SpecError, match=r"^--set"):
+        Experiment.read(tmp_path / "a.toml", [setting])
+
+
+@pytest.mark.parametrize("text", ["mu=1", ":mu=1", "fedprox:mu", "fedprox:=1"])
+def test_shorthand_that_is_none(text):
+    with pytest.raises(InvalidInput, match=r"^argument: got"):
+        parse_section(text)
+
+
+def test_shorthand():
+    assert parse_section("FedDANE:mu=0.01,cohorts=shared,pipelined=true") == {
+        "name": "feddane",
+        "mu": 0.01,
+        "cohorts": "shared",
+        "pipelined": True,
+    }
+    assert parse_options("a=[1, 2],b=x") == {"a": [1, 2], "b": "x"}
+    assert parse_options("") == {}
+
+
+UNFIT = """
+name = "unfit"
+rounds = 2
+[task]
+name = "digits"
+clients = 5
+[schedule]
+cohort = 2
+{more}
+[[algorithm]]
+name = "{first}"
+[[algorithm]]
+name = "{method}"
+"""
+CLOCK = "[devices]\nspeed = 100.0\n"
+LATE = "asynchronous = {concurrency = 3}\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "field"),
+    [
+        ("feddane", LATE + CLOCK, "Schedule(asynchronous=...), FedDANE"),
+        ("dsgd", LATE + CLOCK, "Schedule(asynchronous=...), DSGD"),
+        ("gd", "deadline = 1.0\n" + CLOCK, "Schedule(deadline=...), GD"),
+        ("fedbn", "", "FedBN"),
+        ("fedavg", LATE + CLOCK + "[channel.privacy]\nnoise = 1.0\n", "privacy"),
+        ("fedavg", CLOCK + "[solver]\nname = 'exact'\n", "cost"),
+    ],
+    ids=["phases", "graph", "everyone", "model", "privacy", "solver"],
+)
+def test_what_a_run_refuses_is_refused_before_any_run(method, more, field):
+    """Also of the second algorithm: its turn may come hours after the first."""
+    first = "fedprox" if method == "fedavg" else "fedavg"
+    experiment = Experiment.parse(UNFIT.format(more=more, method=method, first=first))
+    with pytest.raises(SpecError) as refused:
+        experiment.plan()
+    assert field in str(refused.value)
