@@ -6,7 +6,7 @@ Runs:
 - `run`: run an algorithm on a task.
 - `run_grid`: run a grid of hyperparameters and seeds as one compiled program.
 - `compare`: a page with the curves of several runs, or a figure. `table`: their final values, for
-  LaTeX and others.
+  LaTeX and others. `plot`: the curves of a run as a figure.
 - `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take
   and give.
 - `Schedule`: the clients that work in a round, and how much. `Asynchronous`: a server that does not

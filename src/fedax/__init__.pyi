@@ -130,6 +130,7 @@ from .models.storage import load_params as load_params
 from .models.storage import load_state as load_state
 from .models.storage import save_params as save_params
 from .results.single import compare as compare
+from .results.single import plot as plot
 from .results.single import table as table
 from .tasks.from_model import classification as classification
 from .tasks.from_model import from_model as from_model

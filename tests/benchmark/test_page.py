@@ -15,7 +15,7 @@ from fedax.benchmark.task import BenchTask, Target
 from fedax.core import Outcome
 from fedax.results import Record
 from fedax.results.drawing.styles import styles
-from fedax.results.tables.comparison import to_text
+from fedax.results.forms import format_tables
 
 ROUNDS = np.arange(21)
 SPEEDS = {"FedAvg": 1.0, "Fast": 2.0, "<Slow>": 0.4, "Lost": -0.5}
@@ -97,11 +97,12 @@ def test_differences_are_corrected_and_signed():
 def test_the_table_and_the_figure_show_all_methods():
     made = standing()
     table = made.table("gigabits", ["Fast", "FedAvg"])
-    assert table.methods == ["Fast", "FedAvg"]
-    assert all(column.cells["Fast"].is_top for column in table.columns)
-    assert not any(column.cells["FedAvg"].is_top for column in table.columns)
+    assert list(table["method"].unique()) == ["Fast", "FedAvg"]
+    assert table[table["method"] == "Fast"]["top"].all()
+    assert not table[table["method"] == "FedAvg"]["top"].any()
     # a target that is not reached is an infinite cost, and no diverged run
-    assert to_text(made.table("rounds", ["Lost"])).splitlines()[2].split() == [
+    lines = format_tables(made.table("rounds", ["Lost"]), "text").splitlines()
+    assert lines[2].split() == [
         "Lost",
         *["never"] * LEAST,
     ]

@@ -207,8 +207,8 @@ def test_two_processes_give_the_same_table_to_the_bit(tmp_path):
         bench = dataclasses.replace(bench, archive=Archive([out]), tuning=BUDGET)
         bench.run(["fedavg"], quiet())
         from fedax.benchmark.page import render
-        from fedax.results.tables.comparison import to_latex
-        print(to_latex(bench.standing().table("rounds")), render(bench.standing()))
+        from fedax.results.forms import format_tables
+        print(format_tables(bench.standing().table("rounds"), "latex"), render(bench.standing()))
     """
     where, core = str(Path(__file__).parent), ["taskset", "-c", "0"]
     texts = [

@@ -256,7 +256,9 @@ def test_a_narrow_table_breaks_labels_between_words(width, lines):
     shown = io.StringIO()
     runs = [record("FedProx mu=1, learning_rate=0.05", seed=seed) for seed in range(3)]
     Console(file=shown, width=width).print(summary_table("t", runs, wide=False))
-    rows = shown.getvalue().partition("── \n")[2].splitlines()
+    body, note = shown.getvalue().partition("── \n")[2].split("Means and", 1)
+    assert "3 runs" in note
+    rows = body.splitlines()
     assert [row.strip().split("  ")[0] for row in rows if row.strip()] == lines
 
 

@@ -4,8 +4,10 @@ import csv
 import dataclasses
 import io
 import math
+import time
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -13,21 +15,11 @@ import fedax
 from fedax import cli
 from fedax.core import Outcome
 from fedax.experiments.results.store import RunDirectory
+from fedax.results.compare import EMPTY, compare_runs
+from fedax.results.differences import differences_sheet
+from fedax.results.forms import FORMS, format_tables
 from fedax.results.record import to_csv as curves_csv
-from fedax.results.tables.comparison import (
-    Cell,
-    ComparedColumn,
-    MethodTable,
-    compare_methods,
-    differences_sheet,
-    method_tables,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_text,
-)
 from fedax.results.tables.statistics import holm, paired_t
-from fedax.results.tables.summary import COLUMNS, best, summarize
 from samples import record
 
 RNG = np.random.default_rng(0)
@@ -57,19 +49,25 @@ RISEN = {"train_loss": np.array([2.0, 1.0, 3.0])}
 RECORDS = [*runs("Best_1", BEST), *runs("Level", LEVEL_), *runs("Worse", WORSE)]
 
 
+def rows_of(records, metric):
+    """The rows of a comparison by method."""
+    rows = compare_runs(records, metrics=[metric]).to_dict("records")
+    return {row["method"]: row for row in rows}
+
+
+def table(records, form="text", reads=None, metrics=None):
+    return format_tables(compare_runs(records, reads, metrics), form)
+
+
 def test_tests_are_paired_and_corrected():
-    column = compare_methods(RECORDS, "test_accuracy")
-    assert column.title == "Test accuracy (%)"
-    assert [column.cells[label].is_top for label in ("Best_1", "Level", "Worse")] == [
-        True,
-        True,
-        False,
-    ]
-    assert column.cells["Best_1"].mean == pytest.approx(100 * BEST.mean())
-    assert column.cells["Best_1"].deviation == pytest.approx(100 * BEST.std(ddof=1))
+    rows = rows_of(RECORDS, "test_accuracy")
+    assert {row["column"] for row in rows.values()} == {"Test accuracy (%)"}
+    assert [rows[label]["top"] for label in ("Best_1", "Level", "Worse")] == [True, True, False]
+    assert rows["Best_1"]["mean"] == pytest.approx(100 * BEST.mean())
+    assert rows["Best_1"]["deviation"] == pytest.approx(100 * BEST.std(ddof=1))
     raw = [float(paired_t(100 * (BEST - other)[None])[2][0]) for other in (LEVEL_, WORSE)]
-    assert [column.differences[label].p for label in ("Level", "Worse")] == pytest.approx(holm(raw))
-    assert column.differences["Worse"].effect.mean == pytest.approx(100 * (BEST - WORSE).mean())
+    assert [rows[label]["p"] for label in ("Level", "Worse")] == pytest.approx(holm(raw))
+    assert rows["Worse"]["difference"] == pytest.approx(100 * (BEST - WORSE).mean())
 
 
 def test_a_loss_is_better_below():
@@ -79,44 +77,41 @@ def test_a_loss_is_better_below():
         for label, loss in ends
         for seed in range(4)
     ]
-    column = compare_methods(low, "train_loss")
-    assert [column.cells[label].is_top for label in "AB"] == [True, False]
-    assert column.differences["B"].effect.mean == pytest.approx(0.1)
+    rows = rows_of(low, "train_loss")
+    assert [rows[label]["top"] for label in "AB"] == [True, False]
+    assert rows["B"]["difference"] == pytest.approx(0.1)
 
 
 def test_diverged_runs_count_as_the_worst():
     bad = runs("Bad", BEST + 0.1)
     broken = {"test_accuracy": np.array([0.1, 0.5, np.nan]), "outcome": Outcome("non-finite", 1)}
     bad[0] = record("Bad", "T", 0, losses=(2.0, 1.0, np.nan), **broken)
-    column = compare_methods([*RECORDS, *bad], "test_accuracy")
-    assert column.cells["Bad"].lost == 1
-    assert column.cells["Bad"].mean == pytest.approx(100 * np.mean([0.1, *(BEST + 0.1)[1:]]))
+    row = rows_of([*RECORDS, *bad], "test_accuracy")["Bad"]
+    assert row["lost"] == 1
+    assert row["mean"] == pytest.approx(100 * np.mean([0.1, *(BEST + 0.1)[1:]]))
 
 
 def test_a_method_that_diverged_keeps_its_values_and_is_not_marked():
     """It ended above its first loss, with the best accuracy."""
     risen = [dataclasses.replace(run, metrics=run.metrics | RISEN) for run in runs("Risen", BEST)]
     others = [*runs("Level", LEVEL_), *runs("Worse", WORSE)]
-    column = compare_methods([*risen, *others], "test_accuracy")
-    assert column.cells["Risen"].mean == pytest.approx(100 * BEST.mean())
-    assert [cell.is_top for cell in column.cells.values()] == [False, True, False]
-    accuracy = next(column for column in COLUMNS if column.metric == "test_accuracy")
-    rows = summarize([*risen, *others])
-    assert rows[0].values["test_accuracy"][0] == pytest.approx(BEST.mean())
-    assert best(accuracy, rows) == {"Level"}
+    rows = rows_of([*risen, *others], "test_accuracy")
+    assert rows["Risen"]["mean"] == pytest.approx(100 * BEST.mean())
+    assert [row["top"] for row in rows.values()] == [False, True, False]
+    assert (rows["Risen"]["outcome"], rows["Risen"]["ok"]) == ("6 diverged", False)
 
 
 def test_single_runs_are_not_tested():
-    (table,) = method_tables([*runs("A", [0.8]), *runs("B", [0.5])], metrics=["test_accuracy"])
-    assert math.isnan(table.columns[0].differences["B"].p)
-    assert [table.columns[0].cells[label].is_top for label in "AB"] == [True, False]
-    assert "Nothing is tested" in table.note
+    single = [*runs("A", [0.8]), *runs("B", [0.5])]
+    rows = rows_of(single, "test_accuracy")
+    assert math.isnan(rows["B"]["p"])
+    assert [rows[label]["top"] for label in "AB"] == [True, False]
+    assert "Nothing is tested" in table(single)
     assert differences_sheet([*runs("A", [0.8]), *runs("B", [0.5])], {}) == []
 
 
 def test_latex_has_booktabs_and_marks():
-    (table,) = method_tables(RECORDS, metrics=["test_accuracy"])
-    lines = to_latex(table).splitlines()
+    lines = table(RECORDS, "latex", metrics=["test_accuracy"]).splitlines()
     assert lines[1:4] == [r"\begin{tabular}{lr}", r"\toprule", r"Algorithm & Test accuracy (\%) \\"]
     assert lines[5].startswith(r"Best\_1 & $\mathbf{80.")
     assert r" \pm " in lines[5]
@@ -126,14 +121,14 @@ def test_latex_has_booktabs_and_marks():
 
 
 def test_a_metric_of_several_tasks_is_one_table():
-    (table,) = method_tables([*RECORDS, *runs("Level", BEST, "U")], metrics=["test_accuracy"])
-    assert [column.title for column in table.columns] == ["T", "U"]
-    assert to_markdown(table).splitlines()[2] == "| Algorithm | T | U |"
-    assert to_markdown(table).splitlines()[4].endswith("| - |")
+    records = [*RECORDS, *runs("Level", BEST, "U")]
+    lines = table(records, "markdown", metrics=["test_accuracy"]).splitlines()
+    assert lines[2] == "| Algorithm | T | U |"
+    assert lines[4].endswith("| - |")
 
 
 def test_csv_names_units():
-    rows = list(csv.DictReader(io.StringIO(to_csv(method_tables(RECORDS)))))
+    rows = list(csv.DictReader(io.StringIO(table(RECORDS, "csv"))))
     worse = next(
         row
         for row in rows
@@ -248,8 +243,7 @@ def test_scores_named_after_accuracy_are_no_percentages():
 def test_the_smallest_client_is_the_one_with_fewest_examples():
     runs = [record(client_accuracy_smallest=np.ones(3), client_accuracy_largest=np.ones(3))]
     names = ["client_accuracy_smallest", "client_accuracy_largest"]
-    [table] = method_tables(runs, {}, names)
-    assert [column.title for column in table.columns] == [
+    assert list(compare_runs(runs, metrics=names)["column"]) == [
         "Client accuracy, client with fewest examples (%)",
         "Client accuracy, client with most examples (%)",
     ]
@@ -266,23 +260,36 @@ def test_the_smallest_client_is_the_one_with_fewest_examples():
     ],
 )
 def test_small_and_large_means_have_their_deviations(mean, deviation, text):
-    table = MethodTable(
-        "T", ["A"], [ComparedColumn("c", {"A": Cell(mean, deviation, 5, 0, 1.0)}, {})], ""
-    )
-    assert f"{text} *" in to_text(table)
+    row = {"mean": mean, "deviation": deviation, "runs": 5, "top": True}
+    assert f"{text} *" in format_tables(made_table(A=row), "text")
+
+
+def made_table(**methods):
+    """A comparison with one column, made by hand."""
+    heads = {"table": "T", "column": "c"} | EMPTY
+    return pd.DataFrame([heads | {"method": label} | row for label, row in methods.items()])
 
 
 def test_wide_letters_take_two_columns():
-    table = MethodTable(
-        "T",
-        ["方法", "FedAvg"],
-        [
-            ComparedColumn(
-                "c", dict.fromkeys(["方法", "FedAvg"], Cell(1.0, math.nan, 1, 0, 0.0)), {}
-            )
-        ],
-        "",
-    )
-    lines = to_text(table).splitlines()[1:4]
+    rows = {label: {"mean": 1.0, "runs": 1} for label in ("方法", "FedAvg")}
+    lines = format_tables(made_table(**rows), "text").splitlines()[1:4]
     # the letters of the first method are as wide as four others; a column ends with room for a star
     assert lines == ["Algorithm       c", "方法       1.00", "FedAvg     1.00"]
+
+
+def test_html_escapes_names_and_marks_the_best():
+    page = table(
+        [*runs("<b>", [0.8, 0.9]), *runs("B", [0.1, 0.2])], "html", metrics=["test_accuracy"]
+    )
+    assert '<th>&lt;b&gt;</th><td class="best">' in page
+    assert page.count('class="best"') == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_fifteen_hundred_runs_are_compared_in_seconds(form):
+    """Loops over groups of a frame took ten."""
+    tasks = [f"T{k}" for k in range(30)]
+    many = [run for task in tasks for label in "ABCDEFGHIJ" for run in runs(label, BEST[:5], task)]
+    begun = time.process_time()
+    table(many, form)
+    assert time.process_time() - begun < 4.0

@@ -5,25 +5,16 @@ import io
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedax
 from fedax.core import InvalidInput, Outcome
+from fedax.results.compare import EMPTY, compare_runs
+from fedax.results.differences import differences_sheet
+from fedax.results.forms import format_tables, note_of, tables_of
 from fedax.results.record import Record
-from fedax.results.tables.comparison import (
-    FORMS,
-    Cell,
-    ComparedColumn,
-    MethodTable,
-    compare_methods,
-    differences_sheet,
-    method_tables,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_text,
-)
-from fedax.results.tables.statistics import holm, mean_text
+from fedax.results.tables.statistics import holm, mean_text, paired_t
 from problems import regression
 
 OK, NON_FINITE = Outcome(), Outcome("non-finite", 1)
@@ -38,17 +29,36 @@ def lost(label, seed, **more):
     return run(label, seed, math.nan, outcome=NON_FINITE, **more)
 
 
+def rows_of(records, metric="train_loss", read="last"):
+    """The rows of a comparison by method."""
+    rows = compare_runs(records, {"T": read}, [metric]).to_dict("records")
+    return {row["method"]: row for row in rows}
+
+
 def marked(records, metric="train_loss", read="last"):
-    cells = compare_methods(records, metric, read).cells
-    return {label for label, cell in cells.items() if cell.is_top}
+    return {label for label, row in rows_of(records, metric, read).items() if row["top"]}
+
+
+def note(records, **more):
+    (rows,) = tables_of(compare_runs(records, **more)).values()
+    return note_of(rows)
+
+
+def text(records, form="text", **more):
+    return format_tables(compare_runs(records, **more), form)
 
 
 def lines_of(records, form):
     """The rows of the single table by method, in a form."""
-    lines = FORMS[form](method_tables(records, metrics=["train_loss"])).splitlines()
+    lines = text(records, form, metrics=["train_loss"]).splitlines()
     return {
         label: line for line in lines for label in "ABC" if line.lstrip("| ")[:2] == f"{label} "
     }
+
+
+def test_where_all_are_equal_none_is_the_best():
+    assert marked([run(label, s, 0.1) for label in "ABC" for s in range(3)]) == set()
+    assert marked([run("A", 0, 0.1), run("B", 0, 0.1)]) == set()
 
 
 SINGLE = [run("A", 0, 0.1), run("B", 0, 0.9), run("C", 0, 1.9)]
@@ -61,12 +71,12 @@ def test_of_single_runs_only_the_best_is_marked():
         lines = lines_of(SINGLE, form)
         assert {label for label, line in lines.items() if mark in line} == {"A"}
         assert len(lines) == 3
-    rows = list(csv.DictReader(io.StringIO(to_csv(method_tables(SINGLE)))))
+    rows = list(csv.DictReader(io.StringIO(text(SINGLE, "csv"))))
     assert [row["best"] for row in rows] == ["1", "0", "0"]
     # the difference is a number, but nothing says how sure it is
     assert [row["p (Holm)"] for row in rows] == ["", "", ""]
     assert float(rows[1]["difference to best (worse is positive)"]) == pytest.approx(0.8)
-    assert "Bold: the best. Nothing is tested" in method_tables(SINGLE)[0].note
+    assert "Bold: the best. Nothing is tested" in note(SINGLE)
 
 
 def test_equal_means_of_single_runs_are_all_the_best():
@@ -76,25 +86,26 @@ def test_equal_means_of_single_runs_are_all_the_best():
 def test_seeds_that_the_methods_do_not_share_are_not_compared():
     a = [run("A", s, 0.1 + 0.01 * s) for s in range(5)]
     b = [run("B", s, 1.9 + 0.01 * s) for s in range(5, 8)]
-    column = compare_methods([*a, *b], "train_loss")
-    assert (column.common, column.differences) == (0, {})
-    assert not any(cell.is_top for cell in column.cells.values())
-    assert [column.cells[label].runs for label in "AB"] == [5, 3]
-    (table,) = method_tables([*a, *b])
-    assert "over 3 to 5 runs" in table.note
-    assert "Nothing is compared: the methods have no seed and draw in common." in table.note
-    assert "Bold" not in table.note
+    rows = rows_of([*a, *b])
+    assert [(row["common"], row["best"], row["top"]) for row in rows.values()] == [
+        (0, "", False),
+        (0, "", False),
+    ]
+    assert [rows[label]["runs"] for label in "AB"] == [5, 3]
+    told = note([*a, *b])
+    assert "over 3 to 5 runs" in told
+    assert "Nothing is compared: the methods have no seed and draw in common." in told
+    assert "Bold" not in told
 
 
 def test_a_single_common_seed_is_not_tested():
     records = [*(run("A", s, 0.1 + 0.01 * s) for s in range(5)), run("B", 3, 1.9)]
-    column = compare_methods(records, "train_loss")
+    rows = rows_of(records)
     assert marked(records) == {"A"}
-    assert math.isnan(column.differences["B"].p)
-    assert column.cells["A"].mean == pytest.approx(0.13)
-    (table,) = method_tables(records)
-    assert "4 of 5 runs of A left out" in table.note
-    assert "Nothing is tested" in table.note
+    assert math.isnan(rows["B"]["p"])
+    assert rows["A"]["mean"] == pytest.approx(0.13)
+    assert "4 of 5 runs of A left out" in note(records)
+    assert "Nothing is tested" in note(records)
     assert differences_sheet(records, {}) == []
 
 
@@ -110,21 +121,21 @@ def test_a_method_that_diverged_in_all_runs_has_no_number_and_no_mark():
         line = lines_of(records, form)["A"]
         assert "diverged" in line
         assert not any(mark in line for mark in ("*", "mathbf", "textbf", "2.0"))
-    row = next(csv.DictReader(io.StringIO(to_csv(method_tables(records)))))
+    row = next(csv.DictReader(io.StringIO(text(records, "csv"))))
     assert (row["mean"], row["best"], row["diverged"], row["runs"]) == ("", "0", "3", "3")
 
 
 def test_of_diverged_methods_none_is_the_best():
     every = [lost(label, s) for label in "AB" for s in range(3)]
     assert marked(every) == set()
-    assert "Bold" not in method_tables(every)[0].note
+    assert "Bold" not in note(every)
     assert marked([*every, run("C", 0, 1.0), run("C", 1, 1.1), run("C", 2, 1.2)]) == {"C"}
     # in runs of one seed too
     assert marked([lost("A", 0), run("B", 0, 1.0)]) == {"B"}
     # a mean over initial losses that were never finite
     nothing = [lost(label, s, first=math.nan) for label in "AB" for s in range(3)]
     assert marked(nothing) == set()
-    assert "never" not in to_text(method_tables(nothing)[0])
+    assert "never" not in text(nothing)
 
 
 def test_some_diverged_runs_are_counted_beside_the_mean():
@@ -138,8 +149,7 @@ def test_some_diverged_runs_are_counted_beside_the_mean():
     assert "**0.7 ± 1.1 (1 of 3 diverged)**" in lines["markdown"]
     assert r"$\mathbf{0.7 \pm 1.1}$ (1 of 3 diverged)" in lines["latex"]
     # one that never gets there has no mean number of rounds, and is still counted
-    (table,) = method_tables(records, {"T": "rounds_to_0.5"})
-    assert "never (1 of 3 diverged)" in to_text(table)
+    assert "never (1 of 3 diverged)" in text(records, reads={"T": "rounds_to_0.5"})
 
 
 def test_methods_that_never_get_there_are_not_marked():
@@ -149,7 +159,7 @@ def test_methods_that_never_get_there_are_not_marked():
     assert marked(reached, read="rounds_to_0.01") == {"C"}
     # if none always gets there, the best is the one that mostly does
     mostly = [*records, run("C", 0, 0.001), run("C", 1, 0.001), run("C", 2, 1.0)]
-    assert compare_methods(mostly, "train_loss", "rounds_to_0.01").differences["A"].best == "C"
+    assert rows_of(mostly, read="rounds_to_0.01")["A"]["best"] == "C"
 
 
 def unbalanced():
@@ -165,17 +175,20 @@ def unbalanced():
 
 
 def test_the_best_is_chosen_on_the_runs_that_all_methods_have():
-    column = compare_methods(unbalanced(), "train_loss")
-    assert set(column.differences) == {"A"}
-    assert column.differences["A"].effect.mean == pytest.approx((0.2 + 0.3 + 0.3) / 3)
+    rows = rows_of(unbalanced())
+    a, b = (rows[label] for label in "AB")
+    assert (a["best"], b["best"]) == ("B", "")
+    assert a["difference"] == pytest.approx((0.2 + 0.3 + 0.3) / 3)
     assert marked(unbalanced()) == {"B"}
     # draws count alike in the means, as in the test: their difference is what was tested
-    a, b = (column.cells[label] for label in "AB")
-    assert a.mean - b.mean == pytest.approx(column.differences["A"].effect.mean)
-    assert (a.runs, b.runs, a.left_out, b.left_out, column.common) == (7, 7, 0, 8, 7)
-    (table,) = method_tables(unbalanced())
-    assert "8 of 15 runs of B left out" in table.note
-    assert [row["left out"] for row in csv.DictReader(io.StringIO(to_csv([table])))] == ["0", "8"]
+    assert a["mean"] - b["mean"] == pytest.approx(a["difference"])
+    assert [(row["runs"], row["left_out"], row["common"]) for row in (a, b)] == [
+        (7, 0, 7),
+        (7, 8, 7),
+    ]
+    assert "8 of 15 runs of B left out" in note(unbalanced())
+    lines = csv.DictReader(io.StringIO(text(unbalanced(), "csv")))
+    assert [row["left out"] for row in lines] == ["0", "8"]
 
 
 def test_all_methods_share_the_runs_of_a_column():
@@ -186,20 +199,22 @@ def test_all_methods_share_the_runs_of_a_column():
         for s in range(4)
     ]
     records += [run("C", s, 0.3 + 0.01 * s * s) for s in (0, 1, 3)]
-    column = compare_methods(records, "train_loss")
-    assert {cell.runs for cell in column.cells.values()} == {3}
-    assert {d.effect.units for d in column.differences.values()} == {3}
-    assert column.cells["A"].mean == pytest.approx(0.1 + 0.01 * 4 / 3)
-    raw = [d.effect.ahead for d in column.differences.values()]
-    assert [d.p for d in column.differences.values()] == holm(raw)
+    rows = rows_of(records)
+    assert {row["runs"] for row in rows.values()} == {3}
+    assert {rows[label]["pairs"] for label in "BC"} == {3}
+    assert rows["A"]["mean"] == pytest.approx(0.1 + 0.01 * 4 / 3)
+    seeds = np.array([0, 1, 3])
+    gaps = [np.full(3, 0.4), 0.2 + 0.01 * seeds**2 - 0.01 * seeds]
+    raw = [float(paired_t(gap[None])[2][0]) for gap in gaps]
+    assert [rows[label]["p"] for label in "BC"] == pytest.approx(holm(raw), abs=1e-9)
 
 
 def test_the_note_names_the_columns_that_leave_runs_out():
     full = [run("A", s, 0.1, task=task) for task in ("T", "U") for s in range(3)]
     part = [run("B", s, 0.2, task="T") for s in range(3)] + [run("B", 1, 0.2, task="U")]
-    (table,) = method_tables([*full, *part], metrics=["train_loss"])
-    assert "U: 2 of 3 runs of A left out" in table.note
-    assert "T: " not in table.note
+    told = note([*full, *part], metrics=["train_loss"])
+    assert "U: 2 of 3 runs of A left out" in told
+    assert "T: " not in told
 
 
 def test_a_metric_without_a_direction_shows_what_diverged():
@@ -208,12 +223,11 @@ def test_a_metric_without_a_direction_shows_what_diverged():
 
     good = [gap("A", s) for s in range(3)]
     bad = [run("B", s, math.nan, metric="own", outcome=NON_FINITE) for s in range(3)]
-    (table,) = method_tables([*good, *bad], metrics=["own"])
-    assert to_text(table).splitlines()[3].split() == ["B", "diverged"]
+    told = text([*good, *bad], metrics=["own"])
+    assert told.splitlines()[3].split() == ["B", "diverged"]
     some = [*good, *bad[:1], gap("B", 1), gap("B", 2)]
-    (table,) = method_tables(some, metrics=["own"])
-    assert "1 of 3 diverged" in to_text(table)
-    assert not any(cell.is_top for cell in table.columns[0].cells.values())
+    assert "1 of 3 diverged" in text(some, metrics=["own"])
+    assert marked(some, "own") == set()
 
 
 @pytest.mark.parametrize(
@@ -239,17 +253,20 @@ def test_a_metric_without_a_direction_shows_what_diverged():
 )
 def test_decimals_follow_the_deviation(mean, deviation, text):
     assert mean_text(mean, deviation) == text
-    column = ComparedColumn("c", {"A": Cell(mean, deviation, 5, 0, math.nan)}, {})
-    table = MethodTable("T", ["A"], [column], "")
-    assert to_text(table).splitlines()[2] == f"A          {text}"
-    assert f"| {text} |" in to_markdown(table)
+    table = table_of(A={"mean": mean, "deviation": deviation, "runs": 5})
+    assert format_tables(table, "text").splitlines()[2] == f"A          {text}"
+    assert f"| {text} |" in format_tables(table, "markdown")
+
+
+def table_of(**methods):
+    """A comparison with one column, made by hand."""
+    heads = {"table": "T", "column": "c"} | EMPTY
+    return pd.DataFrame([heads | {"method": label} | row for label, row in methods.items()])
 
 
 def test_exponents_are_powers_of_ten_in_latex():
-    cells = {"A": Cell(3.1e-7, 1e-8, 3, 0, 1.0), "B": Cell(-2.5e9, math.nan, 1, 0, math.nan)}
-    lines = to_latex(
-        MethodTable("T", ["A", "B"], [ComparedColumn("c", cells, {})], "")
-    ).splitlines()
+    small = {"mean": 3.1e-7, "deviation": 1e-8, "runs": 3, "top": True}
+    lines = format_tables(table_of(A=small, B={"mean": -2.5e9, "runs": 1}), "latex").splitlines()
     assert lines[5] == r"A & $\mathbf{3.10 \times 10^{-7} \pm 1.0 \times 10^{-8}}$ \\"
     assert lines[6] == r"B & $-2.50 \times 10^{9}$ \\"
 

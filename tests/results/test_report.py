@@ -10,10 +10,11 @@ import pytest
 from fedax.core import FedaxError, InvalidInput, Outcome
 from fedax.experiments.results.figures import curves
 from fedax.results import Page, Record, Sheet, render
+from fedax.results.compare import compare_runs
 from fedax.results.drawing.figures import save_charts, save_weights
+from fedax.results.forms import format_tables
 from fedax.results.page import clients_sheets
 from fedax.results.record import clients_csv, to_csv
-from fedax.results.tables.comparison import method_tables, to_text
 from fedax.results.tables.means import band
 from fedax.results.tables.summary import (
     COLUMNS,
@@ -231,7 +232,7 @@ def test_close_large_means_are_told_apart_as_in_the_table_of_methods():
     column, rows = COLUMNS[0], summarize(made)
     assert [format_row_value(row, column) for row in rows] == ["1234.65 ± 0.07", "1231.25 ± 0.07"]
     assert best(column, rows) == {"B"}
-    lines = to_text(method_tables(made, metrics=["train_loss"])[0]).splitlines()
+    lines = format_tables(compare_runs(made, metrics=["train_loss"]), "text").splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines[2:4]] == [
         "1234.65 ± 0.07",
         "1231.25 ± 0.07 *",
@@ -247,7 +248,9 @@ def test_a_run_that_was_stopped_diverged_and_an_ok_one_has_no_finite_score():
     assert format_row_value(rows["Stopped"], columns["train_loss"]) == "diverged"
     assert format_row_value(rows["Undefined"], columns["test_auc"]) == "not finite"
     assert rows["Stopped"].outcome == "diverged in round 2"
-    table = to_text(method_tables(made, metrics=["train_loss", "test_auc"])[0]).splitlines()
+    table = format_tables(
+        compare_runs(made, metrics=["train_loss", "test_auc"]), "text"
+    ).splitlines()
     assert table[2].split() == ["Stopped", "diverged", "-"]
     assert table[3].split()[-2:] == ["not", "finite"]
 
@@ -340,8 +343,8 @@ def test_epsilon_and_own_scores_with_a_direction_have_columns():
     assert cells[4:6] == ["0.750 ± 0.000", "1.00 ± 0.00"], "the last epsilon, the best score"
     assert {"epsilon", "test_mae"} <= {chart["metric"] for chart in task["charts"]}
     assert {"epsilon", "test_mae"} <= {chart.name for chart in curves(made)}
-    table = method_tables(made, {"T": "best"})[0]
-    assert [column.title for column in table.columns][-2:] == ["Epsilon", "Test mae"]
+    titles = compare_runs(made, {"T": "best"})["column"].unique()
+    assert list(titles)[-2:] == ["Epsilon", "Test mae"]
     # where runs contradict each other the metric has no column, and the report is still made
     other = dataclasses.replace(made[0], label="B", modes={"test_mae": "max"})
     assert "test_mae" not in [column.metric for column in columns_of([*made, other])]

@@ -29,7 +29,7 @@ from fedax.core import InvalidInput, Task
 from fedax.core.hyper import declared
 from fedax.errors import RunExists
 from fedax.results.drawing.figures import save_charts
-from fedax.results.tables.comparison import to_latex, to_text
+from fedax.results.forms import format_tables
 from fedax.utils.files import portable, write, writing
 from fedax.utils.lock import held
 from fedax.utils.plugins import is_user_code
@@ -240,10 +240,10 @@ class Bench:
         # references are the rows that others are compared with
         shown = [*titles, *(standing.reference(task) for task in standing.tasks)]
         table = standing.table("rounds", shown)
-        _print(console, f"\n{to_text(table)}")
+        _print(console, f"\n{format_tables(table, 'text')}")
         with writing(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
-            write(self.out / "table.tex", to_latex(table) + "\n")
+            write(self.out / "table.tex", format_tables(table, "latex") + "\n")
         files = [self.out / "table.tex"]
         chart = standing.chart("rounds", titles[0])
         if chart.panels and importlib.util.find_spec("matplotlib"):

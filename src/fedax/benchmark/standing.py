@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from fedax.benchmark.archive import Archive, Entry, Keys
 from fedax.benchmark.measures import COSTS, QUALITIES, cost_to, is_higher, quality_of
 from fedax.benchmark.scores import LIMIT, area, interval, profile, ratios, speed_gains, typical
 from fedax.benchmark.task import FAMILIES, BenchTask, Method
 from fedax.benchmark.trials import STANDING, Tuning, judged_by
+from fedax.results.compare import EMPTY
 from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered
 from fedax.results.drawing.styles import styles
-from fedax.results.tables.comparison import Cell, ComparedColumn, MethodTable
-from fedax.results.tables.statistics import LEVEL, Effect, effect_of, holm
+from fedax.results.tables.statistics import LEVEL, Effect, deviation_of, effect_of, holm
 
 LEAST = 6
 """Tasks of a family from which on its methods are ranked."""
@@ -212,8 +213,8 @@ class Standing:
         ours, theirs = (np.where(np.isnan(values), worst, values) for values in (ours, theirs))
         return effect_of(sign * (ours - theirs), "seeds")
 
-    def table(self, measure: str, methods: Sequence[str] | None = None) -> MethodTable:
-        """Returns a table of costs until the target, or of a quality, for papers.
+    def table(self, measure: str, methods: Sequence[str] | None = None) -> pd.DataFrame:
+        """Returns a table of costs until the target, or of a quality, for `format_tables`.
 
         A star or bold numbers mark the methods that are significantly better than the reference.
 
@@ -222,27 +223,34 @@ class Standing:
             methods: which; all by default.
         """
         tasks = [task for task in self.tasks if measure in (*task.measures, *task.quality)]
-        known = sorted({name for task in tasks for name in self.entries[task.name]}, key=str.lower)
-        columns = []
+        names = {name for task in tasks for name in self.entries[task.name]}
+        known = sorted(names if methods is None else names & set(methods), key=str.lower)
+        references = " and ".join(dict.fromkeys(self.reference(task) for task in tasks))
+        heads = {
+            "table": COSTS[measure].heading if measure in COSTS else QUALITIES[measure],
+            "note": "Means and sample standard deviations over the reported seeds. Bold: "
+            f"significantly better than tuned {references} (paired by seeds, t-test on "
+            f"{'speeds' if measure in COSTS else 'values'}, Holm over the methods of a task, level "
+            f"{LEVEL:g}). never: the target is not reached in some run.",
+        }
+        rows = []
         for task in tasks:
             told = self.differences(task, measure)
-            cells = {
-                method: _cell(self.numbers(task, measure, method), told.get(method))
-                for method in self.entries[task.name]
-                if methods is None or method in methods
-            }
-            columns.append(ComparedColumn(task.title, cells, {}))
-        title = COSTS[measure].heading if measure in COSTS else QUALITIES[measure]
-        references = " and ".join(dict.fromkeys(self.reference(task) for task in tasks))
-        note = (
-            "Means and sample standard deviations over the reported seeds. Bold: significantly "
-            f"better than tuned {references} (paired by seeds, t-test on "
-            f"{'speeds' if measure in COSTS else 'values'}, Holm over the methods of a task, level "
-            f"{LEVEL:g}). never: the target is not reached in some run."
-        )
-        return MethodTable(
-            title, [m for m in known if methods is None or m in methods], columns, note
-        )
+            for method in known:
+                row = heads | EMPTY | {"column": task.title, "method": method}
+                if method in self.entries[task.name]:
+                    numbers = self.numbers(task, measure, method)
+                    row |= {
+                        "runs": len(numbers),
+                        # an infinite cost is a number: the run never reached the target
+                        "lost": int(np.isnan(numbers).sum()),
+                        "diverged": True,
+                        "mean": float(numbers.mean()),
+                        "deviation": deviation_of(numbers),
+                        "top": method in told and told[method].verdict == "better",
+                    }
+                rows.append(row)
+        return pd.DataFrame(rows)
 
     def chart(self, measure: str, newcomer: str | None = None) -> Chart:
         """Returns the performance profiles of all families, of the best methods and a newcomer."""
@@ -285,16 +293,6 @@ class Standing:
 def _corrected(effects: Sequence[Effect]) -> list[Difference]:
     ahead, behind = (holm([getattr(one, side) for one in effects]) for side in ("ahead", "behind"))
     return [Difference(*parts) for parts in zip(effects, ahead, behind, strict=True)]
-
-
-def _cell(numbers: np.ndarray, told: Difference | None) -> Cell:
-    # an infinite cost is a number: the run never reached the target
-    lost = int(np.isnan(numbers).sum())
-    several = len(numbers) > 1 and bool(np.isfinite(numbers).all())
-    deviation = float(numbers.std(ddof=1)) if several else math.nan
-    # a cell with p above the level is shown in bold
-    is_better = told is not None and told.verdict == "better"
-    return Cell(float(numbers.mean()), deviation, len(numbers), lost, 1.0 if is_better else 0.0)
 
 
 def describe_place(standing: Standing, method: str, measure: str = "rounds") -> list[str]:

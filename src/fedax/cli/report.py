@@ -77,7 +77,8 @@ def _write_table(
     from fedax.errors import UnknownName
     from fedax.experiments.results.joint import merge_records
     from fedax.experiments.results.store import RunDirectory
-    from fedax.results.tables.comparison import FORMS, method_tables
+    from fedax.results.compare import compare_runs
+    from fedax.results.forms import FORMS, format_tables
     from fedax.utils.files import write, writing
 
     if form not in FORMS:
@@ -87,8 +88,9 @@ def _write_table(
     reads = {
         task: read for directory in reversed(directories) for task, read in directory.reads.items()
     }
-    tables = method_tables(merge_records(directories), reads, metrics)
-    text = FORMS[form](tables).rstrip("\n")
+    text = format_tables(compare_runs(merge_records(directories), reads, metrics), form).rstrip(
+        "\n"
+    )
     if out is None:
         typer.echo(text)
     else:

@@ -4,6 +4,7 @@ Each is stated where the score is defined.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -78,3 +79,34 @@ def worst_of(values: Any, mode: Mode) -> float:
     if not finite.size:
         return -math.inf if mode == "max" else math.inf
     return float(finite.min() if mode == "max" else finite.max())
+
+
+_PERCENT = "accuracy(_(mean|pooled|worst_tenth|smallest|largest|gap|min|max|adapted))?$"
+"""Accuracies, and the numbers that observers make of the accuracies of several clients."""
+
+
+def is_percent(metric: str) -> bool:
+    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared
+    fractions.
+
+    >>> is_percent("test_accuracy"), is_percent("client_accuracy_mean"), is_percent("accuracy_loss")
+    (True, True, False)
+    """
+    return re.search(_PERCENT, metric) is not None
+
+
+def column_name(metric: str) -> str:
+    """Returns the head of a metric's column in files that keep fractions.
+
+    >>> (
+    ...     column_name("test_accuracy"),
+    ...     column_name("client_accuracy_variance"),
+    ...     column_name("train_loss"),
+    ... )
+    ('test_accuracy (fraction)', 'client_accuracy_variance (squared fraction)', 'train_loss')
+    """
+    if is_percent(metric):
+        return f"{metric} (fraction)"
+    if metric.endswith("accuracy_variance"):
+        return f"{metric} (squared fraction)"
+    return metric

@@ -1,7 +1,6 @@
 """The result of a run."""
 
 import dataclasses
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -10,18 +9,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core.bound_model import evaluated_state
-from fedax.core.directions import Mode
+from fedax.core.directions import Mode, column_name
 from fedax.core.federation import Memory
 from fedax.core.traffic import Traffic
 from fedax.errors import InvalidInput, UnknownName
-
-
-def _import_module(module: str) -> Any:
-    """Imports a module of a room above core: a history holds data, and is written and shown by
-    those rooms.
-    """
-    # by name, because core must not import the rooms above it
-    return importlib.import_module(f"fedax.{module}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,9 +230,9 @@ class History:
             InvalidInput: another ending.
             WriteFailed: a file that cannot be written.
         """
-        _import_module("models.storage").save_params(
-            self.params, path, about=self.about, state=self.final_state
-        )
+        import fedax  # core is below the rooms that write and show a history
+
+        fedax.save_params(self.params, path, about=self.about, state=self.final_state)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns parameters and buffers of a PyTorch module as tensors, by their names.
@@ -251,9 +242,12 @@ class History:
         Buffers that training does not change are not among them, nor second names of tied
         parameters: a module with such takes them by `load_state_dict(..., strict=False)`.
         """
-        return _import_module("models.torch_modules.adapter").state_dict(
-            self.params, self.final_state
-        )
+        import torch  # pyright: ignore[reportMissingImports]
+
+        merge = getattr(self.params, "merged", None)
+        params = self.params if merge is None else merge()
+        arrays = {**params, **(self.final_state or {})}
+        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
     def predict(self, x: Any, *, best: bool = False) -> np.ndarray:
         """Returns the predictions of the final model for new inputs, one row for each example.
@@ -290,6 +284,11 @@ class History:
             return self.predictor(self.best.params, x, self.best.state)
         return self.predictor(self.params, x, self.final_state)
 
+    @property
+    def _curves(self) -> dict[str, np.ndarray]:
+        """The metrics that are one number for each observation."""
+        return {name: values for name, values in self.metrics.items() if np.ndim(values) == 1}
+
     def table(self, every: int = 1) -> str:
         """Returns the observations as a text table: rounds, seconds and scalar metrics.
 
@@ -300,7 +299,22 @@ class History:
         """
         if not isinstance(every, int | np.integer) or every < 1:
             raise InvalidInput.of("History.table(every=...)", every, "whole numbers >= 1")
-        return _import_module("results.single").table_of(self, every)
+        columns = {
+            "round": [str(t) for t in self.rounds],
+            "seconds": [f"{s:.2f}" for s in self.seconds],
+        }
+        if self.clock is not None:
+            columns["hours"] = [f"{s / 3600:.4g}" for s in self.clock.seconds]
+        for name, values in self._curves.items():
+            columns[name] = [f"{value:.6g}" for value in values]
+        last = len(self.rounds) - 1
+        # every n-th observation, and the last one
+        shown = [i for i in range(last + 1) if i % every == 0 or i == last]
+        widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
+        lines = ["  ".join(name.rjust(width) for name, width in widths.items())]
+        for i in shown:
+            lines.append("  ".join(columns[name][i].rjust(w) for name, w in widths.items()))
+        return "\n".join(lines)
 
     def plot(self, *metrics: str) -> Any:
         """Plots some metrics, or all that are one number, against rounds, as a figure of Plotly.
@@ -308,7 +322,9 @@ class History:
         Raises:
             UnknownName: a metric that the run does not have.
         """
-        return _import_module("results.single").figure_of(self, metrics)
+        import fedax
+
+        return fedax.plot(self, *metrics)
 
     def report(self, path: str | Path, title: str = "Run") -> None:
         """Writes a page with curves and final values, which opens without a network.
@@ -319,9 +335,12 @@ class History:
         paper.
 
         Raises:
+            InvalidInput: another ending than `.html` and those.
             WriteFailed: a file that cannot be written.
         """
-        _import_module("results.single").write_report(self, Path(path), title)
+        import fedax
+
+        fedax.compare({self.algorithm: self}, path, title=title)
 
     def to_pandas(self) -> Any:
         """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics
@@ -330,7 +349,21 @@ class History:
         Accuracies are fractions from 0 to 1, as in `metrics`, and their columns say so:
         `test_accuracy (fraction)`. `fedax.table` gives percent.
         """
-        return _import_module("results.single").frame_of(self)
+        import pandas as pd  # takes long to import
+
+        columns = {
+            "round": self.rounds,
+            "seconds": self.seconds,
+            "bits": self.bits.cumulative[self.rounds],
+        }
+        if self.clock is not None:
+            columns |= {
+                "clock_seconds": self.clock.seconds,
+                "clock_joules": self.clock.joules,
+            }
+        return pd.DataFrame(
+            columns | {column_name(name): values for name, values in self._curves.items()}
+        )
 
     @property
     def about(self) -> dict[str, Any]:
@@ -388,7 +421,6 @@ class History:
         Raises:
             UnknownName: a metric that the run does not have, or that has a number for each client.
         """
-        scalar = {name: values for name, values in self.metrics.items() if np.ndim(values) == 1}
-        if metric not in scalar:
-            raise UnknownName.among("History.last(metric)", metric, scalar)
-        return float(scalar[metric][-1])
+        if metric not in self._curves:
+            raise UnknownName.among("History.last(metric)", metric, self._curves)
+        return float(self._curves[metric][-1])

@@ -10,7 +10,7 @@ import pandas as pd
 from fedax.core import InvalidInput, UnknownName
 from fedax.results.frame import fill_lost, numbers_frame
 from fedax.results.record import Record, by_label, by_task
-from fedax.results.tables.statistics import LEVEL, effect_of, holm
+from fedax.results.tables.statistics import LEVEL, deviation_of, effect_of, holm
 from fedax.results.tables.summary import column_of, columns_of, unit_of
 
 WATCHED = ("dissimilarity", "weight_gap")
@@ -163,7 +163,6 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         lost_count = int(lost[i, used[i]].sum())
         # the worst value of the task stands for a lost run in the tests, but it is no mean
         has_mean = lost_count < len(numbers)
-        has_deviation = has_mean and len(numbers) > 1 and np.isfinite(numbers).all()
         compared[label] = {
             "read": read,
             "runs": len(numbers),
@@ -171,7 +170,7 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
             "left_out": int(present[i].sum()) - len(numbers),
             "diverged": bool(diverged[i].any()),
             "mean": means[i] if has_mean else math.nan,
-            "deviation": numbers.std(ddof=1) if has_deviation else math.nan,
+            "deviation": deviation_of(numbers) if has_mean else math.nan,
             "common": int(shared.sum()) if len(labels) > 1 else math.nan,
         }
 

@@ -4,7 +4,7 @@ import html
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from rich.cells import cell_len
@@ -14,6 +14,7 @@ from fedax.results.tables.summary import counted
 
 Row = Mapping[Any, Any]
 """A row of a comparison by column."""
+T = TypeVar("T")
 _EXPONENT = re.compile(r"e([+-]\d+)")
 _LATEX = str.maketrans(
     {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -46,7 +47,7 @@ def format_tables(comparison: pd.DataFrame, form: str) -> str:
     """
     if form == "csv":
         return to_csv(comparison)
-    return "\n\n".join(FORMS[form](title, rows) for title, rows in tables_of(comparison).items())
+    return "\n\n".join(_WRITERS[form](title, rows) for title, rows in tables_of(comparison).items())
 
 
 def tables_of(comparison: pd.DataFrame) -> dict[str, list[Row]]:
@@ -122,10 +123,10 @@ def _lost_text(row: Row) -> str:
     return f"{row['lost']} of {row['runs']} {word}" if 0 < row["lost"] < row["runs"] else word
 
 
-def _grid(rows: Sequence[Row], cell: Callable[[Row], str], empty: str = "-") -> list[list[str]]:
-    """Returns the head and the rows of a table as texts."""
+def grid_of(rows: Sequence[Row], cell: Callable[[Row], T], empty: T) -> list[list[str | T]]:
+    """Returns the head and the rows of a table: the titles of columns and rows, and cells."""
     columns = dict.fromkeys(row["column"] for row in rows)
-    texts: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, T]] = {}
     for row in rows:
         cells = texts.setdefault(row["method"], dict.fromkeys(columns, empty))
         if row["runs"]:
@@ -139,7 +140,7 @@ def _grid(rows: Sequence[Row], cell: Callable[[Row], str], empty: str = "-") -> 
 def to_text(title: str, table: Sequence[Row]) -> str:
     """Formats a table for terminals: the best and those level with it have a star."""
     # without the star two spaces keep the numbers below each other
-    rows = _grid(table, lambda row: cell_text(row) + (" *" if row["top"] else "  "))
+    rows = grid_of(table, lambda row: cell_text(row) + (" *" if row["top"] else "  "), "-")
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = [title]
     for first, *cells in rows:
@@ -154,8 +155,8 @@ def to_text(title: str, table: Sequence[Row]) -> str:
 
 def to_markdown(title: str, table: Sequence[Row]) -> str:
     """Formats a table in Markdown."""
-    head, *rows = _grid(
-        table, lambda row: f"**{cell_text(row)}**" if row["top"] else cell_text(row)
+    head, *rows = grid_of(
+        table, lambda row: f"**{cell_text(row)}**" if row["top"] else cell_text(row), "-"
     )
     rule = ["---", *["---:"] * (len(head) - 1)]
     lines = [
@@ -178,7 +179,7 @@ def to_latex(title: str, table: Sequence[Row]) -> str:
             number = rf"\textbf{{{number}}}"
         return number + _lost_note(row)
 
-    head, *rows = _grid(table, cell)
+    head, *rows = grid_of(table, cell, "-")
     head = [text.translate(_LATEX) for text in head]
     rows = [[first.translate(_LATEX), *cells] for first, *cells in rows]
     lines = [
@@ -201,7 +202,7 @@ def to_html(title: str, table: Sequence[Row]) -> str:
     def cell(row: Row) -> str:
         return f"<td{marks[row['top']]}>{html.escape(cell_text(row))}</td>"
 
-    head, *rows = _grid(table, cell, "<td>-</td>")
+    head, *rows = grid_of(table, cell, "<td>-</td>")
     lines = [f"<tr>{''.join(f'<th>{html.escape(text)}</th>' for text in head)}</tr>"]
     for first, *cells in rows:
         lines.append(f"<tr><th>{html.escape(first)}</th>{''.join(cells)}</tr>")
@@ -223,5 +224,6 @@ def to_csv(comparison: pd.DataFrame) -> str:
     return rows[list(CSV_HEADS)].rename(columns=CSV_HEADS).to_csv(index=False, float_format="%.9g")
 
 
-FORMS = {"text": to_text, "latex": to_latex, "markdown": to_markdown, "html": to_html}
-"""Forms of tables by name, beside `"csv"`."""
+_WRITERS = {"text": to_text, "latex": to_latex, "markdown": to_markdown, "html": to_html}
+FORMS = (*_WRITERS, "csv")
+"""Names of the forms of tables."""

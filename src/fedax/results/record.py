@@ -5,7 +5,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from fedax.core import History, Outcome
-from fedax.core.directions import Mode
+from fedax.core.directions import Mode, column_name
+from fedax.core.directions import is_percent as is_percent
 from fedax.core.history import is_by_client
 from fedax.errors import printable
 from fedax.observe.modes import mode_of
@@ -261,37 +261,6 @@ class Record:
                 return cls(**meta, **curves, metrics=metrics, outcome=outcome)
         except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
             raise ValueError(str(error) or type(error).__name__) from error
-
-
-_PERCENT = "accuracy(_(mean|pooled|worst_tenth|smallest|largest|gap|min|max|adapted))?$"
-"""Accuracies, and the numbers that observers make of the accuracies of several clients."""
-
-
-def is_percent(metric: str) -> bool:
-    """Returns whether a metric is a fraction: accuracies and their gaps. Variances are in squared
-    fractions.
-
-    >>> is_percent("test_accuracy"), is_percent("client_accuracy_mean"), is_percent("accuracy_loss")
-    (True, True, False)
-    """
-    return re.search(_PERCENT, metric) is not None
-
-
-def column_name(metric: str) -> str:
-    """Returns the head of a metric's column in files that keep fractions.
-
-    >>> (
-    ...     column_name("test_accuracy"),
-    ...     column_name("client_accuracy_variance"),
-    ...     column_name("train_loss"),
-    ... )
-    ('test_accuracy (fraction)', 'client_accuracy_variance (squared fraction)', 'train_loss')
-    """
-    if is_percent(metric):
-        return f"{metric} (fraction)"
-    if metric.endswith("accuracy_variance"):
-        return f"{metric} (squared fraction)"
-    return metric
 
 
 def to_csv(records: Sequence[Record]) -> str:

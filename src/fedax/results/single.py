@@ -8,78 +8,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 
-from fedax.core import FedaxError, History, InvalidInput, UnknownName
+from fedax.core import History, InvalidInput, UnknownName
 from fedax.errors import short
+from fedax.results.compare import compare_runs
+from fedax.results.differences import differences_sheet
 from fedax.results.drawing.charts import Chart
 from fedax.results.drawing.figures import FORMATS, save_chart
+from fedax.results.forms import FORMS, format_tables
 from fedax.results.page import Page, clients_sheets, render
-from fedax.results.record import Record, column_name
-from fedax.results.tables.comparison import FORMS, differences_sheet, method_tables
+from fedax.results.record import Record
 from fedax.results.versions import versions
 from fedax.utils.files import write, writing
 
 
-def curves_of(history: History) -> dict[str, np.ndarray]:
-    """Returns the metrics that are one number per observation."""
-    return {name: values for name, values in history.metrics.items() if values.ndim == 1}
+def plot(history: History, *metrics: str) -> Any:
+    """Plots some metrics of a run, or all that are one number, against rounds, as a figure of
+    Plotly.
 
+    Args:
+        history: the run.
+        metrics: names of scalar metrics.
 
-def table_of(history: History, every: int = 1) -> str:
-    """Returns what `History.table` does; the last observation is always there."""
-    columns = {
-        "round": [str(t) for t in history.rounds],
-        "seconds": [f"{s:.2f}" for s in history.seconds],
-    }
-    if history.clock is not None:
-        columns["hours"] = [f"{s / 3600:.4g}" for s in history.clock.seconds]
-    columns |= {
-        name: [f"{value:.6g}" for value in values] for name, values in curves_of(history).items()
-    }
-    count = len(history.rounds)
-    # every n-th observation, and the last one
-    rows = [i for i in range(count) if i % max(every, 1) == 0 or i == count - 1]
-    widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
-    head = "  ".join(name.rjust(widths[name]) for name in columns)
-    return "\n".join(
-        [
-            head,
-            *(
-                "  ".join(texts[i].rjust(widths[name]) for name, texts in columns.items())
-                for i in rows
-            ),
-        ]
-    )
-
-
-def frame_of(history: History) -> Any:
-    """Returns what `History.to_pandas` does."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise FedaxError("History.to_pandas needs pandas. Run pip install pandas.") from error
-    columns = {
-        "round": history.rounds,
-        "seconds": history.seconds,
-        "bits": history.bits.cumulative[history.rounds],
-    }
-    clock = history.clock
-    columns |= (
-        {} if clock is None else {"clock_seconds": clock.seconds, "clock_joules": clock.joules}
-    )
-    return pd.DataFrame(
-        columns | {column_name(name): values for name, values in curves_of(history).items()}
-    )
-
-
-def figure_of(history: History, metrics: Sequence[str] = ()) -> Any:
-    """Returns what `History.plot` does."""
+    Raises:
+        UnknownName: a metric that the run does not have.
+    """
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    curves = curves_of(history)
+    curves = {name: values for name, values in history.metrics.items() if values.ndim == 1}
     for name in metrics:
         if name not in curves:
             raise UnknownName.among("History.plot(metrics)", name, curves)
@@ -131,20 +89,6 @@ def _write_out_arguments(run: History) -> dict[str, str]:
     return full
 
 
-def write_report(history: History, path: Path, title: str) -> None:
-    """Writes what `History.report` does."""
-    if path.suffix.removeprefix(".") in FORMATS:
-        # figures are drawn by the function for several runs
-        compare({history.algorithm: history}, path, title=title)
-        return
-    record = Record.of(history, task=title, label=history.algorithm, seed=0)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        extras = {"settings": settings_of({history.algorithm: [history]}), "versions": versions()}
-        line = f"{history.algorithm}: {record.ending}."
-        write(path, render(Page(title, line, [record], sheets=clients_sheets([record]), **extras)))
-
-
 def compare(
     histories: Mapping[str, History | Sequence[History]],
     path: str | Path = "comparison.html",
@@ -193,11 +137,9 @@ def compare(
             str(path),
             "names that end in .html, " + ", ".join(f".{f}" for f in FORMATS),
         )
-    summary = (
-        f"{len(histories)} methods, {len(records)} runs."
-        if len(histories) > 1
-        else (f"{len(records)} runs.")
-    )
+    summary = f"{len(histories)} methods, {len(records)} runs."
+    if len(records) == 1:
+        summary = f"{records[0].label}: {records[0].ending}."
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         runs_by_label = {
@@ -227,7 +169,7 @@ def table(
 
     Args:
         histories: by the name in the table, a run or the runs of several seeds. All of one task.
-        form: "text", "latex" (for booktabs), "markdown" or "csv".
+        form: "text", "latex" (for booktabs), "markdown", "html" or "csv".
         metrics: which; by default those that reports show.
         title: of the table.
 
@@ -251,7 +193,8 @@ def table(
     """
     if form not in FORMS:
         raise UnknownName.among("table(form=...)", form, FORMS)
-    return FORMS[form](method_tables(_make_records(histories, title, "table"), metrics=metrics))
+    records = _make_records(histories, title, "table")
+    return format_tables(compare_runs(records, metrics=metrics), form)
 
 
 def _make_records(histories: Any, title: str, name: str) -> list[Record]:

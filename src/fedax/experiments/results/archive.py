@@ -15,9 +15,9 @@ from fedax.observe.modes import mode_of
 from fedax.results import Record
 from fedax.results.drawing.charts import Chart
 from fedax.results.drawing.figures import save_charts, save_weights
-from fedax.results.tables.comparison import unit_of
 from fedax.results.tables.numbers import Line, number_of, stated_modes
 from fedax.results.tables.reductions import is_value_reduction
+from fedax.results.tables.summary import unit_of
 
 KEPT = (
     "README.md",

@@ -37,11 +37,11 @@ from fedax.experiments.results.settings import (
 )
 from fedax.experiments.results.study import Study, parse_study
 from fedax.results import Page, Record, render
+from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
 from fedax.results.drawing.charts import Chart
 from fedax.results.page import clients_sheets
 from fedax.results.record import by_task, clients_csv, to_csv, with_named_clients
-from fedax.results.tables.comparison import differences_sheet
 from fedax.results.tables.membership import membership_csv, select_audits
 from fedax.results.tables.summary import Row, counted, summarize
 from fedax.utils.files import portable, read, read_text, write, writing

@@ -11,8 +11,10 @@ from rich.text import Text
 
 from fedax.engine.driver.progress_bar import Bar, make_bars, word_for
 from fedax.engine.driver.run import Progress as Observation
+from fedax.results.compare import compare_runs
+from fedax.results.forms import cell_text, grid_of, note_of
 from fedax.results.record import Record
-from fedax.results.tables.summary import best, columns_of, format_row_value, summarize
+from fedax.results.tables.summary import columns_of
 
 
 class Display:
@@ -110,15 +112,18 @@ def summary_table(
     title: str, records: list[Record], wide: bool = True, read: str = "last"
 ) -> Table:
     """Returns the values of one task as a table for the terminal, with fewer columns unless it is
-    wide; best values are bold.
+    wide; the best values, and those not significantly worse, are bold.
     """
-    columns, rows = (
-        [column for column in columns_of(records) if wide or column.brief],
-        summarize(records, read),
+    metrics = [column.metric for column in columns_of(records) if wide or column.brief]
+    rows = compare_runs(records, {title: read}, metrics).to_dict("records")
+    head, *body = grid_of(
+        rows, lambda row: Text(cell_text(row), style="bold" if row["top"] else ""), Text("-")
     )
     table = Table(
         title=Text(title, style="bold"),
         title_justify="left",
+        caption=Text(note_of(rows), style="dim"),
+        caption_justify="left",
         header_style="dim",
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -126,20 +131,12 @@ def summary_table(
     )
     table.add_column("algorithm", overflow="fold")
     table.add_column("rounds", justify="right")
-    for column in columns:
-        table.add_column(column.title.lower(), justify="right")
+    for name in head[1:]:
+        table.add_column(Text(str(name).lower()), justify="right")
     table.add_column("outcome")
-    # labels of the best rows, by metric
-    winners = {column.metric: best(column, rows) for column in columns}
-    for row in rows:
-        cells = [
-            Text(format_row_value(row, c), style="bold" if row.label in winners[c.metric] else "")
-            for c in columns
-        ]
-        table.add_row(
-            Text(row.label),
-            str(row.rounds),
-            *cells,
-            Text(row.outcome, style="" if row.ok else "bold red"),
-        )
+    about = {row["method"]: row for row in rows}
+    for label, *cells in body:
+        row = about[label]
+        outcome = Text(row["outcome"], style="" if row["ok"] else "bold red")
+        table.add_row(Text(label), str(row["rounds"]), *cells, outcome)
     return table

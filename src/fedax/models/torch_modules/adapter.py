@@ -1,7 +1,6 @@
 """Adapter of PyTorch modules to `fedax.models.Model`."""
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -85,12 +84,3 @@ def torch(module: Any, x: Any) -> Model:
         lambda params, state, x, key: run(params, state, x, None if key is None else Draws(key)),
         (lambda name, leaf: name in frozen) if frozen else None,
     )
-
-
-def state_dict(params: PyTree, state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns parameters, with adapters merged, and state as tensors; see `History.state_dict`."""
-    import torch  # pyright: ignore[reportMissingImports]
-
-    merge = getattr(params, "merged", None)
-    arrays = {**(params if merge is None else merge()), **(state or {})}
-    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

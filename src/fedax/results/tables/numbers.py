@@ -13,6 +13,7 @@ from fedax.observe.modes import is_higher_better, mode_of
 from fedax.results import Record
 from fedax.results.tables.finals import read_run
 from fedax.results.tables.reductions import is_value_reduction
+from fedax.results.tables.summary import quantity_of as quantity_of
 from fedax.results.tables.summary import scale_of
 
 
@@ -208,28 +209,6 @@ def number_of(run: AnyRun, metric: str, read: str, among: Sequence[AnyRun] = ())
         [record for record in among if isinstance(record, Record)],
         scale_of(metric),
     )
-
-
-def quantity_of(metric: str, read: str) -> str:
-    """Names what a difference of two numbers is in, with its unit.
-
-    >>> quantity_of("test_accuracy", "best"), quantity_of("train_loss", "last")
-    ('points', 'train loss')
-    >>> quantity_of("node_accuracy_mean", "best"), quantity_of("objective_gap", "rounds_to_0.01")
-    ('points of node accuracy mean', 'rounds until 0.01')
-    >>> quantity_of("test_accuracy", "mean_change")
-    'points from one observation to the next'
-    """
-    name = metric.replace("_", " ")
-    if read == "mean_change":
-        return f"{quantity_of(metric, 'last')} from one observation to the next"
-    if not is_value_reduction(read):
-        quantity, _, level = read.partition("_to_")
-        return f"{quantity} until {level}" if level else f"{name}, last over half"
-    if scale_of(metric) == 1.0:
-        return name
-    unit = "points" if scale_of(metric) == 100.0 else "squared points"
-    return unit if metric == "test_accuracy" else f"{unit} of {name}"
 
 
 def stated_modes(runs: Sequence[AnyRun]) -> list[Mapping[str, Mode]]:

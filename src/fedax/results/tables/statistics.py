@@ -43,8 +43,17 @@ class Effect(NamedTuple):
 
     def in_words(self, sign: str = "") -> str:
         """Formats the mean with its interval; `sign` is that of a format, `"+"` for differences."""
-        interval = f" [{digits(self.low)}, {digits(self.high)}]" if math.isfinite(self.low) else ""
-        return f"{digits(self.mean, sign)}{interval}" if self.units else "no runs"
+        return interval_text(self.mean, self.low, self.high, sign) if self.units else "no runs"
+
+
+def interval_text(mean: float, low: float, high: float, sign: str = "") -> str:
+    """Returns a mean with its interval where there is one.
+
+    >>> interval_text(1.2, 0.3, 2.1, "+")
+    '+1.2 [0.3, 2.1]'
+    """
+    interval = f" [{digits(low)}, {digits(high)}]" if math.isfinite(low) else ""
+    return f"{digits(mean, sign)}{interval}"
 
 
 def digits(value: float, sign: str = "") -> str:
@@ -91,6 +100,17 @@ def mean_text(mean: float, deviation: float = math.nan, sign: str = " ± ") -> s
 def _exponent(value: float, count: int) -> int:
     """Returns the decimal exponent of a number that is rounded to `count` significant digits."""
     return int(f"{value:.{count - 1}e}".partition("e")[2])
+
+
+def deviation_of(values: np.ndarray) -> float:
+    """Returns the sample standard deviation; NaN for a single value and where one is not finite.
+
+    >>> deviation_of(np.array([1.0, 3.0])), deviation_of(np.array([1.0]))
+    (1.4142135623730951, nan)
+    """
+    if len(values) < 2 or not np.isfinite(values).all():
+        return math.nan
+    return float(values.std(ddof=1))
 
 
 def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
