@@ -133,7 +133,7 @@ def test_bad_arguments(options, message):
             r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers from 1 to "
             r"2147483647, or a pair of them in order",
         ),
-        ({"batch_size": "all"}, r'Write batch_size="full"\.'),
+        ({"batch_size": "all"}, r'batch_size=...\): got .all.; .*or "full"'),
         ({"order": "sorted"}, r"Schedule\(order=...\)"),
     ],
 )

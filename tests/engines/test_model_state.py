@@ -420,9 +420,9 @@ def test_unseen_clients_adapt_on_filled_minibatches(engine):
     np.testing.assert_allclose(found.last("unseen_loss_adapted"), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("batch_size", ["full", (2, 4), (6, "all"), 16])
+@pytest.mark.parametrize("batch_size", [(2, 4), 16])
 def test_minibatches_of_any_size_are_alike_on_all_engines(batch_size):
-    """Drawn ones are repeated up to the largest, and full ones up to the largest client."""
+    """Drawn ones are repeated up to the largest."""
     found = [
         fedax.run(
             fedax.FedAvg(),
@@ -439,6 +439,24 @@ def test_minibatches_of_any_size_are_alike_on_all_engines(batch_size):
         np.testing.assert_allclose(
             history.model_state.all()["mean"], found[0].model_state.all()["mean"], rtol=1e-10
         )
+
+
+@pytest.mark.parametrize("batch_size", ["full", (6, "all")])
+@pytest.mark.parametrize("engine", ["in turn", "eager"])
+def test_minibatches_of_all_examples_need_clients_of_one_size(batch_size, engine):
+    """A compiled program would repeat examples up to the largest client's, and a client in a
+    process of its own would not."""
+    options = {
+        "schedule": fedax.Schedule(batch_size=batch_size),
+        "engine": ENGINES[engine],
+        "rounds": 1,
+    }
+    with pytest.raises(InvalidInput, match=r"batch_size=...\).*a model with a state"):
+        fedax.run(fedax.FedAvg(), task("local"), **options)
+    equal = [{name: values[:5] for name, values in client.items()} for client in CLIENTS]
+    data = fedax.FederatedData.from_arrays(equal)
+    whole = fedax.Task(START, centred, data, state=STATE, state_policy="local")
+    assert fedax.run(fedax.FedAvg(), whole, **options).outcome.ok
 
 
 def test_a_loss_that_couples_examples_sees_whole_minibatches():

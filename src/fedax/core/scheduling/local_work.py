@@ -79,18 +79,17 @@ class LocalWork(eqx.Module):
         fits = (
             self.batch_size == "full" or counts(self.batch_size) or _is_pair(self.batch_size, "all")
         )
-        hint = 'Write batch_size="full".' if str(self.batch_size) == "all" else ""
-        self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"", hint)
+        self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"")
         self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
         self._require(
             "stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]"
         )
         times = self.times
-        are_counts = times is None or (
-            isinstance(times, tuple) and bool(times) and all(map(counts, times))
-        )
         is_rising = times is None or (
-            are_counts and all(a < b for a, b in itertools.pairwise(times))
+            isinstance(times, tuple)
+            and all(map(counts, times))
+            and bool(times)
+            and all(a < b for a, b in itertools.pairwise(times))
         )
         self._require("times", is_rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
         self._require("times", times is None or self.steps is None, "None if steps is given")
@@ -103,9 +102,9 @@ class LocalWork(eqx.Module):
         is_compatible = p is None or (self.steps is None and times is None and not self.stragglers)
         self._require("sync_probability", is_compatible, "None with steps, times or stragglers")
 
-    def _require(self, name: str, holds: bool, allowed: str, hint: str = "") -> None:
+    def _require(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
-            raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), allowed, hint)
+            raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), allowed)
 
     @property
     def rounds(self) -> int | None:
@@ -126,10 +125,14 @@ class LocalWork(eqx.Module):
             largest: examples.
             filled: whether clients with fewer examples than a minibatch repeat them.
         """
-        top = self.batch_size[1] if isinstance(self.batch_size, tuple) else self.batch_size
-        if isinstance(top, str):
+        if isinstance(self.top_batch, str):
             return largest
-        return top if filled else min(top, largest)
+        return self.top_batch if filled else min(self.top_batch, largest)
+
+    @property
+    def top_batch(self) -> int | str:
+        """The size of the largest minibatch; a text for all examples of a client."""
+        return self.batch_size[1] if isinstance(self.batch_size, tuple) else self.batch_size
 
     def work(
         self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None

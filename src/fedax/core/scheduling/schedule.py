@@ -223,12 +223,21 @@ class Schedule(LocalWork):
             self, asynchronous=dataclasses.replace(self.server, devices=devices)
         )
 
-    def check_population(self, sizes: Sequence[int]) -> None:
+    def check_population(self, sizes: Sequence[int], couples: bool = False) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a
         32-bit number counts.
+
+        Args:
+            sizes: examples of each client.
+            couples: whether minibatches are full, as for models with a state. Then one of all
+                examples of a client is refused where the clients' numbers differ: a compiled
+                program would fill it to the largest client's, a process of its own would not.
         """
         clients = len(sizes)
         self.check_steps(max(sizes))
+        is_full = couples and isinstance(self.top_batch, str)
+        allowed = "a number, for a model with a state and clients of unequal sizes"
+        self._require("batch_size", not is_full or min(sizes) == max(sizes), allowed)
         if self.availability_rule is not None:
             self.availability_rule.check(clients)
         if self.cohort is not None and self.cohort > clients:

@@ -232,10 +232,9 @@ class Grid:
             )
             channel.attack.check_share(clients)
         sizes = np.asarray(setup.population.sizes).tolist()
-        setup.schedule.check_population(sizes)
         schedules = self.options.schedules or (setup.schedule,) * len(self.algorithms)
         for algorithm, schedule in zip(self.algorithms, schedules, strict=True):
-            schedule.check_population(sizes)
+            schedule.check_population(sizes, setup.task.couples)
             check_population(algorithm, len(sizes))
             algorithm.check(schedule, sizes)
             algorithm.check_model(self.task, self.layout)
