@@ -27,7 +27,7 @@ def blocks(*languages, run=True):
 
 def execute(block):
     for package in re.findall(
-        r"^(?:import|from) (torch|flwr|flax|language_model)\b", block.text, re.MULTILINE
+        r"^(?:import|from) (torch|flwr|flax|haiku|datasets|language_model)\b", block.text, re.MULTILINE
     ):
         pytest.importorskip(package, reason="a library of other people")
     space = {"__name__": "block"}
@@ -54,6 +54,7 @@ GIVEN = {
         "data/a.csv": "x1,x2,label\n" + "0.5,1.0,0\n1.5,0.0,1\n" * 10,
         "data/b.csv": "x1,x2,label\n" + "0.4,1.1,0\n1.4,0.1,1\n" * 10,
     },
+    "docs/guides/own.md": {"wards.csv": WARDS, "new.csv": "sex,age\nf,30\nm,60\n"},
     "docs/guides/heterogeneity.md": {"phones.csv": "device,from,to\n0,0,900\n1,0,4000\n"},
     "docs/models.md": {
         "digits.toml": """name = "digits"

@@ -127,6 +127,7 @@ HOW_TO = {
         "tutorials/own-data",
         "tutorials/own-model",
         "tutorials/own-method",
+        "guides/own",
         "guides/own-code",
         "libraries",
         "text",
