@@ -33,7 +33,7 @@ def test_digits_are_all_there_under_every_partition(partition, options):
     assert (x.min(), x.max()) == (0.0, 1.0)
 
 
-def test_digits_refuse_before_reading():
+def test_digits_refuse_other_partitions():
     with pytest.raises(UnknownName, match=r"partition: got 'shard'; .* Did you mean 'shards'\?"):
         digits("shard")
     with pytest.raises(InvalidInput, match=r"dirichlet\(alpha=...\): got 0"):
@@ -134,7 +134,6 @@ def test_a_missing_file_is_named_with_the_cure(tmp_path):
 
 def test_options_are_checked_before_the_file(tmp_path):
     for options, name in (
-        ({"alpha": -1.0}, "alpha"),
         ({"clients": 0}, "clients"),
         ({"test_fraction": -0.1}, "test_fraction"),
     ):

@@ -188,6 +188,7 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
         ("digits", {"clients": True}, r"\(clients=...\): got True"),
         ("digits", {"clients": "20"}, r"\(clients=...\): got '20'"),
         ("digits", {"seed": -1}, r"\(seed=...\): got -1"),
+        ("mnist", {"partition": "dirichlet", "alpha": 0, "folder": "/none"}, r"alpha=...\): got 0"),
         (
             "digits",
             {"split": "sorted"},
@@ -216,8 +217,7 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
         (
             "mnist",
             {"partition": "power_law", "ratio": 0.5, "folder": "nowhere"},
-            r"power_law\(ratio=...\): "
-            r"got 0.5",
+            r"mnist\(ratio=...\): got 0.5",
         ),
     ],
 )

@@ -17,7 +17,6 @@ from fedax.data.partition import dirichlet as dirichlet
 from fedax.data.partition import iid as iid
 from fedax.data.partition import label_shards as label_shards
 from fedax.data.partition import partition_by as partition_by
-from fedax.data.partition import partition_options as partition_options
 from fedax.data.partition import power_law as power_law
 from fedax.data.partition import quantity_skew as quantity_skew
 from fedax.data.sources.devices import digit_pairs as digit_pairs

@@ -19,7 +19,7 @@ from fedax.data import FederatedData
 from fedax.data.files import FILES, fetch
 from fedax.data.folder import MissingFile, data_folder
 from fedax.data.options import NonNegative, Share, check, options_of
-from fedax.data.partition import PARTITIONS, by_user
+from fedax.data.partition import by_user, find_partition
 from fedax.data.sources.tweets import read_sent140
 from fedax.models import SentimentLSTM
 from fedax.models.storage import place_model, read_weights
@@ -231,7 +231,9 @@ def task(name: str, **options: Any) -> Task:
     known = task_options(name, options)
     _check_names(f"task {name!r}", name, known, options)
     maker = find_task(name)
-    functions = [maker.load, maker.make] if isinstance(maker, DataSet) else [maker]
+    functions = [maker]
+    if isinstance(maker, DataSet):
+        functions = [maker.load, _partition_of(options_of(maker.load), options), maker.make]
     for function in (*functions, change_task):
         options = check(title_of(name), function, options)
     changes = {key: options.pop(key) for key in _keywords(change_task) if key in options}
@@ -351,17 +353,20 @@ def _with_partition(
 ) -> dict[str, inspect.Parameter]:
     """Returns the options of a function, and those of the partition that it passes on to."""
     options = options_of(function)
-    if "partition" not in options:
-        return options
-    partition = given.get("partition", options["partition"].default)
-    if isinstance(partition, str):
-        if partition not in PARTITIONS:
-            raise UnknownName.among("partition", partition, PARTITIONS)
-        added = options_of(PARTITIONS[partition])
-    else:  # one client for each value of a column
-        added = options_of(by_user)
     common = ("n", "labels", "users", *options)
+    added = options_of(_partition_of(options, given))
     return options | {key: option for key, option in added.items() if key not in common}
+
+
+def _partition_of(
+    options: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Returns the partition that a function with some options passes on to."""
+    if "partition" not in options:
+        return lambda: None
+    partition = given.get("partition", options["partition"].default)
+    # by default one client for each value of a column
+    return find_partition(partition) if isinstance(partition, str) else by_user
 
 
 def _keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -19,9 +19,8 @@ from fedax.data.partition.base import Partition as Partition
 from fedax.data.partition.dirichlet import dirichlet as dirichlet
 from fedax.data.partition.labels import label_shards as label_shards
 from fedax.data.partition.named import PARTITIONS as PARTITIONS
-from fedax.data.partition.named import check_partition as check_partition
+from fedax.data.partition.named import find_partition as find_partition
 from fedax.data.partition.named import partition_by as partition_by
-from fedax.data.partition.named import partition_options as partition_options
 from fedax.data.partition.power_law import power_law as power_law
 from fedax.data.partition.sizes import by_index as by_index
 from fedax.data.partition.sizes import by_user as by_user

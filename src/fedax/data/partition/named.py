@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedax.core import UnknownName
-from fedax.data.options import check, options_of
+from fedax.data.options import options_of
 from fedax.data.partition.base import Partition
 from fedax.data.partition.dirichlet import dirichlet
 from fedax.data.partition.labels import label_shards
@@ -22,35 +22,15 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 """By the name that tasks and experiment files use."""
 
 
-def partition_options(name: str) -> dict[str, Any]:
-    """Returns the options of the partition `name`, but clients and seed, with their defaults.
+def find_partition(name: str) -> Callable[..., Partition]:
+    """Returns the partition of a name.
 
     Raises:
-        UnknownName: no such partition.
-
-    >>> partition_options("dirichlet")
-    {'alpha': 0.5, 'minimum': 10}
+        UnknownName: no such partition; names the nearest.
     """
     if name not in PARTITIONS:
         raise UnknownName.among("partition", str(name), PARTITIONS)
-    common = ("n", "labels", "clients", "seed")
-    options = options_of(PARTITIONS[name])
-    return {key: option.default for key, option in options.items() if key not in common}
-
-
-def check_partition(name: str, clients: int, seed: int, **options: Any) -> None:
-    """Checks a named partition and its options before there are any data.
-
-    Raises:
-        UnknownName: no such partition, or not an option of it; with the nearest name.
-        InvalidInput: an option out of range.
-    """
-    known = partition_options(name)
-    for key in options:
-        if key not in known:
-            raise UnknownName.among(f"option of partition {name!r}", key, known)
-    function = PARTITIONS[name]
-    check(function.__name__, function, {"clients": clients, "seed": seed, **options})
+    return PARTITIONS[name]
 
 
 def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options: Any) -> Partition:
@@ -61,7 +41,7 @@ def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options:
         labels: of all examples, shape (examples,).
         clients: at least 1.
         seed: of what is drawn.
-        options: of the partition, see `partition_options`.
+        options: of the partition.
 
     >>> import numpy as np
     >>> [
@@ -71,10 +51,10 @@ def partition_by(name: str, labels: Any, clients: int, seed: int = 0, **options:
     [4, 4, 4, 4, 4]
 
     Raises:
-        InvalidInput: as `check_partition`; or a `DataError` if the examples do not suffice.
+        UnknownName: no such partition.
+        InvalidInput: an option out of range; or a `DataError` if the examples do not suffice.
     """
-    check_partition(name, clients, seed, **options)
-    function = PARTITIONS[name]
+    function = find_partition(name)
     parameters = options_of(function)
     # not every partition draws
     if "seed" in parameters:

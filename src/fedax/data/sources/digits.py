@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedax.data.options import Clients, Seed, Share, Split, validated
-from fedax.data.partition import check_partition, partition_by
+from fedax.data.partition import partition_by
 from fedax.examples.federated import FederatedData
 
 
@@ -34,7 +34,7 @@ def digits(
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
-        UnknownName: no such partition or option.
+        UnknownName: no such partition.
         InvalidInput: an argument out of range; or a `DataError` if the examples do not suffice.
 
     >>> data = digits("dirichlet", clients=10, alpha=0.5)
@@ -44,7 +44,6 @@ def digits(
     Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998
     (test part).
     """
-    check_partition(partition, clients, seed, **options)
     images, labels = _read()
     client_rows = partition_by(partition, labels, clients, seed, **options)
     return FederatedData.partitioned(

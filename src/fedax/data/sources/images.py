@@ -12,7 +12,7 @@ from pydantic import Field
 from fedax.data.folder import data_file, data_folder, read_npz, read_whole, reading, verify
 from fedax.data.formats.idx import read_idx
 from fedax.data.options import Clients, Count, Folder, Seed, Share, Split, Switch, validated
-from fedax.data.partition import Partition, check_partition, partition_by
+from fedax.data.partition import Partition, partition_by
 from fedax.data.partition.sizes import named_users
 from fedax.examples.federated import FederatedData
 
@@ -142,8 +142,8 @@ def image_set(
         options: of the partition, such as `alpha` for dirichlet.
 
     Raises:
-        UnknownName: no such partition or option.
-        InvalidInput: an argument out of range, before the files are read.
+        UnknownName: no such partition.
+        InvalidInput: an argument out of range.
         DataError: a missing, broken or different file, with its path; or examples that do not
             suffice.
 
@@ -151,7 +151,6 @@ def image_set(
     Recognition, 1998; Xiao, Rasul and Vollgraf, Fashion-MNIST (arXiv:1708.07747); Krizhevsky,
     Learning Multiple Layers of Features from Tiny Images, 2009.
     """
-    check_partition(partition, clients, seed, **options)
     images = read_images(name, folder).select(examples, merged)
     parts = partition_by(partition, images.y, clients, seed, **options)
     return images.deal(parts, f"{_TITLES[name]}, {partition}", test_fraction, split, seed)

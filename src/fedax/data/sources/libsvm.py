@@ -12,7 +12,7 @@ from fedax.core import DataError
 from fedax.data.files import FILES
 from fedax.data.folder import data_file, read_whole, reading, verify
 from fedax.data.options import Clients, Count, Folder, Seed, Share, Split, validated
-from fedax.data.partition import check_partition, partition_by
+from fedax.data.partition import partition_by
 from fedax.examples.federated import FederatedData
 
 MOST_NUMBERS = 1 << 30
@@ -86,14 +86,13 @@ def libsvm(
         options: of the partition.
 
     Raises:
-        UnknownName: no such partition or option.
-        InvalidInput: an argument out of range, before the file is read.
+        UnknownName: no such partition.
+        InvalidInput: an argument out of range.
         DataError: a missing, damaged, malformed or different file; or examples that do not suffice.
 
     Source: Chang and Lin, LIBSVM (2011), data page; a5a and a9a from Adult and mushrooms from
     Mushroom (UCI repository), w8a from Platt (1998).
     """
-    check_partition(partition, clients, seed, **options)
     how = "Put the file there in LIBSVM's text format, plain or gzipped (.gz)."
     path = data_file(folder, how, f"libsvm/{file}.gz", f"libsvm/{file}", f"{file}.gz", file)
     text = read_whole(path)
