@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from fedax.core import DataError, InvalidInput, UnknownName
-from fedax.data.folder import MissingFile
 from fedax.data.partition import partition_by
 from fedax.examples.client_names import ClientNames, natural
 from fedax.examples.encoding import Encoding, cell_text, normalize
-from fedax.examples.federated import FederatedData
+from fedax.examples.federated import FederatedData, read_partition
 from fedax.examples.overlap import check_share, draw_rows
 from fedax.examples.ragged import Ragged
 
@@ -143,9 +142,9 @@ def from_table(
         raise DataError.found("from_table", got, "columns of features", hint)
     encoding = _fit(list(frames.values()), columns, y, classes, _names(categories), missing)
     if missing == "drop":
-        used = [*others, *columns]
+        needed = {*others, *columns}
         frames = {
-            part: frame.dropna(subset=list({*used} & {*frame})) for part, frame in frames.items()
+            part: frame.dropna(subset=list(needed & {*frame})) for part, frame in frames.items()
         }
     train = frames["train"]
     # the rows of each client
@@ -158,32 +157,28 @@ def from_table(
         rows = partition_by(partition, labels, clients, seed, **options)
     else:
         rows = list(partition)
-    order = np.concatenate([np.zeros(0, int), *rows])
-    if not rows or not all(map(len, rows)) or len({*order.tolist()}) < len(order):
-        got = "no client, a client without rows, or a row twice"
-        raise DataError.found("from_table", got, "each row at most once, one for each client")
-    rows_by_part = {"train": rows}
+    order, sizes = read_partition(rows, len(train), "from_table(partition=...)")
+    used: dict[str, tuple[Any, Sequence[Any]]] = {"train": (train, rows)}
     if test_fraction:
         check_share("from_table(test_fraction=...)", test_fraction, split)
-        offsets, arrays = np.cumsum([0, *map(len, rows)]), encoding.apply(train.iloc[order])
-        divided = draw_rows(arrays, offsets, test_fraction, seed, split)
-        rows_by_part = {part: [order[own] for own in divided[k]] for k, part in enumerate(PARTS)}
-    encoding = _standardize(
-        encoding, train.iloc[np.concatenate(rows_by_part["train"])], standardize
-    )
-    parts: dict[str, Any] = {
-        part: _make_part(encoding, train, rows, part) for part, rows in rows_by_part.items()
-    }
+        offsets = np.cumsum([0, *sizes])
+        divided = draw_rows(encoding.apply(train.iloc[order]), offsets, test_fraction, seed, split)
+        used = {part: (train, [order[own] for own in divided[k]]) for k, part in enumerate(PARTS)}
+    encoding = _standardize(encoding, train.iloc[np.concatenate(used["train"][1])], standardize)
     if test is not None:
         test_rows = _rows_by_name(frames["test"], str(client))
         if test_fraction or not set(test_rows) <= set(names or ()):
             allowed = f"clients of the training part, {names}, and no test_fraction"
             raise DataError.of("from_table(test=...)", list(test_rows), allowed)
-        rows = [test_rows.get(name, []) for name in names or ()]
-        parts["test"] = _make_part(encoding, frames["test"], rows, "test")
+        used["test"] = (frames["test"], [test_rows.get(name, []) for name in names or ()])
     if central is not None:
-        rows = [np.arange(len(frames["central"]))]
-        parts["central"] = dict(_make_part(encoding, frames["central"], rows, "central").arrays)
+        used["central"] = (frames["central"], [np.arange(len(frames["central"]))])
+    parts: dict[str, Any] = {}
+    for part, (frame, rows) in used.items():
+        arrays = encoding.apply(frame.iloc[np.concatenate(rows).astype(int)])
+        parts[part] = Ragged.flat(arrays, [len(own) for own in rows], part)
+    if central is not None:
+        parts["central"] = dict(parts["central"].arrays)
     return FederatedData(
         **parts, classes=encoding.classes, name=name, names=names, encoding=encoding
     )
@@ -197,15 +192,12 @@ def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
         as_text: columns of a CSV file whose cells stay as they are written, such as 007.
 
     Raises:
-        DataError: no such file, a file that pandas cannot read, or a heading twice.
+        DataError: a file that pandas cannot read, or a heading twice.
     """
     if isinstance(table, str | Path):
         frame = _read_file(Path(table).expanduser(), dict.fromkeys(as_text, str))
     else:
         frame = table.to_pandas() if hasattr(table, "to_pandas") else table
-    if not hasattr(frame, "groupby"):
-        allowed = "a path, a frame of pandas, or a table with to_pandas"
-        raise InvalidInput.found("from_table(table=...)", f"a {type(table).__name__}", allowed)
     frame = frame.set_axis(map(normalize, frame.columns), axis=1)
     # pandas and R write the numbers of rows into a first column without a heading
     if frame.columns[:1].isin(["", "Unnamed: 0"]).any():
@@ -219,10 +211,6 @@ def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
 def _read_file(path: Path, types: Any) -> Any:
     import pandas as pd
 
-    # unlike the method, False also for a name that no file can have
-    if not os.path.isfile(path):
-        allowed = "a .csv, .csv.gz or .parquet file, or a folder of these"
-        raise MissingFile.of("from_table(table=...)", f"no file {path}", allowed)
     try:
         with warnings.catch_warnings():
             # of rows that are longer than the headings
@@ -252,7 +240,7 @@ def _read_clients(source: Any, as_text: Iterable[str]) -> Any:
         return read_table(source, as_text)
     if not source:
         allowed = "a .csv or .parquet file for each client"
-        raise MissingFile.found("from_table(table=...)", "no table", allowed)
+        raise DataError.found("from_table(table=...)", "no table", allowed)
     if "train" in source:
         hint = "Write from_table(table['train'], central=table['test'])."
         raise DataError.found("from_table(table=...)", "several splits", "one table", hint)
@@ -292,7 +280,9 @@ def _fit(
         if name in numbers and not is_declared:
             continue
         texts[name] = _texts_of(frame[name])
-        parsed = pd.to_numeric(np.array(texts[name], object), errors="coerce")
+        # numbers with commas, 1,5 or 1,500, are numbers too
+        plain = [text.replace(",", "") for text in texts[name]]
+        parsed = pd.to_numeric(np.array(plain, object), errors="coerce")
         is_doubtful = np.isfinite(parsed).any() or len(texts[name]) > MOST_TEXTS
         if not texts[name] or (is_doubtful and not is_declared):
             got = f"{len(texts[name])} texts, such as {texts[name][:1] + texts[name][-1:]}"
@@ -335,7 +325,7 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
         is_measured = encoding.missing == "mean"
         return dataclasses.replace(encoding, means=means, measured=is_measured)
     if given is not True:
-        means, deviations = given if isinstance(given, list | tuple) else ({}, {})
+        means, deviations = given
     is_positive = all(0 < deviation < np.inf for deviation in deviations.values())
     if not is_positive or not means.keys() == deviations.keys() == set(values):
         allowed = f"means, and finite deviations above 0, of {list(values)} by name"
@@ -346,17 +336,9 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
 
 def _rows_by_name(frame: Any, client: str, minimum: int = 1) -> dict[str, np.ndarray]:
     """Returns the rows of each client with enough of them, in the order of their names."""
-    if client not in frame:
-        raise UnknownName.among("column of clients", client, frame)
     groups = frame.groupby(client, observed=True).indices
     rows = {cell_text(key) or "": rows for key, rows in groups.items()}
     if "" in rows or sum(map(len, rows.values())) < len(frame):
-        got = "rows without a client, or two clients of one name"
+        got = "rows without a client (pandas takes NA for a missing cell), or two of one name"
         raise DataError.found(f"column {client!r}", got, "the name of a client in every row")
     return {name: rows[name] for name in sorted(rows, key=natural) if len(rows[name]) >= minimum}
-
-
-def _make_part(encoding: Encoding, frame: Any, rows: Sequence[Any], part: str) -> Ragged:
-    """Returns a part of the data from the rows of each client."""
-    arrays = encoding.apply(frame.iloc[np.concatenate(rows).astype(int)])
-    return Ragged.flat(arrays, [len(own) for own in rows], part)

@@ -182,11 +182,7 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     number = int(name) if re.fullmatch(r"[0-9]{1,10}", name) else None
     if names is None:
         if number is None or number >= clients:
-            raise DataError.of(
-                where,
-                number if number is not None else name,
-                f"numbers of clients, 0 to {clients - 1}",
-            )
+            raise DataError.of(where, name, f"numbers of clients, 0 to {clients - 1}")
         return number
     if number is not None and number < clients and _ends_with_number(names[number], number):
         candidates = [k for k, other in enumerate(names) if _ends_with_number(other, number)]
@@ -241,16 +237,10 @@ def in_order(
         if number in value_by_number:
             raise DataError.of(where, name, "each client once")
         value_by_number[number] = value
-    missing = [
-        names[k] if names is not None else k for k in range(clients) if k not in value_by_number
-    ]
+    missing = [name for k, name in enumerate(names or range(clients)) if k not in value_by_number]
     if missing:
-        missing_text = ", ".join(map(repr, missing[:3])) + (
-            f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        )
-        raise InvalidInput.found(
-            where, f"no value for {missing_text}", "a value for each client, or one number for all"
-        )
+        allowed = "a value for each client, or one number for all"
+        raise InvalidInput.found(where, f"no value for {missing[:3]}", allowed)
     return [value_by_number[k] for k in range(clients)]
 
 
@@ -272,12 +262,9 @@ def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
     """
     if order is not None:
         nodes = list(order)
-        if len(set(nodes)) != len(nodes) or set(nodes) != set(network):
-            mismatched = [node for node in nodes if node not in network] or [
-                node for node in network if node not in nodes
-            ]
+        if len(nodes) != len(network) or set(nodes) != set(network):
             allowed = f"all {len(network)} nodes, each once"
-            raise InvalidInput.of("Graph.of(order=...)", (mismatched or nodes)[:3], allowed)
+            raise InvalidInput.of("Graph.of(order=...)", nodes, allowed)
         return nodes
     if any(isinstance(node, str) for node in network):
         hint = "Say which client each node is: order=task.names, or order=list(network)."

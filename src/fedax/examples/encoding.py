@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedax.errors import DataError
+from fedax.examples.integer_ranges import find_wrong_label
 
 
 def normalize(text: Any) -> str:
@@ -90,7 +91,7 @@ class Encoding:
             DataError: a column is missing, or a cell does not fit its column.
         """
         arrays = {"x": self.features(table)}
-        if self.y in [normalize(name) for name in table]:
+        if self.y in map(normalize, table):
             arrays["y"] = self.targets(table)
         return arrays
 
@@ -120,12 +121,11 @@ class Encoding:
         values = _read_numbers(name, cells)
         if self.classes is None:
             return values
-        is_class = (values == np.floor(values)) & (values >= 0) & (values < self.classes)
-        if not is_class.all():
-            got = f"{values[is_class.argmin()]:g} in row {is_class.argmin()}"
+        wrong = find_wrong_label(values, self.classes)
+        if wrong is not None:
             hint = "Real labels, of a regression, have classes=0."
             allowed = f"whole numbers from 0 to {self.classes - 1}"
-            raise DataError.found(f"column {name!r}", got, allowed, hint)
+            raise DataError.found(f"column {name!r}", f"{wrong:g}", allowed, hint)
         return values.astype(np.int32)
 
     def to_json(self) -> str:
@@ -156,9 +156,9 @@ def _read_numbers(name: str, cells: Any, fill: float = np.nan) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise DataError.found(f"column {name!r}", str(error), "numbers") from error
     values[np.isnan(values)] = fill
-    if not np.isfinite(values).all():
-        row = int(np.argmin(np.isfinite(values)))
-        got = f"{values[row]} in row {row}"
+    is_finite = np.isfinite(values)
+    if not is_finite.all():
+        got = f"{values[is_finite.argmin()]} in row {is_finite.argmin()}"
         raise DataError.found(f"column {name!r}", got, "finite numbers", FILL)
     return values
 

@@ -264,7 +264,7 @@ class FederatedData(eqx.Module):
         examples = count_rows(arrays, "partitioned")
         # each client's rows in the order in which they are drawn: the first ones are trained on
         rng = np.random.default_rng([seed, 1])  # the partition itself may have used the plain seed
-        order, sizes = _read_partition(partition, examples)
+        order, sizes = read_partition(partition, examples, "partitioned(partition=...)")
         starts = np.cumsum(sizes) - sizes
         owners = np.repeat(np.arange(len(sizes)), sizes)
         # by client, and at random within each
@@ -490,15 +490,16 @@ def make_part(
     return dataclasses.replace(part, arrays={**part.arrays, "y": labels})
 
 
-def _read_partition(
-    partition: Iterable[Any], examples: int
+def read_partition(
+    partition: Iterable[Any], examples: int, field: str
 ) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "clients"]]:
     """Returns the rows of all clients one after the other, and how many each has.
+
+    `field` names the partition in messages.
 
     Raises:
         DataError: an empty client, something else than indices, or one out of range or twice.
     """
-    field = "partitioned(partition=...)"
     rows_by_client = [np.asarray(indices) for indices in partition]
     sizes = np.array([rows.size for rows in rows_by_client])
     if not len(sizes) or not sizes.all():

@@ -3,13 +3,13 @@
 XLA takes the last entry for an index beyond the end, without an error.
 """
 
-import functools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.experimental import checkify
@@ -216,18 +216,22 @@ def _check_classes(
     start: Callable[[Any], Any],
     rows: Mapping[str, np.ndarray],
 ) -> None:
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        params = jax.eval_shape(start, jax.random.key(0))
+    counts = list[int]()
+
+    def evaluate(rows: Any) -> list[Any]:
+        # classes that are given do not depend on the parameters
+        shapes = jax.eval_shape(start, jax.random.key(0))
+        params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         program = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, rows)
-    # unknown parameters: values that depend on them are None
-    leaves = [None] * len(jax.tree.leaves(params)) + jax.tree.leaves(rows)
-    with jax.ensure_compile_time_eval():
-        encodings = list(
-            _find_one_hot_calls(
-                program.jaxpr, program.consts, [lambda leaf=leaf: leaf for leaf in leaves]
-            )
-        )
-    for classes, values in encodings:
+        calls = list[tuple[int, Any]]()
+        _evaluate(program.jaxpr, program.consts, jax.tree.leaves((params, rows)), calls)
+        counts.extend(classes for classes, _ in calls)
+        return [values for _, values in calls]
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        # compiled, so that nothing else is computed
+        encodings = jax.jit(evaluate)(rows)
+    for classes, values in zip(counts, encodings, strict=True):
         if not values.size:
             continue
         low, high = values.min(), values.max()
@@ -248,51 +252,33 @@ def _check_classes(
             warnings.warn(f"{text}. Number classes from 0 on if it is one of them.", stacklevel=2)
 
 
-def _find_one_hot_calls(
-    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Callable[[], Any]]
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the number of classes and the values of every `one_hot`.
+def _evaluate(
+    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], calls: list[tuple[int, Any]]
+) -> list[Any]:
+    """Evaluates a program; appends the number of classes and the values of every `one_hot`."""
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
-    What they do not depend on is never evaluated.
-
-    Values that depend on the parameters, which are None here, are left out.
-    """
-    # values are computed only where a `one_hot` asks for them
-    thunks: dict[Any, Callable[[], Any]] = {
-        var: lambda value=value: value for var, value in zip(jaxpr.constvars, consts)
-    }
-    thunks |= dict(zip(jaxpr.invars, arguments, strict=True))
-
-    def value_of(atom: Any) -> Callable[[], Any]:
-        return (lambda: atom.val) if hasattr(atom, "val") else thunks[atom]  # literals have no hash
+    def value_of(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else values[atom]  # literals have no hash
 
     for equation in jaxpr.eqns:
         inputs = [value_of(var) for var in equation.invars]
-        inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
-        if inner is not None and equation.params["name"] == _ONE_HOT:
+        if equation.primitive.name in ("jit", "pjit"):
+            inner = equation.params["jaxpr"]
             # the program compares with an iota, as long as there are classes
             iota = next((eqn for eqn in inner.jaxpr.eqns if eqn.primitive.name == "iota"), None)
-            indices = inputs[0]()
-            if iota is not None and indices is not None:
-                yield iota.params["shape"][iota.params["dimension"]], np.asarray(indices)
-        # and within compiled functions of the loss
-        if inner is not None:
-            yield from _find_one_hot_calls(inner.jaxpr, inner.consts, inputs)
-        # once for all results of an equation
-        outputs = functools.cache(functools.partial(_evaluate_equation, equation, inputs))
-        for i, var in enumerate(equation.outvars):
-            thunks[var] = lambda outputs=outputs, i=i: outputs()[i]
-
-
-def _evaluate_equation(equation: Any, inputs: Sequence[Callable[[], Any]]) -> list[Any]:
-    values = [value() for value in inputs]
-    if any(value is None for value in values):
-        return [None] * len(equation.outvars)
-    bound = equation.primitive.get_bind_params(equation.params)
-    # a pair in earlier versions of JAX
-    functions, options = bound if isinstance(bound, tuple) else ((), bound)
-    results = equation.primitive.bind(*functions, *values, **options)
-    return list(results) if equation.primitive.multiple_results else [results]
+            if equation.params["name"] == _ONE_HOT and iota is not None:
+                calls.append((iota.params["shape"][iota.params["dimension"]], inputs[0]))
+            results = _evaluate(inner.jaxpr, inner.consts, inputs, calls)
+        else:
+            bound = equation.primitive.get_bind_params(equation.params)
+            # a pair in earlier versions of JAX
+            functions, options = bound if isinstance(bound, tuple) else ((), bound)
+            results = equation.primitive.bind(*functions, *inputs, **options)
+            if not equation.primitive.multiple_results:
+                results = [results]
+        values.update(zip(equation.outvars, results, strict=True))
+    return [value_of(var) for var in jaxpr.outvars]
 
 
 def _select_extremes(

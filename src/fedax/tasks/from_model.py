@@ -45,17 +45,17 @@ examples.
 Architecture = Callable[[int, int], Any]
 
 MODELS: dict[str, Architecture] = {
-    "softmax": Softmax,
+    "softmax": lambda features, classes: Softmax(features, classes),
     "mlp": lambda features, classes: MLP((features, 200, 200, classes)),
     "mlp_dropout": lambda features, classes: MLP((features, 128, classes), dropout=0.5),
     "mnist_cnn": lambda features, classes: mnist_cnn(classes),
     "lenet": lambda features, classes: lenet(classes),
     "cifar_cnn": lambda features, classes: cifar_cnn(classes),
     "resnet20": lambda features, classes: ResNet(classes=classes),
-    "bigram": lambda length, vocabulary: Bigram(vocabulary),
-    "lstm": lambda length, vocabulary: CharLSTM(vocabulary),
-    "lstm_two_biases": lambda length, vocabulary: CharLSTM(vocabulary, biases=2, start="uniform"),
-    "lstm_peepholes": lambda length, vocabulary: CharLSTM(vocabulary, peepholes=True),
+    "bigram": lambda features, classes: Bigram(classes),
+    "lstm": lambda features, classes: CharLSTM(classes),
+    "lstm_two_biases": lambda features, classes: CharLSTM(classes, biases=2, start="uniform"),
+    "lstm_peepholes": lambda features, classes: CharLSTM(classes, peepholes=True),
 }
 """From features and classes, of text the length of a window and the size of the vocabulary, by the
 name that tasks and experiment files use.
@@ -357,7 +357,7 @@ def classification(
     _warn_of_ranges(data.train.arrays["x"])
     # numbers of an example, which makers of models are told
     features = int(np.prod(np.shape(data.train[0]["x"])[1:]))
-    model = make_model("classification", model, MODELS, features, data.classes)
+    model = _make_model(model, features, data.classes)
     if augment is not None:
         model = Augmented(model, augment)
     task = from_model(model, cross_entropy, data, l2=l2, name=name)
@@ -402,42 +402,27 @@ def _check_vocabulary(task: Task, model: Any) -> None:
             raise DataError.found(f"{split}['x']", str(got), allowed)
 
 
-def make_model(
-    owner: str, model: Any, models: Mapping[str, Architecture], features: int, classes: int
-) -> Any:
+def _make_model(model: Any, features: int, classes: int) -> Any:
     """Returns the model of a name or of a maker, with as many inputs and outputs as the data have.
 
     Args:
-        owner: the task, for messages.
-        model: a name of `models`, a reference to the user's model (see `fedax.utils.plugins`), a
+        model: a name of `MODELS`, a reference to the user's model (see `fedax.utils.plugins`), a
             class or function that makes one, or a model, which is returned.
-        models: makers of the built-in models by name, from features and classes.
         features: numbers of an example.
         classes: of the labels.
 
     Raises:
-        UnknownName, InvalidInput: as `fedax.utils.plugins.find`; a maker that takes other
-            arguments.
+        UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
     """
-    if isinstance(model, str) and model in models:
-        return models[model](features, classes)
-    allowed = "a model, or a class or a function that makes one"
-    maker = (
-        find("model", model, models, allowed, lambda value: True)
-        if isinstance(model, str)
-        else model
-    )
-    if not (inspect.isclass(maker) or inspect.isroutine(maker)):
-        return maker
+    if isinstance(model, str):
+        allowed = "a model, or a class or a function that makes one"
+        model = find("model", model, MODELS, allowed, lambda value: True)
+    if not (inspect.isclass(model) or inspect.isroutine(model)):
+        return model
     sizes = {"features": features, "classes": classes}
-    names = inspect.signature(maker).parameters
-    try:
-        with _seed_torch():
-            return maker(**{name: size for name, size in sizes.items() if name in names})
-    except TypeError as error:
-        got = f"{model!r}, which cannot be called: {error}"
-        allowed = "a maker with some of the arguments features and classes"
-        raise InvalidInput.found(f"{owner}(model=...)", got, allowed) from error
+    names = inspect.signature(model).parameters
+    with _seed_torch():
+        return model(**{name: size for name, size in sizes.items() if name in names})
 
 
 @contextlib.contextmanager

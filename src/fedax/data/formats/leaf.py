@@ -114,19 +114,12 @@ def from_users(
 ) -> FederatedData:
     """Makes federated data with a client for each user who has training examples; see `leaf`."""
     clients = _convert(train, convert)
-    data = FederatedData.from_arrays(
-        list(clients.values()), classes=classes, name=name, names=list(clients)
-    )
-    if test is None:
-        return data
-    for user, (_, labels) in test.items():
-        if labels and user not in train:
-            hint = "LEAF's `-t sample` divides every user's examples, `-t user` the users."
-            raise DataError.of("test", f"user {user!r}", "users of the training part", hint)
-    tests = _convert(test, convert)
-    # users without test examples have arrays without rows
-    empty = {key: values[:0] for key, values in data.train[0].items()}
-    return FederatedData.from_arrays(data, test=[tests.get(user, empty) for user in clients])
+    tests = None
+    if test is not None:
+        # those of others are refused
+        left_out = train.keys() - clients.keys()
+        tests = {user: own for user, own in _convert(test, convert).items() if user not in left_out}
+    return FederatedData.from_arrays(clients, test=tests, classes=classes, name=name)
 
 
 def _convert(users: Users, convert: Convert) -> dict[str, Examples]:
