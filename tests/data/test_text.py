@@ -43,6 +43,8 @@ PLAY = "A:\nOne  two\nthree.\n\nB:\nHm$.\n \nA:\nFour.\n"
 
 def test_roles_join_their_speeches():
     assert data.roles_of(PLAY) == {"A": "One two three. Four.", "B": "Hm$."}
+    for line_end in ("\r\n", "\r"):
+        assert data.roles_of(PLAY.replace("\n", line_end)) == data.roles_of(PLAY)
     with pytest.raises(DataError, match="begins with 'no name'"):
         data.roles_of("A:\nx\n\nno name\ny\n")
 

@@ -20,8 +20,9 @@ class QFedAvg(Algorithm[Vector]):
     FedAvg. Needs SGD as the solver, without momentum unless the form is "as_released".
 
     Args:
-        q: at least 0; larger is fairer and slower. $f_k^q$ has to fit into the float type: with q =
-            15, losses from 0.003 to 350 in float32.
+        q: at least 0; larger is fairer and slower. Losses are at least 0: a run whose losses become
+            negative, such as densities' logarithms, ends as non-finite. $f_k^q$ has to fit into the
+            float type: with q = 15, losses from 0.003 to 350 in float32.
         form: "as_written", or "as_released" with FedBC, whose $h_k$ has $\lVert w - w_k \rVert^2$
             in place of $\lVert g_k \rVert^2$: another method, with far longer steps if $\eta$ is
             small. That code has momentum 0.5 in the local steps and divides by the learning rate
