@@ -27,7 +27,9 @@ def blocks(*languages, run=True):
 
 def execute(block):
     for package in re.findall(
-        r"^(?:import|from) (torch|flwr|flax|haiku|datasets|language_model)\b", block.text, re.MULTILINE
+        r"^(?:import|from) (torch|flwr|flax|haiku|datasets|language_model)\b",
+        block.text,
+        re.MULTILINE,
     ):
         pytest.importorskip(package, reason="a library of other people")
     space = {"__name__": "block"}

@@ -95,7 +95,9 @@ def test_users_of_leaf_who_only_test_are_refused(tmp_path, others):
     """As after its option `-t user`: their examples were dropped without a word."""
     leaf_file(tmp_path / "train" / "a.json", f0=([[0.5]], [0]), f1=([[1.5]], [1]))
     leaf_file(tmp_path / "test" / "a.json", **others, stranger=([[2.5]], [1]))
-    with pytest.raises(DataError, match=r"test: got 'stranger'; allowed: names of clients: 'f0', 'f1'"):
+    with pytest.raises(
+        DataError, match=r"test: got 'stranger'; allowed: names of clients: 'f0', 'f1'"
+    ):
         data.leaf(tmp_path / "train", tmp_path / "test", classes=2)
 
 

@@ -201,7 +201,7 @@ def test_a_table_without_clients_is_dealt_out(partition):
 @pytest.mark.parametrize("wards", [["a", "", "b"], ["a", "a ", "b"], [1, "1", 2], ["a", None, "b"]])
 def test_rows_without_a_client_and_clients_of_one_name_are_refused(wards):
     frame = FRAME[:3].assign(ward=wards)
-    with pytest.raises(DataError, match="column 'ward': got .*rows without a client.*or two"):
+    with pytest.raises(DataError, match=r"column 'ward': got .*rows without a client.*or two"):
         from_table(frame, **OPTIONS)
 
 

@@ -91,7 +91,7 @@ class Encoding:
             DataError: a column is missing, or a cell does not fit its column.
         """
         arrays = {"x": self.features(table)}
-        if self.y in map(normalize, table):
+        if self.y in [normalize(name) for name in table]:
             arrays["y"] = self.targets(table)
         return arrays
 
