@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.grid import edges
-from fedax.experiments.running.progress import ConsoleDisplay
+from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from samples import record
 
@@ -61,7 +61,7 @@ def test_choices_have_no_edge():
 def test_it_is_said_everywhere(tmp_path):
     console = Console(file=io.StringIO(), width=200)
     directory = run_experiment(
-        of(solver={"learning_rate": [0.0001, 0.001]}), tmp_path / "out", ConsoleDisplay(console)
+        of(solver={"learning_rate": [0.0001, 0.001]}), tmp_path / "out", Display(console)
     )
     said = console.file.getvalue()
     (first, _) = directory.warnings()
@@ -84,7 +84,7 @@ def test_progress_shows_the_metric_that_selects(tmp_path):
     }
     experiment = Experiment.of(**sections, grid={"Prox": {"mu": [0.1, 1.0]}})
     console = Console(file=io.StringIO(), width=200)
-    run_experiment(experiment, tmp_path / "out", ConsoleDisplay(console))
+    run_experiment(experiment, tmp_path / "out", Display(console))
     chosen = [line for line in console.file.getvalue().splitlines() if "selection seed" in line]
     assert chosen
     assert all("validation loss" in line for line in chosen)

@@ -15,7 +15,7 @@ from fedax.core import InvalidInput, RunExists
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, fresh, slug
 from fedax.experiments.running import demo
-from fedax.experiments.running.progress import ConsoleDisplay, Display, summary_table
+from fedax.experiments.running.progress import Display, summary_table
 from fedax.experiments.running.progress import summary_line as line_about
 from fedax.experiments.running.runner import run_experiment
 from fedax.results.tables.summary import summarize
@@ -215,7 +215,8 @@ def test_a_run_that_ends_above_its_start_has_diverged():
 @pytest.mark.slow
 def test_plain_lines_for_logs(tmp_path):
     stream = io.StringIO()
-    lines = ConsoleDisplay(Console(file=stream, width=200), every=0.0)
+    lines = Display(Console(file=stream, width=200))
+    lines.every = 0.0
     run_experiment(Experiment.parse(TINY.replace("seeds = [0, 1]", "")), tmp_path / "a", lines)
     text = stream.getvalue()
     assert "  [1/2] FedAvg: round 1/2, " in text

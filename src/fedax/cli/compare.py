@@ -44,7 +44,7 @@ def compare(
     from fedax.experiments.config.user_code import resolve_data_paths
     from fedax.experiments.results.store import fresh, slug
     from fedax.experiments.running import runner
-    from fedax.experiments.running.progress import ConsoleDisplay
+    from fedax.experiments.running.progress import Display
 
     experiment = Experiment.of(
         name=_title(parse_section(task)),
@@ -59,7 +59,7 @@ def compare(
     )
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
-    print_summary(runner.run_experiment(experiment, path, ConsoleDisplay(console)), console)
+    print_summary(runner.run_experiment(experiment, path, Display(console)), console)
 
 
 def _title(task: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ def demo(
     from fedax.cli.summary import print_summary
     from fedax.experiments.results.store import fresh
     from fedax.experiments.running.demo import READING, TITLE, experiments
-    from fedax.experiments.running.progress import ConsoleDisplay
+    from fedax.experiments.running.progress import Display
     from fedax.experiments.running.runner import run_experiments
 
     console = Console()
@@ -36,5 +36,5 @@ def demo(
     console.print(
         "Five methods on three tasks, one seed. The first run also compiles.", style="dim"
     )
-    directory = run_experiments(experiments(rounds), path, TITLE, ConsoleDisplay(console))
+    directory = run_experiments(experiments(rounds), path, TITLE, Display(console))
     print_summary(directory, console, READING)

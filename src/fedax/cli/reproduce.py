@@ -50,7 +50,7 @@ def reproduce(
 
     from fedax.cli.summary import print_summary
     from fedax.experiments.results.store import fresh, slug
-    from fedax.experiments.running.progress import ConsoleDisplay
+    from fedax.experiments.running.progress import Display
     from fedax.papers import load
     from fedax.papers.comparison import show_comparison
     from fedax.papers.study import PaperStudy
@@ -58,7 +58,7 @@ def reproduce(
 
     console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
-    display = ConsoleDisplay(console)
+    display = Display(console)
     directory = run_recipe(recipe, scale, path, display, jobs, reuse or (), elsewhere)
     # the directory's recipe says at which scale it ran
     study = directory.study if isinstance(directory.study, PaperStudy) else PaperStudy(recipe)

@@ -23,7 +23,7 @@ def resume(
     from fedax.errors import InvalidInput
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running import runner
-    from fedax.experiments.running.progress import ConsoleDisplay
+    from fedax.experiments.running.progress import Display
     from fedax.experiments.running.ranks import team
 
     if hosts:
@@ -39,4 +39,4 @@ def resume(
     # [cluster] of the directory's own file; a directory without one is refused by `resume`
     experiments = RunDirectory.load(folder, repair=True).experiments if slurm else []
     cluster = cluster_for(experiments[0], jobs) if experiments else None
-    print_summary(runner.resume(folder, ConsoleDisplay(console), jobs, trust, cluster), console)
+    print_summary(runner.resume(folder, Display(console), jobs, trust, cluster), console)

@@ -41,7 +41,7 @@ def run(
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.results.store import fresh, slug
     from fedax.experiments.running import runner
-    from fedax.experiments.running.progress import ConsoleDisplay
+    from fedax.experiments.running.progress import Display
     from fedax.experiments.running.ranks import team
 
     if hosts:
@@ -58,7 +58,7 @@ def run(
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
     cluster = cluster_for(experiment, jobs) if slurm else None
-    directory = runner.run_experiment(experiment, path, ConsoleDisplay(console), jobs, cluster)
+    directory = runner.run_experiment(experiment, path, Display(console), jobs, cluster)
     print_summary(directory, console)
 
 

@@ -1,4 +1,4 @@
-"""Progress of runs on the screen: bars in a terminal, plain lines elsewhere."""
+"""Progress of runs in a terminal or a log."""
 
 import time
 from collections.abc import Sequence
@@ -18,45 +18,27 @@ from fedax.results.tables.summary import columns_of
 
 
 class Display:
-    """Shows nothing; the base of the others. Runs are announced, observed and finished in turn.
+    """Shows runs, which begin, are observed and end in turn: a line for every run that has ended;
+    meanwhile a bar in a terminal, elsewhere a line about every ten seconds.
+
+    Args:
+        console: where; by default nowhere.
 
     Attributes:
+        every: seconds between two lines.
         metric: that is shown, the one by which runs of a grid are selected.
     """
 
+    console = Console(quiet=True)
+    every: float = 10.0
     metric: str = "train_loss"
 
-    def __enter__(self) -> "Display":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def begin(self, title: str, rounds: int) -> None:
-        """Shows that a run starts."""
-
-    def observe(self, observation: Observation) -> None:
-        """Shows the observation of a run."""
-
-    def end(self, title: str, records: Sequence[Record]) -> None:
-        """Shows that a run, or several that went together, has ended."""
-
-    def say(self, message: str) -> None:
-        """Shows a remark."""
-
-
-class ConsoleDisplay(Display):
-    """A line for every run that has ended. Meanwhile a bar in a terminal, elsewhere a line about
-    every ten seconds.
-    """
-
-    def __init__(self, console: Console, every: float = 10.0) -> None:
+    def __init__(self, console: Console = console) -> None:
         self.console = console
-        self.every = every
-        self.bars = make_bars(console)
-        self.bars.disable = not console.is_terminal
 
     def __enter__(self) -> "Display":
+        self.bars = make_bars(self.console)
+        self.bars.disable = self.console.quiet or not self.console.is_terminal
         self.bars.start()
         return self
 
@@ -64,10 +46,12 @@ class ConsoleDisplay(Display):
         self.bars.stop()
 
     def begin(self, title: str, rounds: int) -> None:
+        """Shows that a run starts."""
         self.bar = Bar(self.bars, title, rounds, self.metric)
         self.shown = time.perf_counter()
 
     def observe(self, observation: Observation) -> None:
+        """Shows the observation of a run."""
         self.bar(observation)
         if self.bars.disable and time.perf_counter() - self.shown > self.every:
             self.shown = time.perf_counter()
@@ -76,12 +60,14 @@ class ConsoleDisplay(Display):
             self.say(f"  {progress}, {task.fields['rate']}, {task.fields['value']}", "")
 
     def end(self, title: str, records: Sequence[Record]) -> None:
+        """Shows that a run, or several that went together, has ended."""
         for task in self.bars.task_ids:
             self.bars.remove_task(task)
         all_ok = all(record.ending == "ok" for record in records)
         self.say(summary_line(title, records, self.metric), "" if all_ok else "yellow")
 
     def say(self, message: str, style: str = "yellow") -> None:
+        """Shows a remark."""
         # soft_wrap: a line of a log stays one line
         self.console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 

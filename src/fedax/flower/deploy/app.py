@@ -17,7 +17,7 @@ from rich.console import Console
 from fedax.core import FedaxError, InvalidInput, RunExists
 from fedax.engine.round.client import Setup
 from fedax.experiments.results.store import RunDirectory, Status
-from fedax.experiments.running.progress import ConsoleDisplay, Display
+from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
 from fedax.flower.deploy.keys import public_key, write_private
@@ -155,7 +155,7 @@ def _train(
         name: getattr(deployment, name)
         for name in ("clients", "deadline", "minimum", "patience", "checkpoint_seconds")
     }
-    display = ConsoleDisplay(Console(width=120))
+    display = Display(Console(width=120))
     options |= {
         "secret": _load_secret(deployment),
         "largest": deployment.largest,
