@@ -5,12 +5,6 @@ from typing import Any
 from fedax.experiments.config.experiment import Experiment
 
 TITLE = "Federated optimizers on heterogeneous data"
-SYNTHETIC = {
-    "solver": {"name": "sgd", "learning_rate": 0.01},
-    "schedule": {"cohort": 10, "epochs": 20, "batch_size": 10},
-}
-"""Solver and schedule of the synthetic data in the FedProx and FedDANE papers."""
-
 READING = (
     "Do not rank the methods by these tables. They share a learning rate and have one seed, and "
     "only FedDANE's mu was selected. `fedax new experiment` writes a file that tunes each method.\n"
@@ -24,51 +18,39 @@ READING = (
 """What the tables of the demo say, and what they do not."""
 
 
-def methods(prox: float, dane: float) -> list[dict[str, Any]]:
-    """Returns the methods of the demo, with the proximal weights of FedProx and FedDANE."""
-    released = {"correction": "as_released", "cohorts": "shared"}
-    return [
-        {"name": "fedavg", "label": "FedAvg"},
-        {"name": "fedprox", "label": "FedProx", "mu": prox},
-        {"name": "feddane", "label": "FedDANE", "mu": dane},
-        {"name": "feddane", "label": "FedDANE as released", "mu": dane, **released},
-        {"name": "fedbc", "label": "FedBC", "start": "global"},  # the released form
-    ]
-
-
 def experiments(rounds: int | None = None) -> list[Experiment]:
     """Returns the three comparisons of the demo.
 
-    FedDANE's mu is the best of {0, 0.001, 0.01, 0.1, 1} by training loss, as the paper chooses it.
+    The synthetic data have the solver and the schedule of the FedProx and FedDANE papers. FedDANE's
+    mu is the best of {0, 0.001, 0.01, 0.1, 1} by training loss, as the paper chooses it.
 
     Args:
         rounds: of every task, instead of the demo's own.
     """
-    digits = {
-        "solver": {"name": "sgd", "learning_rate": 0.05},
-        "schedule": {"cohort": 10, "epochs": 5, "batch_size": 10},
-    }
     shards = {"name": "digits", "partition": "shards", "clients": 20}
-    comparisons = (
-        ("Digits by label", 60, shards, digits, methods(0.1, 0.0)),
-        (
-            "Synthetic IID",
-            100,
-            {"name": "synthetic", "iid": True},
-            SYNTHETIC,
-            methods(1.0, 0.0),
-        ),
-        (
-            "Synthetic (1, 1)",
-            100,
-            {"name": "synthetic", "alpha": 1.0, "beta": 1.0},
-            SYNTHETIC,
-            methods(1.0, 1.0),
-        ),
-    )
+    alike = {"name": "synthetic", "iid": True}
+    unlike = {"name": "synthetic", "alpha": 1.0, "beta": 1.0}
+    # title, task, learning rate, epochs, rounds, and mu of FedProx and of FedDANE
+    rows: list[tuple[str, dict[str, Any], float, int, int, float, float]] = [
+        ("Digits by label", shards, 0.05, 5, 60, 0.1, 0.0),
+        ("Synthetic IID", alike, 0.01, 20, 100, 1.0, 0.0),
+        ("Synthetic (1, 1)", unlike, 0.01, 20, 100, 1.0, 1.0),
+    ]
+    released = {"label": "FedDANE as released", "correction": "as_released", "cohorts": "shared"}
     return [
         Experiment.of(
-            name=name, rounds=rounds or usual, task=task, algorithm=algorithms, **settings
+            name=title,
+            rounds=rounds or usual,
+            task=task,
+            solver={"name": "sgd", "learning_rate": rate},
+            schedule={"cohort": 10, "epochs": epochs, "batch_size": 10},
+            algorithm=[
+                {"name": "fedavg", "label": "FedAvg"},
+                {"name": "fedprox", "label": "FedProx", "mu": prox},
+                {"name": "feddane", "label": "FedDANE", "mu": dane},
+                {"name": "feddane", "mu": dane, **released},
+                {"name": "fedbc", "label": "FedBC", "start": "global"},  # the released form
+            ],
         )
-        for name, usual, task, settings, algorithms in comparisons
+        for title, task, rate, epochs, usual, prox, dane in rows
     ]
