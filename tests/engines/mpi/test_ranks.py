@@ -71,7 +71,10 @@ def test_the_command_says_it(no_data, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "jobs", "words"),
-    [(TINY, 1, "engine: got 'simulation'; allowed: mpi"), (FILE, 2, "--jobs: got 2")],
+    [
+        (TINY, 1, "engine: got simulation with --jobs 1; allowed: mpi"),
+        (FILE, 2, "engine: got mpi with --jobs 2; allowed: mpi without --jobs"),
+    ],
 )
 def test_ranks_do_not_each_run_all_of_it(text, jobs, words, monkeypatch, tmp_path):
     """Below mpiexec, other engines would run as often as there are ranks, into one folder."""

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import multiprocessing
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -116,7 +115,7 @@ def run_on_cluster(
     # by default all at a time on a cluster, and one for each core here
     default = len(cores()) if cluster.executor == "local" else len(batches)
     most = cluster.jobs or default
-    owner = (socket.gethostname(), os.getpid())
+    parent = os.getpid() if cluster.executor == "local" else None
     waiting = list(batches)
     running = dict[Any, Batch]()
     ids = ""
@@ -128,7 +127,7 @@ def run_on_cluster(
                 # within an allocation, its variables would reach the jobs
                 with submitit.helpers.clean_env():
                     job = executor.submit(
-                        work_on, batch, experiments[batch.experiment], folder, owner
+                        work_on, batch, experiments[batch.experiment], folder, parent
                     )
                 running[job] = batch
                 # after each submission, so that a killed process leaves the ids of all its jobs
@@ -192,21 +191,18 @@ def import_submitit() -> Any:
         ) from error
 
 
-def work_on(
-    batch: Batch, experiment: Experiment, folder: Path, owner: tuple[str, int]
-) -> list[Record]:
+def work_on(batch: Batch, experiment: Experiment, folder: Path, parent: int | None) -> list[Record]:
     """Works on a batch as a job of a cluster.
 
     Args:
         batch: the runs.
         experiment: of the batch.
         folder: the run directory.
-        owner: host and number of the process that collects the results. On the same host the job
-            ends with it, because the next one that resumes would work in the same folder.
+        parent: the process of this machine with which the job ends, because the next one that
+            resumes would work in the same folder.
     """
-    host, process = owner
-    if host == socket.gethostname():
-        threading.Thread(target=_exit_with_process, args=(process,), daemon=True).start()
+    if parent is not None:
+        threading.Thread(target=_exit_with_process, args=(parent,), daemon=True).start()
     set_up_jax()
     return batch.run(experiment, folder)
 

@@ -51,24 +51,17 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
     """
     engines = {experiment.engine for experiment in experiments}
     # several hosts run one simulation together
-    if (hosts := multihost_group()).size > 1:
-        if engines != {"simulation"} or jobs > 1:
-            got = f"{', '.join(sorted(engines))} with --jobs {jobs}"
-            raise InvalidInput.found("engine", got, "simulation without --jobs, on several hosts")
-        return hosts
-    if "mpi" in engines:
-        if jobs > 1:
-            raise InvalidInput.of(
-                "--jobs", jobs, "1 with the MPI engine, whose processes are its ranks"
-            )
-        return MPI().process_group
-    # started by mpiexec with an engine that knows no ranks: each process would run everything
-    if (size := team().size) > 1:
-        hint = "Start it without mpiexec, or with --engine mpi."
-        raise InvalidInput.of(
-            "engine", ", ".join(sorted(engines)), f"mpi, if there are {size} ranks", hint
-        )
-    return ProcessGroup()
+    expected = "simulation" if multihost_group().size > 1 else "mpi"
+    ranks = team()
+    if ranks.size == 1 and engines == {"mpi"}:
+        # a launcher whose environment variables are unknown shows its ranks only through MPI
+        ranks = MPI().process_group
+    # with another engine, each process would run all of it
+    if ranks.size > 1 and (engines != {expected} or jobs > 1):
+        got = f"{', '.join(sorted(engines))} with --jobs {jobs}"
+        allowed = f"{expected} without --jobs, with {ranks.size} processes of a launcher"
+        raise InvalidInput.found("engine", got, allowed)
+    return ranks
 
 
 def receive_directory(ranks: ProcessGroup) -> Following:
