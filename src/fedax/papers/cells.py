@@ -1,164 +1,107 @@
-"""A paper's numbers beside ours, cell by cell."""
+"""A paper's numbers beside ours, as a frame."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
+import scipy  # `scipy.stats` is imported on demand
 
 from fedax.observe.modes import mode_of
-from fedax.results.tables.numbers import Results, Values, stated_modes
-from fedax.results.tables.statistics import welch
+from fedax.results.tables.numbers import Results, stated_modes
 from fedax.results.tables.summary import is_percent
 
-Status = Literal[
+POINTS = 2.0
+"""Of accuracy: what counts as the paper's number."""
+
+STATUSES = [
     "within 2 points and two standard errors",
     "within 2 points",
     "within two standard errors",
     "missed",
-    "no comparison",
 ]
-POINTS = 2.0
-"""Of accuracy: what counts as the paper's number."""
+"""Whether a number is the paper's."""
 
 Targets = Mapping[str, Mapping[str, Sequence[float]]]
 """Numbers by task and algorithm: `[mean]` or `[mean, deviation]`."""
-
-
-class Number(NamedTuple):
-    """A mean over runs: of the paper, or ours over units (draws of the data if there are several,
-    else seeds).
-
-    The sample deviation is NaN and the number of runs 0 where they are not known.
-    """
-
-    mean: float
-    deviation: float = math.nan
-    count: int = 0
-
-
-class Cell(NamedTuple):
-    """A number of the paper beside ours, in the unit of the paper (accuracies in percent, their
-    variances in squared points).
-
-    Attributes:
-        runs: ours, of which `diverged` did.
-        also: ours by the further readings of the recipe.
-    """
-
-    task: str
-    algorithm: str
-    metric: str
-    paper: Number
-    ours: Number
-    runs: int
-    diverged: int = 0
-    also: tuple[Number, ...] = ()
-
-    @property
-    def difference(self) -> float:
-        return self.ours.mean - self.paper.mean
-
-    @property
-    def error(self) -> float:
-        r"""The joint standard error $s\sqrt{1/n_{paper} + 1/n_{ours}}$ of the two means; NaN if it
-        is not known.
-
-        s is the paper's deviation. With our own one in it, a method that scatters more would pass
-        more easily.
-        """
-        if not (self.paper.count and self.ours.count):
-            return math.nan
-        return self.paper.deviation * math.sqrt(1 / self.paper.count + 1 / self.ours.count)
-
-    @property
-    def welch(self) -> float:
-        """The p-value of Welch's test on the two means, with the deviations of both sides; NaN if
-        it is not known.
-        """
-        return welch(self.paper, self.ours)
-
-    @property
-    def within_points(self) -> bool | None:
-        """Whether the means are at most `POINTS` apart; None for metrics other than accuracies."""
-        return abs(self.difference) <= POINTS if is_percent(self.metric) else None
-
-    @property
-    def within_errors(self) -> bool | None:
-        """Whether the means are at most two joint standard errors apart; None where the paper's
-        deviation or runs are not known.
-        """
-        return abs(self.difference) <= 2 * self.error if math.isfinite(self.error) else None
-
-    @property
-    def status(self) -> Status:
-        """Both verdicts in words; the deviation of our runs has no part in them."""
-        if self.within_points:
-            return (
-                "within 2 points and two standard errors"
-                if self.within_errors
-                else "within 2 points"
-            )
-        return "within two standard errors" if self.within_errors else "missed"
 
 
 def compare_cells(
     results: Results,
     targets: Mapping[str, Targets],
     read: str,
-    runs: int | None = None,
+    paper_runs: int | None = None,
     also: Sequence[str] = (),
-) -> list[Cell]:
-    """Returns the targets of the tasks and algorithms that have run, with our numbers.
+) -> pd.DataFrame:
+    r"""Returns a row for each number of the paper whose task and algorithm have run.
 
-    A diverged run counts as the worst of its task, see `Results.of`.
+    A diverged run counts as the worst of its task, see `Results.of`. Numbers are in the unit of the
+    paper (accuracies in percent, their variances in squared points). Columns:
+
+    - `task`, `algorithm`, `metric`; `paper_mean`, `paper_deviation`, `paper_runs`.
+    - `ours_mean`, `ours_deviation`: over `units` (draws of the data if there are several, else
+      seeds); `runs`, of which `diverged` did.
+    - `difference`: ours minus the paper's. `joint_error`: $s\sqrt{1/n_{paper} + 1/n_{ours}}$, where
+      s is the paper's deviation: with ours, a method that scatters more would pass more easily.
+      `welch_p`: of Welch's test, with the deviations of both sides.
+    - `within_2_points`: of accuracies, whether the means are at most `POINTS` apart;
+      `within_two_errors`: whether they are at most two joint standard errors apart (1 or 0);
+      `status`: both in words.
+    - `<reading>_mean` and `<reading>_deviation` of further readings.
+
+    What is not known is missing.
 
     Args:
         results: the runs.
         targets: the paper's numbers, by metric.
         read: the reading that is compared.
-        runs: how many each of the paper's numbers is of, if it says so.
+        paper_runs: how many each of the paper's numbers is of, if it says so.
         also: further readings.
     """
-    cells = []
+    rows = []
     for metric, tasks in targets.items():
+        # of a metric without a direction there is no worst value to count a lost run as
+        worst = math.nan if mode_of(metric, stated_modes(results.records)) is None else None
         for task, numbers in tasks.items():
-            for algorithm, target in numbers.items():
-                # targets without runs are left out: at a smaller scale not all tasks and algorithms
-                # run
-                diverged, run_count = results.diverged(task, algorithm)
-                if not run_count:
+            for algorithm, (mean, *deviation) in numbers.items():
+                diverged, runs = results.diverged(task, algorithm)
+                # at a smaller scale not all tasks and algorithms run
+                if not runs:
                     continue
-                # of a metric without a direction there is no worst value to count a lost run as
-                worst = math.nan if mode_of(metric, stated_modes(results.records)) is None else None
-                ours, *also_numbers = (
-                    _average(results, results.of(task, algorithm, metric, reading, worst))
-                    for reading in (read, *also)
-                )
-                paper = Number(
-                    float(target[0]), float(target[1]) if len(target) > 1 else math.nan, runs or 0
-                )
-                cells.append(
-                    Cell(
-                        task,
-                        algorithm,
-                        metric,
-                        paper,
-                        ours,
-                        run_count,
-                        diverged,
-                        tuple(also_numbers),
-                    )
-                )
-    return cells
-
-
-def _average(results: Results, values: Values) -> Number:
-    """Returns the mean over the units of statistics; infinite if one of them is."""
-    units, _ = results.units(values)
-    finite = bool(np.isfinite(units).all())
-    # the infinite value itself: a mean of both infinities would be NaN
-    mean = float(units.mean()) if finite else float(units[~np.isfinite(units)][0])
-    return Number(
-        mean, float(units.std(ddof=1)) if finite and len(units) > 1 else math.nan, len(units)
+                row = {
+                    "task": task,
+                    "algorithm": algorithm,
+                    "metric": metric,
+                    "paper_mean": mean,
+                    "paper_deviation": deviation[0] if deviation else math.nan,
+                    "paper_runs": paper_runs or math.nan,
+                    "runs": runs,
+                    "diverged": diverged,
+                }
+                for name, reading in {"ours": read, **{other: other for other in also}}.items():
+                    values = results.of(task, algorithm, metric, reading, worst)
+                    units = pd.Series(results.units(values)[0])
+                    row[f"{name}_mean"] = units.mean(skipna=False)
+                    row[f"{name}_deviation"] = units.std(skipna=False)
+                    row["units"] = len(units)
+                rows.append(row)
+    cells = pd.DataFrame(rows)
+    if cells.empty:
+        return cells
+    difference = cells["ours_mean"] - cells["paper_mean"]
+    error = cells["paper_deviation"] * np.sqrt(1 / cells["paper_runs"] + 1 / cells["units"])
+    has_test = (cells["paper_runs"] > 1) & (cells["units"] > 1)
+    has_test &= cells[["paper_deviation", "ours_deviation"]].max(axis=1) > 0
+    ours = cells[["ours_mean", "ours_deviation", "units"]].where(has_test).T.to_numpy()
+    paper = cells[["paper_mean", "paper_deviation", "paper_runs"]].T.to_numpy()
+    welch = scipy.stats.ttest_ind_from_stats(*ours, *paper, equal_var=False)
+    points = (difference.abs() <= POINTS) & cells["metric"].map(is_percent)
+    errors = difference.abs() <= 2 * error
+    return cells.assign(
+        difference=difference,
+        joint_error=error,
+        welch_p=welch.pvalue,
+        within_2_points=points.astype("Int64").where(cells["metric"].map(is_percent)),
+        within_two_errors=errors.astype("Int64").where(error.notna()),
+        status=np.select([points & errors, points, errors], STATUSES[:3], STATUSES[3]),
     )

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -135,38 +135,30 @@ class Recipe(Table):
         self._check_readings()
         variants = self.titles
         algorithms = self.algorithms
+        named: list[tuple[str, Iterable[str | None] | None, Sequence[str]]] = [
+            ("repeats", [*self.repeats, *self.repeats.values()], algorithms)
+        ]
+        for size in self.scale.values():
+            named.append(("scale.variants", size.variants, variants))
+            named.append(("scale.algorithms", size.algorithms, algorithms))
+        for targets in self.cells.values():
+            named.append(("targets", targets, variants))
+            named += [(f"targets.{task}", numbers, algorithms) for task, numbers in targets.items()]
+        for claim in self.claim:
+            field = f"claim {claim.text!r}"
+            named.append((f"tasks of the {field}", claim.tasks, variants))
+            named.append((field, [claim.a, claim.b, *(claim.among or ())], algorithms))
+        for field, names, options in named:
+            for name in names or ():
+                if name is not None:
+                    _check_name(field, name, options)
         for scale in SCALES:
-            for name in self.scale[scale].variants or ():
-                _check_name("scale.variants", name, variants)
-            for name in self.scale[scale].algorithms or ():
-                _check_name("scale.algorithms", name, algorithms)
             # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
         # figures may name any variant, so they are checked on all, not on those of a scale
         experiments = [self._make_experiment(variant, {}) for variant in self.variant]
         for figure in self.figure:
             figure.check(experiments)
-        for targets in self.cells.values():
-            for task, numbers in targets.items():
-                _check_name("targets", task, variants)
-                for algorithm in numbers:
-                    _check_name(f"targets.{task}", algorithm, algorithms)
-        for name in (*self.repeats, *self.repeats.values()):
-            _check_name("repeats", name, algorithms)
-        for claim in self.claim:
-            for task in claim.tasks or ():
-                _check_name(f"tasks of the claim {claim.text!r}", task, variants)
-            for name in (claim.a, claim.b, *(claim.among or ())):
-                if name is not None:
-                    _check_name(f"claim {claim.text!r}", name, algorithms)
-            if claim.at_least is not None and not 1 <= claim.at_least <= (
-                most := len(claim.tasks or variants)
-            ):
-                raise InvalidInput.of(
-                    f"at_least of the claim {claim.text!r}",
-                    claim.at_least,
-                    f"whole numbers from 1 to {most}",
-                )
 
     @property
     def readings(self) -> dict[str, set[str]]:

@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
@@ -19,7 +19,6 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.results.study import Study
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
-from fedax.papers.cells import Cell, Number
 from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
 from fedax.results import Record, Sheet
@@ -33,9 +32,6 @@ from fedax.utils.plugins import forbidden
 CONCLUSION = "conclusion.md"
 """Written by hand beside the results, two sentences, which come on top of the folder's
 `README.md`."""
-Key: TypeAlias = tuple[str, str, str, Number]
-"""Task, algorithm, metric and the paper's number: the same cell in several folders."""
-_NONE = Number(math.nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,41 +130,33 @@ class PaperStudy(Study):
 
         Both are empty if at most one folder is of a recipe.
         """
-        # by folder, then by cell: task, algorithm, metric and the paper's number
-        cells_by_folder = {
-            name: {cell[:4]: cell for cell in study.comparison(records, experiments).rows}
+        frames = {
+            name: study.comparison(records, experiments).cells.assign(folder=name)
             for name, (study, records, experiments) in named.items()
             if isinstance(study, PaperStudy)
         }
-        # all cells of all folders, in the order of their first appearance
-        keys = list(dict.fromkeys(key for cells in cells_by_folder.values() for key in cells))
-        if len(cells_by_folder) < 2 or not keys:
+        cells = pd.concat(frames) if len(frames) > 1 else pd.DataFrame()
+        if cells.empty:
             return [], []
-        has_several_metrics = len({metric for _, _, metric, _ in keys}) > 1
-        rows = []
-        for key in keys:
-            # None where a folder does not have the cell
-            ours = [cells.get(key) for cells in cells_by_folder.values()]
-            texts = [
-                "-" if cell is None else f"{format_number(cell.ours)} ({cell.difference:+.2f})"
-                for cell in ours
-            ]
-            metric = [metric_heading(key[2])] if has_several_metrics else []
-            rows.append([key[0], key[1], *metric, format_number(key[3]), *texts])
-        head = [
-            "Task",
-            "Algorithm",
-            *(["Metric"] if has_several_metrics else []),
-            "Paper",
-            *cells_by_folder,
+        texts = [
+            {
+                "Task": cell["task"],
+                "Algorithm": cell["algorithm"],
+                "Metric": metric_heading(cell["metric"]),
+                "Paper": format_number(cell, "paper"),
+                cell["folder"]: f"{format_number(cell, 'ours')} ({cell['difference']:+.2f})",
+            }
+            for cell in cells.to_dict("records")
         ]
+        # one row for each cell, in the order of their first appearance
+        heads = ["Task", "Algorithm", "Metric", "Paper"]
+        table = pd.DataFrame(texts).groupby(heads, sort=False).first().fillna("-").reset_index()
+        if table["Metric"].nunique() == 1:
+            del table["Metric"]
         note = "Means ± standard deviations; in brackets the difference to the paper."
-        charts = [
-            _cells_chart(metric, keys, cells_by_folder)
-            for metric in dict.fromkeys(key[2] for key in keys)
-        ]
         title = "The papers' numbers beside those of every folder"
-        return [Sheet(title, head, rows, note, lead=True)], charts
+        charts = [_cells_chart(str(metric), rows) for metric, rows in cells.groupby("metric")]
+        return [Sheet(title, list(table), table.values.tolist(), note, lead=True)], charts
 
 
 def reproduce(
@@ -250,43 +238,30 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
     return paragraphs
 
 
-def _cells_chart(
-    metric: str, keys: Sequence[Key], cells_by_folder: Mapping[str, Mapping[Key, Cell]]
-) -> Chart:
+def _cells_chart(metric: str, cells: pd.DataFrame) -> Chart:
     """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours
     of every folder.
     """
+    folders = cells["folder"].unique()
     panels = []
-    for task in dict.fromkeys(key[0] for key in keys if key[2] == metric):
-        task_keys = [key for key in keys if (key[0], key[2]) == (task, metric)]
+    for task, rows in cells.groupby("task", sort=False):
+        papers = rows.drop_duplicates(["algorithm", "paper_mean"])
         # rows are numbered downwards; within one, the paper is on top and folders share 0.54 of the
         # height
-        heights, step = -np.arange(len(task_keys), dtype=float), 0.54 / len(cells_by_folder)
-        papers = [
-            _row_series(
-                "paper, ± standard deviation",
-                0,
-                [key[3] for key in task_keys],
-                heights + 0.27,
-                "paper",
-            )
-        ]
-        ours = [
-            _row_series(
-                name,
-                i,
-                [cells[k].ours if k in cells else _NONE for k in task_keys],
-                heights + 0.27 - step * (i + 1),
-                "ours",
-            )
-            for i, (name, cells) in enumerate(cells_by_folder.items())
-        ]
-        ticks = tuple(
-            (float(height), key[1]) for height, key in zip(heights, task_keys, strict=True)
-        )
-        rows = Axis("", low=float(heights[-1]) - 0.6, high=0.6, ticks=ticks)
-        series = [*papers, *ours]
-        panels.append(Panel(task, cut_axis(value_axis(metric), series), rows, series))
+        heights = -np.arange(len(papers), dtype=float)
+        paper = papers["paper_mean"], papers["paper_deviation"]
+        series = [_row_series("paper, ± standard deviation", 0, *paper, heights + 0.27, "paper")]
+        for i, folder in enumerate(folders):
+            own = rows[rows["folder"] == folder][
+                ["algorithm", "paper_mean", "ours_mean", "ours_deviation"]
+            ]
+            own = papers[["algorithm", "paper_mean"]].merge(own, "left")
+            ours = own["ours_mean"], own["ours_deviation"]
+            at = heights + 0.27 - 0.54 / len(folders) * (i + 1)
+            series.append(_row_series(folder, i, *ours, at, "ours"))
+        ticks = tuple(zip(heights.tolist(), papers["algorithm"], strict=True))
+        axis = Axis("", low=float(heights[-1]) - 0.6, high=0.6, ticks=ticks)
+        panels.append(Panel(str(task), cut_axis(value_axis(metric), series), axis, series))
     title = f"{metric_heading(metric)}: the papers' numbers beside those of every folder"
     return Chart(f"cells-{metric}", title, panels, min(3, len(panels)))
 
@@ -294,12 +269,12 @@ def _cells_chart(
 def _row_series(
     label: str,
     style: int,
-    numbers: Sequence[Number],
+    means: pd.Series,
+    deviations: pd.Series,
     heights: np.ndarray,
     kind: Literal["paper", "ours"],
 ) -> Series:
-    mean = np.array([number.mean for number in numbers], float)
-    spread = np.nan_to_num(np.array([number.deviation for number in numbers], float))
     # infinite means are not drawn
-    mean = np.where(np.isfinite(mean), mean, np.nan)
+    mean = means.where(np.isfinite(means)).to_numpy()
+    spread = deviations.fillna(0.0).to_numpy()
     return Series(label, style, mean, heights, mean - spread, mean + spread, kind)

@@ -242,15 +242,3 @@ def partial_conjunction(p: np.ndarray, count: int) -> np.ndarray:
     if count > n:
         return np.ones(p.shape[:-1])
     return np.asarray(np.minimum((n - count + 1) * np.sort(p, axis=-1)[..., count - 1], 1.0))
-
-
-def welch(a: tuple[float, float, int], b: tuple[float, float, int]) -> float:
-    """Computes the p-value of Welch's test on two means, from (mean, sample deviation, count) of
-    each; NaN if one is not known.
-
-    >>> round(welch((10.0, 1.0, 5), (12.0, 1.5, 5)), 3)
-    0.042
-    """
-    if not all(math.isfinite(x) for x in (*a, *b)) or min(a[2], b[2]) < 2 or a[1] == b[1] == 0:
-        return math.nan
-    return float(scipy.stats.ttest_ind_from_stats(*a, *b, equal_var=False).pvalue)
