@@ -80,7 +80,7 @@ class Comparison:
         # a recipe without a scale (`ran` is None) is compared as if at the paper's
         self.comparable = recipe.ran is None or recipe.scale[recipe.ran].comparable
         if not self.comparable and len(self.cells):
-            self.cells[_COMPARED] = pd.NA
+            self.cells[_COMPARED] = math.nan
             self.cells["status"] = "no comparison"
         self.shorter = "" if recipe.ran in ("paper", None) else SHORTER
         self.verdicts: list[tuple[str, Evidence]] = []
