@@ -130,7 +130,7 @@ class Comparison:
         table["Difference"] = [_format(cell["difference"], "+.2f") for cell in cells]
         table["p (Welch)"] = [_format(cell["welch_p"], ".2g") for cell in cells]
         table["Status"] = [cell["status"] for cell in cells]
-        if table["Metric"].nunique() == 1:
+        if len(set(table["Metric"])) == 1:
             del table["Metric"]
         remarks = [
             f"{metric_heading(recipe.metric)}, {describe_reduction(self.read).lower()}.",
@@ -160,7 +160,7 @@ class Comparison:
             if evidence.parts
         ]
         table = pd.concat(frames) if frames else pd.DataFrame(columns=CLAIM_COLUMNS)
-        return _to_csv(table[CLAIM_COLUMNS])
+        return _to_csv(table.reindex(columns=CLAIM_COLUMNS))
 
     def readme(
         self,

@@ -151,7 +151,7 @@ class PaperStudy(Study):
         # one row for each cell, in the order of their first appearance
         heads = ["Task", "Algorithm", "Metric", "Paper"]
         table = pd.DataFrame(texts).groupby(heads, sort=False).first().fillna("-").reset_index()
-        if table["Metric"].nunique() == 1:
+        if len(set(table["Metric"])) == 1:
             del table["Metric"]
         note = "Means ± standard deviations; in brackets the difference to the paper."
         title = "The papers' numbers beside those of every folder"
@@ -249,14 +249,12 @@ def _cells_chart(metric: str, cells: pd.DataFrame) -> Chart:
         # rows are numbered downwards; within one, the paper is on top and folders share 0.54 of the
         # height
         heights = -np.arange(len(papers), dtype=float)
-        paper = papers["paper_mean"], papers["paper_deviation"]
+        paper = (papers["paper_mean"].to_numpy(), papers["paper_deviation"].to_numpy())
         series = [_row_series("paper, ± standard deviation", 0, *paper, heights + 0.27, "paper")]
         for i, folder in enumerate(folders):
-            own = rows[rows["folder"] == folder][
-                ["algorithm", "paper_mean", "ours_mean", "ours_deviation"]
-            ]
-            own = papers[["algorithm", "paper_mean"]].merge(own, "left")
-            ours = own["ours_mean"], own["ours_deviation"]
+            key = ["algorithm", "paper_mean"]
+            own = papers[key].merge(rows.query("folder == @folder"), "left", key)
+            ours = (own["ours_mean"].to_numpy(), own["ours_deviation"].to_numpy())
             at = heights + 0.27 - 0.54 / len(folders) * (i + 1)
             series.append(_row_series(folder, i, *ours, at, "ours"))
         ticks = tuple(zip(heights.tolist(), papers["algorithm"], strict=True))
@@ -269,12 +267,12 @@ def _cells_chart(metric: str, cells: pd.DataFrame) -> Chart:
 def _row_series(
     label: str,
     style: int,
-    means: pd.Series,
-    deviations: pd.Series,
+    means: np.ndarray,
+    deviations: np.ndarray,
     heights: np.ndarray,
     kind: Literal["paper", "ours"],
 ) -> Series:
     # infinite means are not drawn
-    mean = means.where(np.isfinite(means)).to_numpy()
-    spread = deviations.fillna(0.0).to_numpy()
+    mean = np.where(np.isfinite(means), means, np.nan)
+    spread = np.nan_to_num(deviations)
     return Series(label, style, mean, heights, mean - spread, mean + spread, kind)

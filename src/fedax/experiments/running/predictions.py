@@ -93,7 +93,7 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     columns: dict[str, Any] = {}
     if examples.client is not None:
         columns["client"] = examples.client
-    if np.ndim(examples.arrays.get("y")) == 1:
+    if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
         columns["y"] = _label_texts(task, examples.arrays["y"])
     # without examples, a training example tells what the outputs are
     sample = values

@@ -62,8 +62,9 @@ class Tracking:
         self.name = name
         self.folder = Path(folder)
         self._trackers: dict[str, _Tracker] = {}
-        several = isinstance(trackers, Sequence) and not isinstance(trackers, str)
-        for tracker in trackers if several else [trackers]:
+        if isinstance(trackers, str) or callable(trackers):
+            trackers = [trackers]
+        for tracker in trackers:
             if isinstance(tracker, str):
                 module = _import_package(tracker)
                 self._trackers[tracker] = TRACKERS[tracker][1](module, self)
