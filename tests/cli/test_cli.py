@@ -201,11 +201,8 @@ def test_the_schema_knows_every_hyperparameter():
     assert members.keys() == algorithm_classes().keys()
     for name, kind in algorithm_classes().items():
         assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver", "schedule"}
-    assert members["fedprox"]["mu"]["anyOf"][0]["minimum"] == 0
+    assert "numbers in [0, infinity)" in members["fedprox"]["mu"]["description"]
     assert members["feddane"]["cohorts"]["enum"] == ["independent", "shared"]
-    # a number, or a word
-    rate = made["$defs"]["SolverSection"]["oneOf"][0]["properties"]["learning_rate"]
-    assert [form.get("exclusiveMinimum") for form in rate["anyOf"]] == [0, None]
 
 
 @pytest.mark.slow

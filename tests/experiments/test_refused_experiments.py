@@ -133,7 +133,7 @@ REFUSED = [
     ("mu = 1", 'mu = 1\n[grid]\nselect = "loss"', 25, "grid.select"),
     ("mu = 1", 'mu = 1\n[grid]\nselect = "validation_loss"', 25, "grid.select"),
     ("mu = 1", f"mu = 1\n[grid.schedule]\n{AXES}\n", 24, "algorithms"),
-    ("mu = 1", f'label = "{"x" * 198}"\n[grid]\nsolver.momentum = [0.5]', 24, "label"),
+    ("mu = 1", f'label = "{"x" * 198}"\n[grid]\nsolver.momentum = [0.5]', None, "label"),
     # the text
     (ROUNDS, "rounds = = 2", None, "line 2, column 10"),
     (ROUNDS, "rounds = 1" + "0" * 5_000, None, "digits"),

@@ -48,7 +48,6 @@ from fedax.experiments.config.sections import (
     Table,
     check_ranks,
     engine_of,
-    rule_name,
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, explain_error, map_texts, to_toml_values
@@ -208,66 +207,73 @@ class Experiment(Table):
         with self._at("task"):
             if self.loads(self.task.name):
                 find_task(self.task.name)
-        with self._at("solver"):
-            self._make(self.solver)
-        with self._at("schedule"):
-            self._make_schedule(self.schedule)
-        parts: dict[str, Any] = {}
-        for name, section in self.channel or ():
-            with self._at("channel", name):
-                parts[name] = section and self._make(section)
-        with self._at("channel"):
-            channel = Channel(**parts)
+        parts = self._make_parts()
+        channel = parts["channel"] or Channel()
         with self._at("engine"):
             if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
                 raise no_shared_memory("engine", channel, self.engine)
-        with self._at("devices"):
-            if self.devices is not None and not self._is_stored:
-                self.devices.make()
         with self._at("budget"):
             if self.budget is not None and self.devices is None:
                 raise InvalidInput.found("budget", "no table [devices]", _NEEDS_CLOCK)
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
                 self._make(section)
-            # without tables of its own an algorithm has the common ones, which are checked
-            if section.solver:
-                with self._at("algorithm", position, "solver"):
-                    self._make(self._merge_solver(section))
-            if section.schedule:
-                with self._at("algorithm", position, "schedule"):
-                    self._make_schedule(self.schedule | section.schedule)
+        with self._at("grid"):
+            self._check_size()
+        members = [member for member, _ in self._make_members(parts)]
         with self._at("algorithm"):
             check_labels([section.shown() for section in self.algorithm])
-        with self._at("grid"):
-            self._check_grid()
+            check_labels([member.label for member in members])
         if self._is_stored:
             return self
         return self.model_copy(update={"sources": check_sources(self)})
 
-    def _check_grid(self) -> None:
-        """Checks the number of runs, without expanding the grid, and then every member."""
+    def _check_size(self) -> None:
+        """Checks the grid and the number of runs, without expanding it."""
         grid = self.grid or GridSection(selects=False)
-        owners = [owner for section in self.algorithm for owner in section.owners]
         if self.grid:
+            owners = [owner for section in self.algorithm for owner in section.owners]
             grid.check(owners, self.seeds, self.validates)
         size = sum(grid.size(section.owners) for section in self.algorithm)
         runs = size * (len(self.seeds) + len(grid.selecting(self.seeds)))
         if size > MOST_MEMBERS or runs > MOST_RUNS:
             allowed = f"at most {MOST_MEMBERS} and {MOST_RUNS}"
             raise InvalidInput.found("grid", f"{size} algorithms and {runs} runs", allowed)
-        members = self.members() if self.grid else []
-        check_labels([member.label for member in members])
-        # most members share their schedule, which is slow to make
-        schedules = [self.schedule]
-        for member in members:
-            if member.values["algorithm"]:
-                self._make(member.algorithm)
-            if member.values["solver"]:
-                self._make(member.solver)
-            if member.schedule not in schedules:
-                schedules.append(member.schedule)
-                self._make_schedule(member.schedule)
+
+    def _make_parts(self) -> dict[str, Any]:
+        """Makes what the common tables describe, as arguments of `fedax.run`."""
+        parts: dict[str, Any] = {"channel": None}
+        with self._at("solver"):
+            parts["solver"] = self._make(self.solver)
+        with self._at("schedule"):
+            parts["schedule"] = self._make_schedule(self.schedule)
+        with self._at("devices"):
+            parts["devices"] = self.devices and self._make(self.devices)
+        messages: dict[str, Any] = {}
+        for name, section in self.channel or ():
+            with self._at("channel", name):
+                messages[name] = section and self._make(section)
+        if messages:
+            with self._at("channel"):
+                parts["channel"] = Channel(**messages)
+        return parts
+
+    def _make_members(self, common: dict[str, Any]) -> Iterator[tuple[Member, dict[str, Any]]]:
+        """Yields every member with its algorithm, and with its solver and schedule where they are
+        not the common ones.
+        """
+        for member in self.members():
+            place = ("grid",) if self.grid else ("algorithm", member.position)
+            made = dict(common)
+            with self._at(*place):
+                made["algorithm"] = self._make(member.algorithm)
+            if member.solver != self.solver:
+                with self._at(*place, "solver"):
+                    made["solver"] = self._make(member.solver)
+            if member.schedule != self.schedule:
+                with self._at(*place, "schedule"):
+                    made["schedule"] = self._make_schedule(member.schedule)
+            yield member, made
 
     @property
     def is_stored(self) -> bool:
@@ -291,10 +297,7 @@ class Experiment(Table):
             # with any number, to check the other options
             section.model_copy(update={"learning_rate": 1.0}).make()
             return None
-        owners = (section, getattr(section, "codec", None))
-        if not all(self.loads(getattr(owner, "name", "")) for owner in owners):
-            return None
-        return section.make()
+        return section.make() if self._loads_all(section.model_dump()) else None
 
     def _make_schedule(self, arguments: dict[str, Any]) -> Schedule | None:
         """The same for a schedule, whose sampling or availability may be user code.
@@ -302,13 +305,19 @@ class Experiment(Table):
         Raises:
             InvalidInput: a schedule that does not fit, or one that needs devices without any.
         """
-        if not all(self.loads(rule_name(arguments.get(k))) for k in ("sampling", "availability")):
+        if not self._loads_all(arguments):
             return None
         schedule = schedule_of(arguments)
         field = "Schedule(asynchronous=...)" if schedule.server else schedule.cutoff_field
         if field is not None and self.devices is None:
             raise InvalidInput.found(field, "no table [devices]", _NEEDS_CLOCK)
         return schedule
+
+    def _loads_all(self, values: Any) -> bool:
+        """Returns whether no text in a table is user code that may not be loaded."""
+        texts: list[str] = []
+        map_texts(values, texts.append)
+        return all(map(self.loads, texts))
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """Returns the experiment with some of its algorithms, and with what its grid says about
@@ -385,19 +394,18 @@ class Experiment(Table):
         clients = clients or getattr(engine, "clients", None)
         task = task.for_clients(clients)
         sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
+        parts = self._make_parts()
         with self._at("schedule"):
-            schedule = schedule_of(self.schedule)
-            schedule.check_population(sizes)
+            parts["schedule"].check_population(sizes)
         algorithms: dict[str, Algorithm[Any]] = {}
         overrides: dict[str, dict[str, Any]] = {}
-        for member in self.members():
+        for member, made in self._make_members(parts):
             with self._at("grid"):
-                own = {"solver": member.solver.make(), "schedule": schedule_of(member.schedule)}
-                own["schedule"].check_population(sizes)
-                algorithm = bound_to(member.algorithm.make(), task.names, len(sizes))
+                made["schedule"].check_population(sizes)
+                algorithm = bound_to(made["algorithm"], task.names, len(sizes))
                 check_population(algorithm, len(sizes))
             algorithms[member.label] = algorithm
-            overrides[member.label] = own
+            overrides[member.label] = {name: made[name] for name in ("solver", "schedule")}
         with self._at("observe"):
             runs = [(algorithms[label], own["schedule"]) for label, own in overrides.items()]
             observers = self._make_observers(task, runs)
@@ -411,18 +419,14 @@ class Experiment(Table):
         if best in OBSERVERS and self._observer(best) not in observers:
             best = None
         stop = [self.stop, self.early_stopping, self.budget]
-        arguments = {
-            "solver": self.solver.make(),
-            "schedule": schedule,
+        arguments = parts | {
             "rounds": self.rounds,
             "observe": observers,
             "engine": engine,
-            "channel": self.channel and self.channel.make(),
             "observe_every": self.observe_every,
             "stop": [section.make() for section in stop if section is not None],
             "on_bad_client": self.on_bad_client,
             "keep_best": best,
-            "devices": self.devices and self.devices.make(),
         }
         plan = Plan(task, algorithms, arguments, overrides)
         # a check with a stand-in would be one of a single client; its runs are checked at the start

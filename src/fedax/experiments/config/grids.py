@@ -146,12 +146,13 @@ def expand_members(
         schedule: the options of the common schedule.
     """
     members = []
-    for section in sections:
+    for position, section in enumerate(sections):
         for point in grid.points(section.owners) if grid else [{}]:
             values = {name: point.get(name, {}) for name in ("solver", "schedule")}
             own = point.get(section.name, {}) | point.get(section.shown(), {})
             members.append(
                 Member(
+                    position=position,
                     method=section.shown(),
                     algorithm=section.model_copy(update=own),
                     solver=solver_of(section, **values["solver"]),

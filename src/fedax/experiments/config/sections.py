@@ -434,7 +434,7 @@ def schedule_of(arguments: dict[str, Any]) -> Schedule:
         return Schedule(**arguments)
     try:
         return _read_schedule(json.dumps(arguments))
-    except TypeError:  # dates, and arrays from Python
+    except (TypeError, ValueError):  # dates, arrays, numbers of more than 4,300 digits
         return Schedule(**arguments)
 
 
