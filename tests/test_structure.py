@@ -350,7 +350,7 @@ def test_nothing_is_imported_that_flower_does_not_promise():
 
 def test_slow_imports_are_made_on_demand():
     """The command line starts without what only some commands need."""
-    slow = ["scipy.stats", "scipy.optimize", "sklearn", "optimistix", "plotly", "matplotlib"]
+    slow = ["scipy.stats", "scipy.optimize", "sklearn", "optimistix", "matplotlib", "jinja2"]
     code = f"import sys, fedax.cli; print([name for name in {slow} if name in sys.modules])"
     assert (
         subprocess.run(

@@ -13,7 +13,7 @@ from fedax.benchmark.archive import SHIPPED, Archive
 from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.benchmark.standing import LEAST, Difference, Placed, Standing
 from fedax.benchmark.task import BenchTask, load_tasks
-from fedax.results.drawing.figures import save_charts
+from fedax.results.drawing import save
 
 DOCS = Path(__file__).parents[1]
 FRAME = Path(__file__).with_suffix(".txt")
@@ -249,9 +249,8 @@ def main() -> None:
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.write_text(text, encoding="utf-8")
-    for file in save_charts([archived().chart("rounds")], DOCS / "benchmark"):
-        if file.suffix != ".png":
-            file.unlink()
+    picture = archived().picture("rounds")
+    save([picture] if picture else [], DOCS / "benchmark", ["png"])
 
 
 if __name__ == "__main__":

@@ -101,7 +101,10 @@ def pages() -> dict[str, str]:
 
 def run_script(path: Path, labels: list[str], metric: list[str]) -> None:
     """Runs a script and draws its histories as `picture.png` in the working directory."""
+    import pandas as pd
+
     import fedax
+    from fedax.results import drawing
 
     histories, original = [], fedax.run
 
@@ -117,22 +120,14 @@ def run_script(path: Path, labels: list[str], metric: list[str]) -> None:
         if label:
             drawn.setdefault(label, []).append(history)
     if metric:
-        draw_metric(drawn, *metric)
+        name, title = metric
+        parts = [
+            histories[0].to_pandas().assign(method=label) for label, histories in drawn.items()
+        ]
+        figure = drawing.curves(pd.concat(parts), y=name, col=[], y_title=title)
+        drawing.save_as(drawing.Picture("picture", figure), Path("picture.png"))
     else:
         fedax.compare(drawn, "picture.png")
-
-
-def draw_metric(drawn: dict[str, list[Any]], name: str, title: str) -> None:
-    """Draws one metric of the first run of each label."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
-    for label, histories in drawn.items():
-        axes.plot(histories[0].rounds, histories[0].metrics[name], label=label)
-    axes.set(xlabel="communication rounds", ylabel=title)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig("picture.png", dpi=150)
 
 
 def settings(extra: dict[str, Any]) -> list[str]:
@@ -143,7 +138,7 @@ def settings(extra: dict[str, Any]) -> list[str]:
 def run_file(path: Path, options: list[str]) -> None:
     """Runs an experiment file, draws its curves, and prints its table."""
     from fedax.experiments.results.store import RunDirectory
-    from fedax.results.drawing.figures import save_charts
+    from fedax.results.drawing import save_as
 
     command = [sys.executable, "-m", "fedax.cli"]
     subprocess.run(
@@ -159,10 +154,7 @@ def run_file(path: Path, options: list[str]) -> None:
             text=True,
         ).stdout
     )
-    (picture, *_) = save_charts(
-        RunDirectory.load(Path("run")).charts(None), Path("figures"), ["png"]
-    )
-    picture.rename("picture.png")
+    save_as(RunDirectory.load(Path("run")).pictures()[0], Path("picture.png"))
 
 
 def draw(name: str) -> dict[str, str]:

@@ -82,7 +82,7 @@ def install_hint(extra: str) -> str:
     It names the packages and not the extra, because fedax itself may come from a checkout or a
     file.
 
-    >>> install_hint("paper").endswith(' install "matplotlib>=3.9"')
+    >>> install_hint("slurm").endswith(' install "submitit>=1.5"')
     True
     """
     requirements = [requirement.partition(";") for requirement in requires("fedax") or ()]

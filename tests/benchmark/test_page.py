@@ -1,21 +1,19 @@
 """The page, from results made by hand: ranking, numbers, and what a browser makes of it."""
 
-import json
+import html
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
 from fedax.benchmark.archive import Entry
-from fedax.benchmark.page import page_data, render
+from fedax.benchmark.page import render
 from fedax.benchmark.standing import LEAST, Standing
 from fedax.benchmark.task import BenchTask, Target
 from fedax.core import Outcome
 from fedax.results import Record
-from fedax.results.drawing.styles import styles
 from fedax.results.forms import format_tables
+from fedax.results.looks import choose_looks
 
 ROUNDS = np.arange(21)
 SPEEDS = {"FedAvg": 1.0, "Fast": 2.0, "<Slow>": 0.4, "Lost": -0.5}
@@ -106,100 +104,53 @@ def test_the_table_and_the_figure_show_all_methods():
         "Lost",
         *["never"] * LEAST,
     ]
-    (panel,) = made.chart("rounds", "Lost").panels
-    assert {series.label for series in panel.series} == set(SPEEDS)
+    (axes,) = made.picture("rounds", "Lost").figure.axes
+    found = {line.get_label(): line for line in axes.lines}
+    assert set(found) == set(SPEEDS)
     # known methods look as in all figures, others take the colours that are left
-    found = {series.label: series.style for series in panel.series}
-    assert found["FedAvg"] == styles(["FedAvg"])["FedAvg"]
-    assert len({style % 8 for style in found.values()}) == len(SPEEDS)
-    assert page_data(made)["styles"] == {"FedAvg": found["FedAvg"]}
+    assert found["FedAvg"].get_color() == choose_looks(["FedAvg"])["FedAvg"].colour
+    assert len({line.get_color() for line in found.values()}) == len(SPEEDS)
+    assert made.picture("hours").name == "profiles-hours"
+    assert Standing([], {}, {}).picture("rounds") is None
 
 
-PROBE = """<script>
-(async () => {
-  const found = {}, pause = () => new Promise((go) => setTimeout(go, 100));
-  const rows = () => [...document.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));
-  const press = (name, value) => document.querySelector(`input[name=${name}][value=${value}]`).click();
-  await pause();
-  found.rounds = rows();
-  found.ranking = document.getElementById("ranking").textContent;
-  found.paths = document.querySelectorAll("#profile path").length;
-  found.colours = Object.fromEntries([...document.querySelectorAll("#profile path")].map((path) => [path.textContent, path.style.stroke]));
-  document.querySelector("tbody button").click(); await pause();
-  found.curve = document.querySelector("#curve h2").textContent;
-  found.lines = document.querySelectorAll("#curve path").length;
-  found.theme = document.documentElement.dataset.theme;
-  document.getElementById("theme").click();
-  found.other = document.documentElement.dataset.theme;
-  press("measure", "final"); await pause();
-  found.final = rows();
-  found.refused = document.querySelector("#refused li").textContent;
-  found.wide = document.documentElement.scrollWidth > innerWidth;
-  document.body.dataset.found = JSON.stringify(found);
-})();
-</script>"""
+def tables(page):
+    """The rows of each table, by its measure and heading, as texts."""
+    sections = re.findall(
+        r'<section data-axis="(\w+)">\s*<h2>(.*?)</h2>(.*?)</section>', page, flags=re.DOTALL
+    )
+    found = {}
+    for measure, _, text in sections:
+        rows = re.findall("<tr>(.*?)</tr>", text, flags=re.DOTALL)
+        found[measure] = [
+            [html.unescape(cell).strip() for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)]
+            for row in rows
+        ]
+    return found
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-@pytest.mark.parametrize("width", [1200, 390])
-def test_the_page_in_a_browser(width, tmp_path):
-    found = in_browser(standing(), width, tmp_path)
-    assert [row[0] for row in found["rounds"]] == ["1. Fast", "2. FedAvg", "3. <Slow>", "3. Lost"]
-    assert found["rounds"][0][2] == "6 / 0"
-    assert found["rounds"][3][3] == "never"
-    assert found["ranking"].startswith("Ranked")
-    assert found["paths"] == 4
-    assert found["colours"]["FedAvg"] == "var(--s6)"
-    assert len(set(found["colours"].values())) == 4
-    assert found["curve"] == "Fast on Task 0"
-    assert found["lines"] == 3
-    assert found["theme"] != found["other"]
-    assert len(found["final"][0]) == 1 + LEAST
-    assert "</script>" in found["refused"]
-    assert not found["wide"]
+def test_the_page_has_a_table_for_each_measure():
+    page = render(standing())
+    found = tables(page)
+    heads, *rows = found["rounds"]
+    assert heads[:3] == ["Method", "Area", "Better / worse"]
+    assert [row[0] for row in rows] == ["1. Fast", "2. FedAvg", "3. <Slow>", "3. Lost"]
+    assert rows[0][2] == "6 / 0"
+    assert rows[3][3] == "never"
+    assert rows[1][3] == "8", "8 * 0.2 * 1.02 is above log(5)"
+    assert len(found["final"][1]) == 1 + LEAST
+    assert "Ranked by the area" in page
+    assert page.count('class="profile"') == 4, "costs have profiles, qualities have none"
+    assert "not &lt;/script&gt; here" in page
+    assert "<script" not in page
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_a_family_with_results_of_some_tasks_has_no_columns_of_ranks(tmp_path):
+def test_a_family_with_results_of_some_tasks_has_no_columns_of_ranks():
     whole = standing()
     first = whole.tasks[0].name
     entries = {name: found if name == first else {} for name, found in whole.entries.items()}
-    found = in_browser(Standing(whole.tasks, entries, whole.refused), 1200, tmp_path)
-    assert found["ranking"].startswith(f"No ranking yet: 1 of {LEAST} tasks have results.")
-    assert [row[0] for row in found["rounds"]] == ["<Slow>", "Fast", "FedAvg", "Lost"]
-    assert {len(row) for row in found["rounds"]} == {1 + LEAST}
-
-
-def in_browser(standing, width, tmp_path):
-    """What the probe finds on the page."""
-    page = render(standing).replace("</body>", PROBE + "</body>")
-    (tmp_path / "index.html").write_text(page)
-    flags = "--headless --no-sandbox --disable-gpu --no-first-run --enable-logging=stderr"
-    done = subprocess.run(
-        [
-            "chromium",
-            *flags.split(),
-            "--virtual-time-budget=5000",
-            f"--window-size={width},900",
-            "--dump-dom",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            (tmp_path / "index.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    assert "CONSOLE" not in done.stderr
-    text = re.search(r'data-found="(.*?)"', done.stdout)[1]
-    return json.loads(text.replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">"))
-
-
-def test_the_numbers_of_the_page_are_those_of_the_standing():
-    made = standing()
-    told = page_data(made)["families"]["convex"]
-    assert told["ratios"]["rounds"]["Lost"] == [None] * LEAST
-    assert told["ratios"]["rounds"]["Fast"] == [1.0] * LEAST
-    assert told["tasks"][0]["cells"]["rounds"]["FedAvg"][0] == 8.0  # 8 * 0.2 * 1.02 is above log(5)
+    page = render(Standing(whole.tasks, entries, whole.refused))
+    heads, *rows = tables(page)["rounds"]
+    assert f"No ranking yet: 1 of {LEAST} tasks have results." in page
+    assert [row[0] for row in rows] == ["<Slow>", "Fast", "FedAvg", "Lost"]
+    assert {len(row) for row in (heads, *rows)} == {1 + LEAST}

@@ -96,8 +96,7 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
     assert "Report: c.html" in call("report", "a", "b", "--out", "c.html").stdout
     text = (tmp_path / "c.html").read_text()
     for label in ("FedAvg (a)", "FedAvg (b)", "FedBC"):
-        assert f'"label":"{label}"' in text
-    pytest.importorskip("matplotlib")
+        assert f'<th scope="row">{label}</th>' in text
     assert "figures/train_loss.png" in call("report", "a", "b", "--figures", "png").stdout
     assert "format: got 'bmp'" in refused("report", "a", "--figures", "bmp")
     assert "a/figures/train_loss.png" in call("report", "a", "--figures", "png").stdout
@@ -255,7 +254,7 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
     assert "Interrupted. a holds the runs so far" in out
     assert "Traceback" not in err
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["status"] == "interrupted"
-    assert (tmp_path / "a" / "report.html").stat().st_size > 1_000_000
+    assert (tmp_path / "a" / "report.html").stat().st_size > 5_000
 
 
 @pytest.mark.slow

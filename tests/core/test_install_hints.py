@@ -23,10 +23,6 @@ def call(path, *arguments):
 NEEDED = {
     "flower": (["flwr"], lambda folder: call("fedax.flower.protocol.quiet.need_flower")),
     "mpi": (["mpi4py", "mpi4py.MPI"], lambda folder: fedax.MPI()),
-    "paper": (
-        ["matplotlib.figure", "matplotlib"],
-        lambda folder: call("fedax.results.drawing.figures._figure_maker", ["pdf"]),
-    ),
     "privacy": (
         ["dp_accounting"],
         lambda folder: call("fedax.communication.accounting._import_dp_accounting"),
@@ -59,13 +55,13 @@ def test_a_missing_package_is_named_with_a_command_that_installs_it(extra, monke
 
 
 def test_every_hint_is_that_of_an_extra():
-    for extra in EXTRAS.keys() - {"test", "docs", "dev"}:
+    for extra in EXTRAS.keys() - {"all", "test", "docs", "dev"}:
         assert re.findall(r'"([^"]+)"', install_hint(extra)) == EXTRAS[extra]
 
 
 def test_an_environment_without_pip(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert install_hint("paper") == f'uv pip install --python {sys.executable} "matplotlib>=3.9"'
+    assert install_hint("slurm") == f'uv pip install --python {sys.executable} "submitit>=1.5"'
 
 
 def test_nothing_installs_fedax_from_an_index():

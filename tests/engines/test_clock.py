@@ -12,8 +12,9 @@ from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.scheduling.devices import Devices
 from fedax.errors import FedaxError, InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.settings import run_configurations
-from fedax.results.drawing.charts import along
+from fedax.results.frame import curves_frame
 from fedax.results.record import Record, to_csv
 from fedax.results.tables.finals import read_run
 from fedax.utils.random import stream
@@ -423,7 +424,7 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
         .splitlines()[0]
         .startswith("task,algorithm,seed,draw,round,seconds,bits,clock_seconds,clock_joules,")
     )
-    assert along(record, "time")[-1] == history.clock.seconds[-1] / 3600
+    assert curves_frame([record])["hours"].iloc[-1] == history.clock.seconds[-1] / 3600
     level = float(history.metrics["train_loss"][2])
     assert read_run(record, "train_loss", f"hours_to_{level}") == history.clock.seconds[2] / 3600
     assert read_run(record, "train_loss", f"joules_to_{level}") == history.clock.joules[2]
@@ -438,11 +439,11 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
     for read in ("hours_to_0.5", "joules_to_0.5"):
         with pytest.raises(InvalidInput, match="no devices"):
             read_run(before, "train_loss", read)
-    with pytest.raises(InvalidInput, match="no devices"):
-        along(before, "energy")
+    with pytest.raises(InvalidInput, match="against: got 'energy'"):
+        draw_curves([before], against="energy")
     path = tmp_path / "page.html"
     history.report(path)
-    assert '"time":[0.0,' in path.read_text(encoding="utf-8")
+    assert "hours on the virtual clock" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_copy_begins_with_its_conclusion_and_its_pictures(directory, tmp_path)
     directory.keep(tmp_path / "b")
     (tmp_path / "b" / "conclusion.md").write_text("Prox is ahead of Plain.\n")
     directory.keep(tmp_path / "b")  # what is written by hand stays
-    kept, shown = tables(tmp_path / "b")["README.md"], [chart.name for chart in directory.charts()]
+    kept, shown = tables(tmp_path / "b")["README.md"], [each.name for each in directory.pictures()]
     assert shown
     assert kept.split("\n\n")[2] == "Prox is ahead of Plain."
     pictures = re.findall(r"^!\[(.+)\]\((.+)\.png\)$", kept, re.MULTILINE)

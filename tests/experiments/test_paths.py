@@ -4,17 +4,15 @@ are called."""
 import re
 import unicodedata
 
-import numpy as np
 import pytest
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, slug
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.results.drawing.charts import Axis, Chart, Panel, Series
-from fedax.results.drawing.figures import save_charts
+from fedax.results.drawing import Picture, curves, observations, save
 from fedax.utils.files import portable
-from samples import TINY
+from samples import TINY, record
 
 # of Microsoft's "Naming Files, Paths, and Namespaces"
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]$')
@@ -72,11 +70,11 @@ def test_the_files_of_a_run_with_an_evil_title(tmp_path):
     assert all(fits(name) for name in names), names
 
 
-def test_charts_beside_each_other(tmp_path):
+def test_figures_beside_each_other(tmp_path):
     """One for each, also where a file system holds `A` and `a` for one name."""
-    panel = Panel("", Axis("x"), Axis("y"), [Series("s", 0, np.arange(2.0), np.arange(2.0))])
-    charts = [Chart(name, name, [panel], 1, "") for name in ("aux", "a/b", "A/B", "a:b", "../up")]
-    files = save_charts(charts, tmp_path / "figures", ["svg"])
+    figure = curves(observations([record()]))
+    pictures = [Picture(name, figure) for name in ("aux", "a/b", "A/B", "a:b", "../up")]
+    files = save(pictures, tmp_path / "figures", ["svg"])
     assert [file.name for file in files] == [
         "aux-.svg",
         "a-b.svg",

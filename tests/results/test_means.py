@@ -1,16 +1,15 @@
 """Means over runs of unequal length, and over runs that diverged, wherever they are formed."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedax.core import Outcome
-from fedax.experiments.results.figures import curves
+from fedax.experiments.results.figures import draw_curves
 from fedax.results import Page, Record, render
-from fedax.results.tables.means import aligned, curves_of, describe_early_ends, mean_position
+from fedax.results.captions import describe_early_ends
+from fedax.results.drawing import mean_curve, observations
 from fedax.results.tables.numbers import Results
 from fedax.results.tables.summary import format_row_value, summarize
 
@@ -28,29 +27,50 @@ def run(label="A", seed=0, rounds=30, outcome=OK, start=0.1, end=0.9, every=1):
     return Record("T", label, seed, 0, t, t * 0.5, t * 640, metrics, outcome)
 
 
+def mean(runs, metric="test_accuracy", worst=np.nan, x="seconds"):
+    frame = observations(runs)
+    return mean_curve(frame.assign(x=frame[x], value=frame[metric]), worst)
+
+
 def test_seeds_that_ended_at_30_30_and_3_rounds():
     runs = [run(seed=0), run(seed=1, end=0.7), run(seed=2, rounds=3, outcome=LOST)]
-    rounds, _ = aligned(runs)
-    assert rounds.tolist() == list(range(31))
-    found = curves_of(runs, "test_accuracy")
-    np.testing.assert_allclose(found[2, :4], runs[2].metrics["test_accuracy"])
-    assert (found[2, 4:] == 0.1).all(), "the worst accuracy of the task"
-    assert (curves_of(runs, "train_loss")[2, 4:] == 1.9).all(), "the worst loss"
-    np.testing.assert_allclose(mean_position(runs, [r.seconds for r in runs]), rounds * 0.5)
+    found = mean(runs, worst=0.1)
+    assert found.index.tolist() == list(range(31))
+    values = [each.metrics["test_accuracy"] for each in runs]
+    np.testing.assert_allclose(found["mean"][:4], np.mean([each[:4] for each in values], axis=0))
+    np.testing.assert_allclose(found["mean"][4:], (values[0] + values[1] + 0.1)[4:] / 3)
+    np.testing.assert_allclose(found["x"], found.index * 0.5)
     assert describe_early_ends("A", runs) == (
         "A: 1 of 3 diverged (after 3 rounds) and counts as the worst from there."
     )
+    assert mean(runs)["mean"][4:].isna().all(), "a metric without a direction has no worst value"
+    assert mean(runs[2:], worst=0.1)["mean"].tolist() == values[2].tolist()
 
 
 def test_a_run_that_stopped_early_keeps_its_last_value():
     runs = [run(), run(seed=1, rounds=12, outcome=Outcome("stopped", 11))]
-    found = curves_of(runs, "test_accuracy")
-    assert (found[1, 12:] == runs[1].metrics["test_accuracy"][-1]).all()
+    whole, short = (each.metrics["test_accuracy"] for each in runs)
+    np.testing.assert_allclose(mean(runs)["mean"][12:], (whole[12:] + short[-1]) / 2)
     assert (
         describe_early_ends("A", runs)
         == "A: 1 of 2 ended after 12 rounds and keeps the last value."
     )
     assert not describe_early_ends("A", runs[:1])
+
+
+def test_bands_are_deviations_within_the_range_of_the_values():
+    values = np.array([[1.0, 1.0, -1.0], [2.0, 1.0, -1.0], [3.0, 10.0, -10.0], [2.0, 4.0, -4.0]])
+    t = np.arange(3)
+    runs = [
+        Record("T", "A", i, 0, t, t * 0.5, t * 64, {"other": each}, OK)
+        for i, each in enumerate(values)
+    ]
+    found = mean(runs, "other")
+    deviation = np.sqrt(2 / 3), np.sqrt((9 + 9 + 36) / 3)
+    np.testing.assert_allclose(found["mean"], [2, 4, -4])
+    np.testing.assert_allclose(found["low"], [2 - deviation[0], 1, -4 - deviation[1]])
+    np.testing.assert_allclose(found["high"], [2 + deviation[0], 4 + deviation[1], -1])
+    assert mean(runs[:1], "other")[["low", "high"]].isna().all(axis=None), "no band for a run"
 
 
 @given(
@@ -71,26 +91,26 @@ def test_mean_curves_reach_the_end_of_the_longest_run(shapes):
         )
         for i, (length, every, lost) in enumerate(shapes)
     ]
-    rounds, at = aligned(runs)
-    assert rounds[-1] == max(int(r.rounds[-1]) for r in runs)
-    assert (np.diff(rounds) > 0).all()
-    values, positions = (
-        curves_of(runs, "test_accuracy"),
-        mean_position(runs, [r.seconds for r in runs]),
-    )
-    assert values.shape == (len(runs), len(rounds))
-    np.testing.assert_allclose(positions, rounds * 0.5, rtol=1e-12)
-    for one, row, own in zip(runs, values, at, strict=True):
-        seen = rounds <= one.rounds[-1]
-        np.testing.assert_array_equal(row[seen], one.metrics["test_accuracy"][own[seen]])
+    found = mean(runs, worst=0.0)
+    assert found.index[-1] == max(int(r.rounds[-1]) for r in runs)
+    assert (np.diff(found.index) > 0).all()
+    np.testing.assert_allclose(found["x"], found.index * 0.5, rtol=1e-12)
+    for t in found.index:
+        values = [
+            each.metrics["test_accuracy"][list(each.rounds).index(min(t, each.rounds[-1]))]
+            for each in runs
+        ]
+        gone = [t > each.rounds[-1] and each.outcome == LOST for each in runs]
+        expected = np.mean(np.where(gone, 0.0, values)) if not all(gone) else np.nan
+        np.testing.assert_allclose(found["mean"][t], expected)
 
 
 def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     good = [run("B", seed=s, start=0.2) for s in (0, 1, 2)]
     runs = [run(seed=0), run(seed=1), run(seed=2, rounds=3, outcome=LOST), *good]
-    mean = (0.9 + 0.9 + 0.1) / 3
+    expected = (0.9 + 0.9 + 0.1) / 3
     row = next(row for row in summarize(runs) if row.label == "A")
-    np.testing.assert_allclose(row.values["test_accuracy"][0], mean)
+    np.testing.assert_allclose(row.values["test_accuracy"][0], expected)
     from fedax.results.tables.summary import COLUMNS
 
     accuracy = next(c for c in COLUMNS if c.metric == "test_accuracy")
@@ -100,20 +120,12 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
         list(results.of("T", "A", "test_accuracy", "last").values()), [90, 90, 10]
     )
     assert results.lost("T", "A", "test_accuracy", "last") == (1, 3)
-    data = json.loads(
-        render(Page("t", "s", runs)).split('id="data"')[1].split(">", 1)[1].split("</script>")[0]
-    )
-    (task,) = data["tasks"]
-    assert task["algorithms"][0]["x"]["rounds"][-1] == 30
-    np.testing.assert_allclose(
-        task["algorithms"][0]["series"]["test_accuracy"]["mean"][-1], mean, rtol=1e-4
-    )
-    assert "A: 1 of 3 diverged (after 3 rounds)" in task["caption"]
-    chart = next(chart for chart in curves(runs) if chart.name == "test_accuracy")
-    line = next(series for series in chart.panels[0].series if series.label == "A")
-    assert line.x[-1] == 30
-    np.testing.assert_allclose(line.y[-1], 100 * mean)
-    assert "A: 1 of 3 diverged" in chart.note
+    assert "A: 1 of 3 diverged (after 3 rounds)" in render(Page("t", "s", runs))
+    picture = next(each for each in draw_curves(runs) if each.name == "test_accuracy")
+    line = next(each for each in picture.figure.axes[0].lines if each.get_label() == "A")
+    assert line.get_xdata()[-1] == 30
+    np.testing.assert_allclose(line.get_ydata()[-1], 100 * expected)
+    assert "A: 1 of 3 diverged" in picture.note
 
 
 @pytest.mark.parametrize("read", ["last", "best"])

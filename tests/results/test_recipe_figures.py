@@ -2,7 +2,6 @@
 scale."""
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -10,11 +9,7 @@ import scipy.stats
 
 from fedax import papers
 from fedax.core import InvalidInput, Outcome, UnknownName
-from fedax.experiments.results.captions import source_of
-from fedax.experiments.results.figures import charts_of, drawer
 from fedax.results import Record
-from fedax.results.drawing.panels import Spot, _Slots
-from fedax.results.drawing.styles import colour_of, marker_of, styles
 
 ROUNDS, BITS = "communication rounds", "bits sent, both directions"
 EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.4, 1.5)
@@ -74,7 +69,7 @@ METHODS = (
 
 
 @functools.cache
-def charts(name):
+def pictures(name):
     """By name, the figures of a recipe, from three observations of every run on its first draw."""
     recipe = papers.load(name)
     recipe = recipe.model_copy(update={"draws": recipe.draws and recipe.draws[:1]})
@@ -100,63 +95,58 @@ def charts(name):
                     *along,
                 )
             )
-    draw = drawer(
-        records,
-        made,
-        recipe.metric,
-        recipe.read,
-        recipe.cells,
-        source_of(recipe.paper, recipe.shows),
-    )
-    return {chart.name: chart for chart in charts_of(recipe.figure, draw)}
+    source = describe_source(recipe.paper, recipe.shows)
+    drawer = Drawer(records, made, recipe.metric, recipe.read, recipe.cells, source)
+    return {picture.name: picture for picture in drawer.draw_all(recipe.figure)}
 
 
 @pytest.mark.parametrize("place", AXES)
 def test_axes_are_those_of_the_paper(place):
     name, _, figure = place.partition("/")
-    x, ticks, y, panels = AXES[place]
-    chart = charts(name)[figure]
-    assert {panel.x.title for panel in chart.panels} == {x}
-    # narrow panels have room for every second value
-    shown = ticks[::2] if ticks is EXPONENTS and chart.columns > 4 else ticks
-    assert {tuple(value for value, _ in panel.x.ticks) for panel in chart.panels} == {
-        tuple(map(float, shown))
-    }
+    x, ticks, y, count = AXES[place]
+    panels = pictures(name)[figure].figure.axes
+    assert {axes.get_xlabel().replace("\n", " ") for axes in panels} - {""} == {x}
     if ticks:
-        assert len({(panel.x.low, panel.x.high) for panel in chart.panels}) == 1
-    assert {panel.y.title for panel in chart.panels} == {y}
-    assert len(chart.panels) == panels
+        assert {tuple(axes.get_xticks()) for axes in panels} == {tuple(range(len(ticks)))}
+        shown = [text.get_text() for text in panels[-1].get_xticklabels()]
+        assert shown == [f"{value:g}" for value in ticks]
+    assert {axes.get_ylabel().replace("\n", " ") for axes in panels} - {""} == {y}
+    assert len(panels) == count
 
 
 def test_dfedavgm_figure_6_has_rounds_beside_bits():
-    made = charts("dfedavgm-figure-6")
-    panels = made["rounds_and_bits"].panels
-    assert [(p.y.title, p.x.title) for p in panels] == [
+    made = pictures("dfedavgm-figure-6")
+    panels = made["rounds_and_bits"].figure.axes
+    assert [(axes.get_ylabel(), axes.get_xlabel()) for axes in panels] == [
         (y, x) for y in ("Test loss", "Test accuracy (%)") for x in (ROUNDS, BITS)
     ]
-    marks = [(mark.value, mark.style) for mark in made["two_shards"].panels[0].marks]
-    assert marks == [(85.0, None), (96.81, styles(["FedAvg"])["FedAvg"])]
+    across = {
+        line.get_ydata()[0]: line.get_color()
+        for line in made["two_shards"].figure.axes[0].lines
+        if list(line.get_xdata()) == [0, 1]
+    }
+    assert set(across) == {85.0, 96.81}
+    assert across[96.81] == choose_looks(["FedAvg"])["FedAvg"].colour
 
 
 @pytest.mark.parametrize("name", ["local-gd-figure-1", "local-gd-figure-2"])
 def test_local_gd_has_panels_of_cost(name):
-    chart = charts(name)["gap"]
-    assert chart.columns == 3
-    assert [p.x.title for p in chart.panels[:3]] == [
+    panels = pictures(name)["gap"].figure.axes
+    assert panels[0].get_gridspec().ncols == 3
+    assert [axes.get_xlabel().replace("\n", " ") for axes in panels[:3]] == [
         ROUNDS,
         "time: a round 1, a local step 1",
         "time: a round 100, a local step 1",
     ]
-    assert all(panel.y.log for panel in chart.panels)
+    assert all(axes.get_yscale() == "log" for axes in panels)
 
 
 def test_differences_have_a_point_for_every_draw():
     """Runs are paired by draw and seed, means have Student's interval, and diverged runs are
     counted in place of a mean."""
-    experiment = (
-        papers.load("feddane-figure-3-grid").only("paper", ["Synthetic IID"]).experiments("paper")
-    )
-    figure = next(f for f in papers.load("feddane-figure-3-grid").figure if f.name == "exact")
+    recipe = papers.load("feddane-figure-3-grid")
+    experiment = recipe.only("paper", ["Synthetic IID"]).experiments("paper")
+    figure = next(f for f in recipe.figure if f.name == "exact")
     gaps = {
         "FedDANE, mu = 0": [0.1, 0.3, -0.1],
         "FedDANE, mu = 1": [0.5, 0.5, 0.8],
@@ -168,35 +158,23 @@ def test_differences_have_a_point_for_every_draw():
             lost = label.endswith("1") and draw == 2
             curves = {"train_loss": np.array([3.0, 1.0 + draw + own[draw]])}
             outcome = Outcome("diverged", 1) if lost else Outcome()
-            records.append(
-                Record(
-                    "Synthetic IID",
-                    label,
-                    0,
-                    draw,
-                    np.array([0, 1]),
-                    np.zeros(2),
-                    np.zeros(2),
-                    curves,
-                    outcome,
-                )
-            )
-    (chart,) = charts_of([figure], drawer(records, experiment, "train_loss", "last"))
-    (panel,) = chart.panels
-    dots, means = panel.series
-    np.testing.assert_allclose(sorted(dots.y), [-0.1, 0.1, 0.3, 0.5, 0.5], atol=1e-12)
-    reach = scipy.stats.t.ppf(0.975, 2) * np.std([0.1, 0.3, -0.1], ddof=1) / np.sqrt(3)
+            along = np.array([0, 1]), np.zeros(2), np.zeros(2)
+            records.append(Record("Synthetic IID", label, 0, draw, *along, curves, outcome))
+    (picture,) = Drawer(records, experiment, "train_loss", "last").draw_all([figure])
+    (axes,) = picture.figure.axes
+    dots = [y for line in axes.lines if line.get_marker() == "." for y in line.get_ydata()]
     np.testing.assert_allclose(
-        [means.y[0], means.low[0], means.high[0]], [0.1, 0.1 - reach, 0.1 + reach], atol=1e-12
+        sorted(y for y in dots if np.isfinite(y)), [-0.1, 0.1, 0.3, 0.5, 0.5], atol=1e-12
     )
-    assert len(means.y) == 1
-    assert "minus that of FedAvg" in chart.note
-    assert "95 % confidence interval" in chart.note
-    assert [text for _, text in panel.x.ticks] == ["0", "1\n1 diverged"]
-    assert (panel.y.title, [mark.value for mark in panel.marks]) == (
-        "Train loss minus FedAvg's",
-        [0.0],
-    )
+    reach = scipy.stats.t.ppf(0.975, 2) * np.std([0.1, 0.3, -0.1], ddof=1) / np.sqrt(3)
+    first, second = axes.containers
+    ends = first[2][0].get_segments()[0][:, 1]
+    np.testing.assert_allclose(ends, [0.1 - reach, 0.1 + reach], atol=1e-12)
+    assert np.isnan(second[0].get_ydata()).all()
+    assert "minus that of FedAvg" in picture.note
+    assert "95 % confidence interval" in picture.note
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1\n1 diverged"]
+    assert axes.get_ylabel() == "Train loss minus FedAvg's"
     with pytest.raises(
         InvalidInput, match="minus: got 'FedAvg'; allowed: only where x is the path of a value"
     ):
@@ -207,76 +185,53 @@ def test_differences_have_a_point_for_every_draw():
 
 @pytest.mark.parametrize("name", list(papers.recipe_files()))
 def test_recipes_are_drawn(name):
-    recipe, made = papers.load(name), charts(name)
+    """With at most six lines in a panel, and all numbers of the paper that belong to a figure."""
+    recipe, made = papers.load(name), pictures(name)
     assert set(made) >= {figure.name for figure in recipe.figure}
+    for picture in made.values():
+        assert recipe.shows in picture.caption
+        assert any(word in picture.caption.lower() for word in ("mean", "one run", "values"))
+        for axes in picture.figure.axes:
+            labels = {line.get_label() for line in axes.lines if line.get_label()[0] != "_"}
+            assert len(labels) <= 6
+            assert "others" not in labels
     left_out = set(recipe.algorithms).difference(
         *(f.algorithms or recipe.algorithms for f in recipe.figure if f.name == "paper")
     )
     for metric, targets in recipe.cells.items():
-        chart = made.get("paper" if metric == recipe.metric else f"paper_{metric}") or made.get(
-            "paper_local"
-        )
-        for task, numbers in targets.items():
-            shown = printed(chart, task, recipe) if chart else {}
+        is_first = metric == recipe.metric
+        picture = made.get("paper" if is_first else f"paper_{metric}") or made.get("paper_local")
+        bars = [bar for axes in picture.figure.axes for bar in axes.containers] if picture else []
+        shown = [
+            bar[0].get_xydata()[0, 1 if picture.figure.axes[0].get_ylabel() else 0]
+            for bar in bars
+            if bar.get_label().startswith("the paper")
+        ]
+        for numbers in targets.values():
             for algorithm, number in numbers.items():
-                if len(numbers) > 1 and not (metric == recipe.metric and algorithm in left_out):
-                    assert number[0] in shown[algorithm]
-
-
-def printed(chart, task, recipe):
-    """The paper's numbers in a chart by algorithm, of all tasks where these are on the horizontal
-    axis."""
-    found = {}
-    for panel in chart.panels:
-        for series in panel.series:
-            if series.kind == "published":
-                found.setdefault(panel.title.split(", ", 1)[-1], []).extend(series.y)
-            if series.kind == "paper" and (panel.title == task or len(recipe.variant) == 1):
-                for (_, text), value in zip(panel.y.ticks, series.x, strict=True):
-                    found.setdefault(text.partition("\n")[0], []).append(value)
-    return found
-
-
-@pytest.mark.parametrize("name", list(papers.recipe_files()))
-def test_panels_have_at_most_six_lines_and_tell_what_they_show(name):
-    for chart in charts(name).values():
-        for panel in chart.panels:
-            assert (
-                len(
-                    {
-                        series.label
-                        for series in panel.series
-                        if series.kind in ("curve", "points", "dots")
-                    }
-                )
-                <= 6
-            ), panel.title
-        assert papers.load(name).shows in chart.caption
-        assert any(word in chart.caption.lower() for word in ("mean", "one run", "values"))
+                if picture and len(numbers) > 1 and not (is_first and algorithm in left_out):
+                    assert np.isclose(shown, number[0]).any()
 
 
 @pytest.mark.slow
 def test_a_method_looks_the_same_in_all_figures():
-    looks = {}
+    colours = {}
     for name in papers.recipe_files():
-        recipe = papers.load(name)
-        for chart in charts(name).values():
-            for panel in chart.panels:
-                for series in panel.series:
-                    if series.kind in ("curve", "points") and series.label in recipe.algorithms:
-                        looks.setdefault(series.label, set()).add(
-                            (colour_of(series.style), marker_of(series.style))
-                        )
-    for label in METHODS:
-        assert len(looks[label]) == 1, label
-    assert len({next(iter(looks[label])) for label in METHODS}) == len(METHODS)
+        for picture in pictures(name).values():
+            for axes in picture.figure.axes:
+                for line in axes.lines:
+                    if line.get_label() in METHODS:
+                        found = line.get_color(), line.get_marker()
+                        colours.setdefault(line.get_label(), set()).add(found)
+    assert {label: len(found) for label, found in colours.items()} == dict.fromkeys(colours, 1)
+    assert len(colours) > 5
 
 
 def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
     """Seven columns of a grid that has gaps line up nothing, and leave no room for the type."""
     recipe = papers.load("fedbc-table-7")
-    figures = [figure for figure in recipe.figure if figure.name == "paper"]
-    assert charts("fedbc-table-7")["paper"].columns == 7
+    figure = next(figure for figure in recipe.figure if figure.name == "paper")
+    assert pictures("fedbc-table-7")["paper"].figure.axes[0].get_gridspec().ncols == 7
     made = recipe.experiments("paper")
     records = []
     for experiment in made:
@@ -285,45 +240,6 @@ def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
             along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0)
             if "SCAFFOLD" not in member.label or "C = 1" in experiment.name:
                 records.append(Record(experiment.name, member.label, 0, 0, rounds, *along))
-    draw = drawer(
-        records,
-        made,
-        recipe.metric,
-        recipe.read,
-        recipe.cells,
-        source_of(recipe.paper, recipe.shows),
-    )
-    (chart,) = charts_of(figures, draw)
-    assert 12 < len(chart.panels) < 18
-    assert chart.columns == 4
-
-
-@pytest.mark.slow
-def test_wide_logarithmic_axes_have_ticks_that_do_not_overlap():
-    """Curves begin at 0, which a logarithmic axis does not show."""
-    pyplot = pytest.importorskip("matplotlib.pyplot", reason="needs the extra paper")
-    from fedax.results.drawing.figures import _set_log_ticks
-
-    figure, axes = pyplot.subplots(figsize=(2, 2))
-    axes.plot([0.0, 1e-3, 1.5], [1.0, 2.0, 3.0])
-    axes.set_xscale("log")
-    _set_log_ticks(axes.xaxis)
-    figure.canvas.draw()
-    boxes = [
-        label.get_window_extent()
-        for label in axes.get_xticklabels()
-        if label.get_text() and 1e-3 <= label.get_position()[0] <= 1.5
-    ]
-    assert len(boxes) >= 2
-    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
-    pyplot.close(figure)
-
-
-def test_points_at_a_single_value_stay_near_it():
-    """So that a panel of one exponent can stand beside one of five."""
-    spot = Spot("T", "FedAvg", 0, "", [], "test_accuracy")
-    slots = _Slots([1.1], 2, False)
-    left, right = (slots.positions([(1.1, spot)], slot)[0] for slot in (0, 1))
-    assert left < 1.1 < right
-    assert right - left < 0.05
-    assert _Slots([0.0], 2, False).positions([(0.0, spot)], 1)[0] > 0
+    picture = Drawer(records, made, recipe.metric, recipe.read, recipe.cells).draw(figure)
+    assert 12 < len(picture.figure.axes) < 18
+    assert picture.figure.axes[0].get_gridspec().ncols == 4

@@ -1,6 +1,6 @@
 """A history shows itself: table, figure, page."""
 
-import json
+import html
 import re
 import tomllib
 
@@ -36,9 +36,9 @@ def test_the_table_has_every_observation(history):
 
 
 def test_the_figure_has_a_curve_for_each_metric(history):
-    figure = history.plot()
-    assert sorted(trace.name for trace in figure.data) == ["test_loss", "train_loss"]
-    np.testing.assert_array_equal(history.plot("train_loss").data[0].y, [8.0, 2.0, 0.5, 0.125])
+    assert sorted(axes.get_ylabel() for axes in history.plot().axes) == ["Test loss", "Train loss"]
+    (axes,) = history.plot("train_loss").axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [8.0, 2.0, 0.5, 0.125])
     with pytest.raises(InvalidInput, match="Did you mean 'train_loss'"):
         history.plot("trainloss")
 
@@ -116,11 +116,10 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
         "proximal": fedax.run(fedax.FedProx(mu=0.375), task, seed=11, **options),
     }
     page = fedax.compare(runs, tmp_path / "page.html").read_text()
-    data = json.loads(
-        re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, flags=re.DOTALL)[1]
-    )
-    assert set(data["settings"]) == {"plain", "proximal"}
-    plain, proximal = (tomllib.loads(data["settings"][name]) for name in ("plain", "proximal"))
+    texts = re.findall(r'<p class="note">(\w+)</p><pre>(.*?)</pre>', page, flags=re.DOTALL)
+    found = {name: tomllib.loads(html.unescape(text)) for name, text in texts}
+    assert set(found) == {"plain", "proximal"}
+    plain, proximal = found["plain"], found["proximal"]
     assert plain["seed"] == [5, 8]
     assert proximal["seed"] == 11
     assert proximal["algorithm"] == "FedProx(mu=0.375)"
@@ -132,8 +131,9 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
         )
         assert settings["task"].startswith("Synthetic(1, 1): 3 clients, ")
         assert settings["rounds"] == 1
-    assert data["versions"]["fedax"] == fedax.__version__
-    assert {"jax", "numpy", "python", "platform"} <= set(data["versions"])
+    versions = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert versions["fedax"] == fedax.__version__
+    assert {"jax", "numpy", "python", "platform"} <= set(versions)
     history.report(tmp_path / "one.html")
     assert "learning_rate=0.5" in (tmp_path / "one.html").read_text()
     fedax.compare({"default": fedax.run(fedax.FedBC(), task, rounds=1)}, tmp_path / "default.html")

@@ -13,17 +13,18 @@ from typing import Any
 import jax.numpy as jnp
 import networkx
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Float
 
 import fedax
 from fedax.observe.base import Observer, View
-from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered
-from fedax.results.drawing.figures import save_charts
+from fedax.results.drawing import Picture, curves, save
 
 HERE = Path(__file__).parent
 CLIENTS, DIM, ROUNDS, EVERY = 10, 5, 4000, 100
 SEEDS = (0, 1, 2)
 DROPS = (0.0, 0.3)
+DISTANCE = "relative distance to the optimum"
 METHODS = {
     "DSGD, rows": (fedax.DSGD, "row", "receiver"),
     "PushSum, columns": (fedax.PushSum, "column", "sender"),
@@ -100,51 +101,19 @@ def run_all() -> None:
 
 
 def draw() -> None:
-    with (HERE / "runs.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    panels = []
-    for drops in DROPS:
-        series = []
-        for place, method in enumerate(METHODS):
-            for metric, label in (
-                ("mean_distance", "mean model"),
-                ("worst_distance", "farthest client"),
-            ):
-                kept = [
-                    row for row in rows if row["method"] == method and float(row["drops"]) == drops
-                ]
-                values = np.array(
-                    [[float(r[metric]) for r in kept if int(r["seed"]) == seed] for seed in SEEDS]
-                )
-                x = np.arange(values.shape[1]) * EVERY
-                style = 2 * place + (label != "mean model")
-                marked = staggered(len(x), style, 4)
-                series.append(
-                    Series(
-                        f"{method}: {label}",
-                        style,
-                        x,
-                        values.mean(0),
-                        values.min(0),
-                        values.max(0),
-                        marked=marked,
-                    )
-                )
-                print(f"{method}, {drops:.0%} lost, {label}: {values[:, -1].round(4).tolist()}")
-        title = f"{drops:.0%} of the messages lost" if drops else "no message lost"
-        panels.append(
-            Panel(
-                title,
-                Axis("communication rounds"),
-                Axis("relative distance to the optimum", True),
-                series,
-            )
-        )
-    save_charts(
-        [Chart("distance", "A directed network: mixing by rows, and push-sum", panels, 2)],
-        HERE,
-        ["png"],
-    )
+    rows = pd.read_csv(HERE / "runs.csv")
+    names = {"mean_distance": "mean model", "worst_distance": "farthest client"}
+    lines = rows.melt(["method", "drops", "seed", "round"], list(names), "model", DISTANCE)
+    lines["line"] = lines["method"] + ": " + lines["model"].map(names)
+    lost = lines["drops"].map(lambda drops: f"{drops:.0%} of the messages lost")
+    lines["lost"] = lost.where(lines["drops"] > 0, "no message lost")
+    ends = lines[lines["round"] == lines["round"].max()]
+    for (drops, line), values in ends.groupby(["lost", "line"], sort=False)[DISTANCE]:
+        print(f"{line}, {drops}: {values.round(4).tolist()}")
+    lines = lines.rename(columns={"seed": "run", "lost": "messages"}).drop(columns="method")
+    figure = curves(lines, y=DISTANCE, hue="line", col="messages", log=True)
+    title = "A directed network: mixing by rows, and push-sum"
+    save([Picture("distance", figure, title)], HERE, ["png"])
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 import fedax
 from fedax.observe import Curvature, Dissimilarity, Inexactness, Objective, TrainLoss
 from fedax.results import Record
-from fedax.results.drawing.charts import Axis, Chart, Mark, Panel, Series, staggered
-from fedax.results.drawing.figures import save_charts
+from fedax.results.drawing import Picture, curves, save
 from fedax.theory import feddane, live
 
 SETS = {
@@ -37,6 +37,7 @@ VARIANTS = {
     "mu by theory": EXACT | {"mu": {"iid": 0.97, "0": 650.0, "0.5": 943.0, "1": 2935.0}},
 }
 WATCHED = ("exact", "as released")
+GAMMA = "gamma, largest of a device"
 ROUNDS = 20
 ORDER = ("1", "0.5", "0", "iid")
 
@@ -103,45 +104,29 @@ def against_theory(record: Record) -> dict[str, np.ndarray]:
     }
 
 
-def panels(folder: Path, name: str) -> list[Panel]:
-    """One column: decrease, mu, exactness and dissimilarity of the exact and the released
-    correction."""
+def watched_rounds(folder: Path, name: str) -> pd.DataFrame:
+    """Returns decrease, mu, exactness and dissimilarity of the exact and the released correction on
+    one set of data."""
     runs = {variant: kept(folder, name, variant) for variant in WATCHED}
-    curves = {"exact": against_theory(runs["exact"]), "as released": watched(runs["as released"])}
-    title, rounds = runs["exact"].task, Axis("rounds")
-
-    def row(
-        what: str,
-        lines: list[tuple[str, int, str, str]],
-        log: bool = True,
-        marks: tuple[Mark, ...] = (),
-    ) -> Panel:
-        series = []
-        for place, (label, style, variant, source) in enumerate(lines):
-            y = curves[variant][source]
-            # a logarithmic axis has no place for other numbers
-            y = np.where(y > 0, y, np.nan) if log else y
-            if np.isfinite(y).any():
-                x = runs[variant].rounds[: len(y)].astype(float)
-                marked = (
-                    tuple(range(len(x)))
-                    if place < 2 and what == "change of f"
-                    else staggered(len(x), place, len(lines))
-                )
-                series.append(Series(label, style, x, y, marked=marked))
-        return Panel(title, rounds, Axis(what, log), series, marks)
-
+    found = {"exact": against_theory(runs["exact"]), "as released": watched(runs["as released"])}
     exact, released = WATCHED
-    return [
-        row("change of f", [("f fell by", 3, exact, "fell"), ("f rose by", 7, exact, "rose"),
-                            ("promised, rho |∇f|²", 2, exact, "promised")]),
-        row("mu", [("mu of the runs", 6, exact, "mu"),
-                   ("best mu of the theory", 2, exact, "best mu")]),
-        row("gamma, largest of a device", [("exact correction", 0, exact, "gamma"),
-                                           ("as released", 1, released, "gamma")],
-            marks=(Mark("", 1.0),)),
-        row("B", [("exact correction", 0, exact, "B"), ("as released", 1, released, "B")], log=False),
-    ]  # fmt: skip
+    lines = [
+        ("change of f", "f fell by", exact, "fell"),
+        ("change of f", "f rose by", exact, "rose"),
+        ("change of f", "promised, rho |∇f|²", exact, "promised"),
+        ("mu", "mu of the runs", exact, "mu"),
+        ("mu", "best mu of the theory", exact, "best mu"),
+        (GAMMA, "exact correction", exact, "gamma"),
+        (GAMMA, "as released", released, "gamma"),
+        ("B", "exact correction", exact, "B"),
+        ("B", "as released", released, "B"),
+    ]
+    parts = []
+    for what, line, variant, source in lines:
+        y = found[variant][source]
+        columns = {"rounds": runs[variant].rounds[: len(y)], what: y}
+        parts.append(pd.DataFrame(columns).assign(line=line, task=runs[variant].task))
+    return pd.concat(parts, ignore_index=True)
 
 
 def kept(folder: Path, name: str, variant: str, seed: int = 0) -> Record:
@@ -152,48 +137,30 @@ def kept(folder: Path, name: str, variant: str, seed: int = 0) -> Record:
 
 def draw(folder: Path) -> None:
     """The pictures and the numbers."""
-    columns = [panels(folder, name) for name in reversed(ORDER)]
-    assumptions = [column[row] for row in range(4) for column in columns]
-    repairs = []
+    rounds = pd.concat([watched_rounds(folder, name) for name in reversed(ORDER)])
+    assumptions = curves(
+        rounds, "rounds", ["change of f", "mu", GAMMA, "B"], "line", ["metric", "task"],
+        log=True, marks=[("", 1.0, GAMMA, None)],
+    )  # fmt: skip
+    parts = []
     for name in reversed(ORDER):
-        series = []
-        for place, variant in enumerate(VARIANTS):
-            runs = [
-                kept(folder, name, variant, seed)
-                for seed in range(9)
-                if (folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz").exists()
-            ]
-            if runs:
-                values = np.stack([run.metrics["objective"] for run in runs])
-                series.append(
-                    Series(
-                        variant,
-                        place,
-                        runs[0].rounds.astype(float),
-                        values.mean(0),
-                        marked=staggered(ROUNDS + 1, place, len(VARIANTS)),
-                    )
+        for variant in VARIANTS:
+            files = sorted(folder.glob(f"{name}-{variant.replace(' ', '_')}-?.npz"))
+            runs = [Record.from_bytes(file.read_bytes()) for file in files]
+            if not runs:
+                continue
+            values = np.stack([run.metrics["objective"] for run in runs])
+            tops = values[:, 0].mean(), values[:, -1].mean(), values.max()
+            fell = f"fell {np.mean(np.diff(values, axis=1) < 0):.2f}"
+            print(name, variant, len(runs), *(f"{top:.3f}" for top in tops), fell, sep=" | ")
+            for number, run in enumerate(runs):
+                columns = {"round": run.rounds, "objective": values[number]}
+                parts.append(
+                    pd.DataFrame(columns).assign(task=run.task, method=variant, run=number)
                 )
-                tops = [
-                    f"{each:.3f}"
-                    for each in (values[:, 0].mean(), values[:, -1].mean(), values.max())
-                ]
-                print(
-                    name,
-                    variant,
-                    len(runs),
-                    *tops,
-                    f"fell {np.mean(np.diff(values, axis=1) < 0):.2f}",
-                    sep=" | ",
-                )
-        repairs.append(
-            Panel(kept(folder, name, "exact").task, Axis("rounds"), Axis("f", True), series)
-        )
-    save_charts(
-        [Chart("assumptions", "", assumptions, 4), Chart("repairs", "", repairs, 4)],
-        Path(__file__).parent,
-        ["png"],
-    )
+    repairs = curves(pd.concat(parts), y="objective", log=True, band=False, lines=len(VARIANTS))
+    pictures = [Picture("assumptions", assumptions), Picture("repairs", repairs)]
+    save(pictures, Path(__file__).parent, ["png"])
 
 
 def successors() -> None:

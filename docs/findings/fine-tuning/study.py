@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import optax
+import pandas as pd
 
 import fedax
-from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered
-from fedax.results.drawing.figures import save_charts
+from fedax.results import drawing
 from fedax.results.tables.statistics import LEVEL, Effect, effect_of
 
 HERE = Path(__file__).parent
@@ -26,6 +26,7 @@ from language_model import Transformer, loss, sequences  # noqa: E402
 
 LETTERS, LENGTH, CLIENTS, SEQUENCES = "abcdefghijkl", 16, 4, 250
 STEPS, BATCH, ROUNDS, EVERY, RANK = 10, 10, 16, 2, 4
+BITS = "test loss, bits a letter"
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 100
 RATES, ADAPTER_RATES = (1e-3, 3e-3, 1e-2), (1e-2, 3e-2, 1e-1, 3e-1)
 MODEL = Transformer(len(LETTERS))
@@ -229,15 +230,14 @@ def judged() -> str:
 
 
 def draw() -> None:
-    series = []
-    for style, (name, values) in enumerate(curves().items()):
-        x = np.arange(values.shape[1]) * EVERY
-        marked = staggered(len(x), style, 3)
-        series.append(
-            Series(name, style, x, values.mean(0), values.min(0), values.max(0), marked=marked)
-        )
-    panel = Panel("", Axis("communication rounds"), Axis("test loss, bits a letter"), series)
-    save_charts([Chart("loss", "Fine-tuning on a made language", [panel], 1)], HERE, ["png"])
+    parts = []
+    for method, runs in curves().items():
+        for run, losses in enumerate(runs):
+            columns = {"round": np.arange(len(losses)) * EVERY, BITS: losses}
+            parts.append(pd.DataFrame(columns).assign(method=method, run=run))
+    figure = drawing.curves(pd.concat(parts), y=BITS, col=[])
+    title = "Fine-tuning on a made language"
+    drawing.save([drawing.Picture("loss", figure, title)], HERE, ["png"])
     print(results(), judged(), sep="\n\n")
 
 

@@ -12,11 +12,11 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 import fedax
 from fedax.observe import Objective
-from fedax.results.drawing.charts import Axis, Chart, Panel, Series
-from fedax.results.drawing.figures import save_charts
+from fedax.results.drawing import Picture, curves, save
 from fedax.theory.constants import closed_form
 
 HERE = Path(__file__).parent
@@ -102,23 +102,19 @@ def draw() -> None:
                     f"{name}, {label}, H = {interval}: last {values[-1]:.4g}, largest "
                     f"{values.max():.3g}, reached {reached}"
                 )
-    panels = []
+    parts = []
     for name in SETS:
         for label in SCALES:
-            x = np.arange(COMMUNICATIONS // EVERY + 1) * EVERY
-            series = [
-                Series(f"H = {interval}", place, x[1:], curve(name, interval, label)[1:])
-                for place, interval in enumerate(INTERVALS)
-                if len(curve(name, interval, label))
-            ]
-            panels.append(
-                Panel(f"{name}, {label}", Axis("communications", True), Axis("f", True), series)
-            )
-    save_charts(
-        [Chart("large-steps", "Local GD by H and step size", panels, len(SCALES), shared=True)],
-        HERE,
-        ["png"],
-    )
+            for interval in INTERVALS:
+                values = curve(name, interval, label)[1:]
+                x = np.arange(1, len(values) + 1) * EVERY
+                columns = {"communications": x, "objective": values, "set": name, "scale": label}
+                parts.append(pd.DataFrame(columns).assign(line=f"H = {interval}"))
+    figure = curves(
+        pd.concat(parts), "communications", "objective", "line", ["set", "scale"],
+        log=True, log_x=True, shared=True,
+    )  # fmt: skip
+    save([Picture("large-steps", figure, "Local GD by H and step size")], HERE, ["png"])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[2] / "tests"))
@@ -18,8 +19,7 @@ sys.path.insert(0, str(HERE.parents[2] / "tests" / "theory"))
 
 from test_local_gd_bounds import Logistic, Quadratic, descend  # noqa: E402
 
-from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered  # noqa: E402
-from fedax.results.drawing.figures import save_charts  # noqa: E402
+from fedax.results.drawing import Picture, curves, save  # noqa: E402
 from fedax.theory import local_gd  # noqa: E402
 
 
@@ -44,22 +44,15 @@ def needed(kind, seed):
     return interval, fraction, gap / bound if bound else np.nan
 
 
-def panel(title, groups, first=0):
-    """The problems of each group in the order of what they need."""
-    series = []
-    for place, (label, parts) in enumerate(groups.items()):
-        y = np.sort([part for part in parts if part > 1e-12])
+def shares(title, groups):
+    """Returns the problems of each group in the order of what they need."""
+    parts = []
+    for label, needs in groups.items():
+        y = np.sort([need for need in needs if need > 1e-12])
         x = (np.arange(len(y)) + 0.5) / len(y) * 100
-        series.append(
-            Series(
-                f"{label} ({len(y)})",
-                first + place,
-                x,
-                y,
-                marked=staggered(len(y), place, len(groups)),
-            )
-        )
-    return Panel(title, Axis("problems, %"), Axis("gap / bound", True), series)
+        columns = {"problems, %": x, "gap / bound": y, "line": f"{label} ({len(y)})"}
+        parts.append(pd.DataFrame(columns).assign(panel=title))
+    return pd.concat(parts)
 
 
 def main():
@@ -72,10 +65,10 @@ def main():
     by_interval = {
         f"H = {h}": [part for interval, _, part in every if interval == h] for h in (1, 2, 5, 8)
     }
-    panels = [panel("By kind", by_kind), panel("By local steps", by_interval, 2)]
-    save_charts(
-        [Chart("tightness", "Part of Theorem 1's bound that a run needs", panels, 2)], HERE, ["png"]
-    )
+    rows = pd.concat([shares("By kind", by_kind), shares("By local steps", by_interval)])
+    figure = curves(rows, "problems, %", "gap / bound", "line", "panel", log=True)
+    title = "Part of Theorem 1's bound that a run needs"
+    save([Picture("tightness", figure, title)], HERE, ["png"])
     for name, parts in (by_kind | by_interval).items():
         known = np.array([part for part in parts if np.isfinite(part)])
         quartiles = np.quantile(known, [0.5, 0.9])

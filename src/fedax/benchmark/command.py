@@ -1,7 +1,6 @@
 """The work of `fedax bench`."""
 
 import dataclasses
-import importlib.util
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from fedax.benchmark.trials import (
 from fedax.core import InvalidInput, Task
 from fedax.core.hyper import declared
 from fedax.errors import RunExists
-from fedax.results.drawing.figures import save_charts
+from fedax.results.drawing import save
 from fedax.results.forms import format_tables
 from fedax.utils.files import portable, write, writing
 from fedax.utils.lock import held
@@ -245,9 +244,8 @@ class Bench:
             self.out.mkdir(parents=True, exist_ok=True)
             write(self.out / "table.tex", format_tables(table, "latex") + "\n")
         files = [self.out / "table.tex"]
-        chart = standing.chart("rounds", titles[0])
-        if chart.panels and importlib.util.find_spec("matplotlib"):
-            files += save_charts([chart], self.out)
+        picture = standing.picture("rounds", titles[0])
+        files += save([picture] if picture else [], self.out)
         _print(console, "\n" + "\n".join(map(str, files)))
 
     def write_page(self) -> Path:

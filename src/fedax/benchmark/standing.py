@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,11 @@ from fedax.benchmark.scores import LIMIT, area, interval, profile, ratios, speed
 from fedax.benchmark.task import FAMILIES, BenchTask, Method
 from fedax.benchmark.trials import STANDING, Tuning, judged_by
 from fedax.results.compare import EMPTY
-from fedax.results.drawing.charts import Axis, Chart, Panel, Series, staggered
-from fedax.results.drawing.styles import styles
+from fedax.results.drawing import Picture, curves
 from fedax.results.tables.statistics import LEVEL, Effect, deviation_of, effect_of, holm
+
+if TYPE_CHECKING:
+    import matplotlib.figure
 
 LEAST = 6
 """Tasks of a family from which on its methods are ranked."""
@@ -252,42 +254,43 @@ class Standing:
                 rows.append(row)
         return pd.DataFrame(rows)
 
-    def chart(self, measure: str, newcomer: str | None = None) -> Chart:
-        """Returns the performance profiles of all families, of the best methods and a newcomer."""
-        factors, panels = np.geomspace(1.0, LIMIT, 200), []
-        drawn_by_family: dict[str, list[str]] = {}
+    def profiles(self, measure: str) -> pd.DataFrame:
+        """Returns the performance profiles of the best methods and the references of all families:
+        a row for each factor, with the columns `family`, `method`, and those of `draw_profiles`.
+        """
+        factors, parts = np.geomspace(1.0, LIMIT, 200), [pd.DataFrame()]
         for family in self.families:
             methods, found = self.ratios(family, measure)
             if not found.size:
                 continue
             references = {self.reference(task) for task in self.tasks_of(family)}
             # by area; equal ones in alphabetical order
-            best = [methods[i] for i in np.argsort(-area(found), kind="stable")[:DRAWN]]
-            drawn_by_family[family] = [
-                m for m in methods if m in best or m in references or m == newcomer
-            ]
-        # a method keeps its style in all panels
-        style_numbers = styles(method for drawn in drawn_by_family.values() for method in drawn)
-        for family, drawn in drawn_by_family.items():
-            methods, found = self.ratios(family, measure)
-            shares = dict(zip(methods, profile(found, factors), strict=True))
-            series = [
-                Series(
-                    m,
-                    style_numbers[m],
-                    factors,
-                    shares[m],
-                    marked=staggered(len(factors), position, len(drawn)),
-                )
-                for position, m in enumerate(drawn)
-            ]
-            ticks = tuple((float(tick), f"{tick:g}") for tick in (1, 1.5, 2, 3, 4))
-            x = Axis("factor of the best cost", True, 1.0, LIMIT, ticks)
-            y = Axis("share of tasks", low=0.0, high=1.05)
-            panels.append(Panel(f"{family.capitalize()} ({found.shape[1]})", x, y, series))
-        note = f"Performance profiles: {COSTS[measure].heading.lower()}."
-        columns = max(min(len(panels), 3), 1)
-        return Chart(f"profiles-{measure}", "Performance profiles", panels, columns, note)
+            best = {methods[i] for i in np.argsort(-area(found), kind="stable")[:DRAWN]}
+            title = f"{family.capitalize()} ({found.shape[1]})"
+            for method, share in zip(methods, profile(found, factors), strict=True):
+                columns = {"family": title, "method": method, FACTOR: factors, SHARE: share}
+                is_shown = method in best | references
+                parts.append(pd.DataFrame(columns).assign(shown=is_shown))
+        return pd.concat(parts, ignore_index=True)
+
+    def picture(self, measure: str, newcomer: str | None = None) -> Picture | None:
+        """Returns the performance profiles of all families, of the best methods and a newcomer;
+        None without results.
+        """
+        rows = self.profiles(measure)
+        if not len(rows):
+            return None
+        figure = draw_profiles(rows[rows["shown"] | (rows["method"] == newcomer)])
+        title = f"Performance profiles: {COSTS[measure].heading.lower()}"
+        return Picture(f"profiles-{measure}", figure, title)
+
+
+FACTOR, SHARE = "factor of the best cost", "share of tasks"
+
+
+def draw_profiles(rows: pd.DataFrame) -> "matplotlib.figure.Figure":
+    """Draws performance profiles, a panel for each family."""
+    return curves(rows, FACTOR, SHARE, col="family", log_x=True, lines=len(rows))
 
 
 def _corrected(effects: Sequence[Effect]) -> list[Difference]:

@@ -93,18 +93,25 @@ def plot(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File to write, .html or .png.  [default: NAME.html]", show_default=False
+            help="File to write, .pdf, .png or .svg.  [default: NAME.png]", show_default=False
         ),
     ] = None,
 ) -> None:
     """Draw the clients' sizes and label histograms as one picture."""
+    from fedax.errors import InvalidInput
     from fedax.experiments.config.shorthand import parse_section
-    from fedax.results.drawing.clients import draw
+    from fedax.results.drawing import FORMATS, Picture, label_counts, save_as
     from fedax.tasks.sources import load
 
     section = parse_section(name)
-    path = out or Path(f"{section['name']}.html")
-    draw(load(**section), path)
+    path = out or Path(f"{section['name']}.png")
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise InvalidInput.of("--out", str(path), "a file that ends in .pdf, .png or .svg")
+    data = load(**section)
+    title = f"{data.name}: {data.clients} clients, {int(data.sizes.sum()):,} training examples"
+    splits = {"train": data.sizes, "test": data.test_sizes}
+    figure = label_counts(data.label_counts, {k: v for k, v in splits.items() if v.any()}, title)
+    save_as(Picture(path.stem, figure), path)
     typer.echo(f"Picture: {path}")
     next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
 

@@ -107,26 +107,25 @@ def _draw_figures(
     against: str | None,
     out: Path | None,
 ) -> None:
-    from fedax.experiments.results.figures import curves
+    from fedax.experiments.results.figures import draw_curves
     from fedax.experiments.results.joint import merge_records
     from fedax.experiments.results.store import RunDirectory
-    from fedax.results.drawing.figures import save_charts, save_weights
+    from fedax.results.drawing import save, weight_pictures
 
     directories = [RunDirectory.load(folder) for folder in folders]
     records = merge_records(directories)
     names = [name.strip() for name in formats.split(",")]
     # figures of a recipe belong to one directory
     if len(directories) == 1:
-        charts = directories[0].charts(against, metrics)
+        pictures = directories[0].pictures(against, metrics)
         target = out or folders[0] / "figures"
     else:
-        charts = curves(records, against=against or "rounds", metrics=metrics)
+        pictures = draw_curves(records, against=against or "rounds", metrics=metrics)
         target = out or Path("figures")
-    files = save_charts(charts, target, names)
     # weights are drawn with the standard figures, not with chosen metrics
     if not metrics:
-        files += save_weights(records, target, names)
-    for file in files:
+        pictures += weight_pictures(records)
+    for file in save(pictures, target, names):
         typer.echo(str(file))
     next_step("prints BibTeX for what the runs used.", "cite", *folders)
 

@@ -4,17 +4,15 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results import provenance
 from fedax.experiments.results.archive import kept_experiments, list_config_files, parse_runs_csv
-from fedax.experiments.results.captions import source_of
-from fedax.experiments.results.figures import charts_of, drawer
+from fedax.experiments.results.figures import Drawer
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.results.study import Study
 from fedax.experiments.running.progress import Display
@@ -22,10 +20,10 @@ from fedax.experiments.running.runner import run_experiments
 from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
 from fedax.results import Record, Sheet
-from fedax.results.drawing.charts import Axis, Chart, Panel, Series, column_of, value_axis
-from fedax.results.drawing.figures import caption_in
-from fedax.results.drawing.panels import cut_axis
+from fedax.results.captions import describe_source
+from fedax.results.drawing import Picture, beside_paper, caption_of
 from fedax.results.tables.numbers import AnyRun
+from fedax.results.tables.summary import column_of
 from fedax.utils.files import read_text, write, writing
 from fedax.utils.plugins import forbidden
 
@@ -70,11 +68,16 @@ class PaperStudy(Study):
         """Compares the paper's numbers and claims with runs."""
         return Comparison(self.recipe, records, experiments)
 
-    def charts(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> list[Chart]:
+    def pictures(
+        self, records: Sequence[Record], experiments: Sequence[Experiment]
+    ) -> list[Picture]:
+        return self.drawer(records, experiments).draw_all(self.recipe.figure)
+
+    def drawer(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> Drawer:
+        """Returns the material of its figures."""
         recipe = self.recipe
-        source = source_of(recipe.paper, recipe.shows)
-        draw = drawer(records, experiments, recipe.metric, recipe.table_read, recipe.cells, source)
-        return charts_of(recipe.figure, draw)
+        source = describe_source(recipe.paper, recipe.shows)
+        return Drawer(records, experiments, recipe.metric, recipe.table_read, recipe.cells, source)
 
     def sheets(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> list[Sheet]:
         return self.comparison(records, experiments).sheets()
@@ -124,9 +127,9 @@ class PaperStudy(Study):
 
     def side_by_side(
         self, named: Mapping[str, tuple[Study, Sequence[Record], Sequence[Experiment]]]
-    ) -> tuple[list[Sheet], list[Chart]]:
-        """Returns a table, and a chart for each metric, of the papers' numbers beside ours of every
-        folder.
+    ) -> tuple[list[Sheet], list[Picture]]:
+        """Returns a table, and a picture for each metric, of the papers' numbers beside ours of
+        every folder.
 
         Both are empty if at most one folder is of a recipe.
         """
@@ -155,8 +158,10 @@ class PaperStudy(Study):
             del table["Metric"]
         note = "Means ± standard deviations; in brackets the difference to the paper."
         title = "The papers' numbers beside those of every folder"
-        charts = [_cells_chart(str(metric), rows) for metric, rows in cells.groupby("metric")]
-        return [Sheet(title, list(table), table.values.tolist(), note, lead=True)], charts
+        pictures = [
+            _draw_cells(str(metric), rows, named) for metric, rows in cells.groupby("metric")
+        ]
+        return [Sheet(title, list(table), table.values.tolist(), note, lead=True)], pictures
 
 
 def reproduce(
@@ -231,48 +236,30 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
     for name in dict.fromkeys((*titles, *(file.stem for file in sorted(folder.glob("*.png"))))):
         if (file := folder / f"{name}.png").exists():
             title = titles.get(name) or column_of(name).title
-            caption = caption_in(file.read_bytes()) or (
-                f"{title}. {source_of(recipe.paper, recipe.shows)}."
+            caption = caption_of(file) or (
+                f"{title}. {describe_source(recipe.paper, recipe.shows)}."
             )
             paragraphs += [f"![{caption}]({file.name})", f"*{caption}*"]
     return paragraphs
 
 
-def _cells_chart(metric: str, cells: pd.DataFrame) -> Chart:
+def _draw_cells(
+    metric: str,
+    cells: pd.DataFrame,
+    named: Mapping[str, tuple[Study, Sequence[Record], Sequence[Experiment]]],
+) -> Picture:
     """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours
     of every folder.
     """
-    folders = cells["folder"].unique()
-    panels = []
-    for task, rows in cells.groupby("task", sort=False):
-        papers = rows.drop_duplicates(["algorithm", "paper_mean"])
-        # rows are numbered downwards; within one, the paper is on top and folders share 0.54 of the
-        # height
-        heights = -np.arange(len(papers), dtype=float)
-        paper = (papers["paper_mean"].to_numpy(), papers["paper_deviation"].to_numpy())
-        series = [_row_series("paper, ± standard deviation", 0, *paper, heights + 0.27, "paper")]
-        for i, folder in enumerate(folders):
-            key = ["algorithm", "paper_mean"]
-            own = papers[key].merge(rows.query("folder == @folder"), "left", key)
-            ours = (own["ours_mean"].to_numpy(), own["ours_deviation"].to_numpy())
-            at = heights + 0.27 - 0.54 / len(folders) * (i + 1)
-            series.append(_row_series(folder, i, *ours, at, "ours"))
-        ticks = tuple(zip(heights.tolist(), papers["algorithm"], strict=True))
-        axis = Axis("", low=float(heights[-1]) - 0.6, high=0.6, ticks=ticks)
-        panels.append(Panel(str(task), cut_axis(value_axis(metric), series), axis, series))
+    parts = []
+    for name, (study, records, experiments) in named.items():
+        if isinstance(study, PaperStudy):
+            numbers = study.drawer(records, experiments).read_numbers(metric)
+            parts.append(numbers.assign(source=name))
+    keys = ["task", "algorithm", "paper_mean", "paper_deviation"]
+    printed = {(task, method): numbers for task, method, *numbers in cells[keys].fillna(0.0).values}
+    runs = pd.concat(parts, ignore_index=True)
+    runs = runs[[row in printed for row in zip(runs["task"], runs["method"], strict=True)]]
     title = f"{metric_heading(metric)}: the papers' numbers beside those of every folder"
-    return Chart(f"cells-{metric}", title, panels, min(3, len(panels)))
-
-
-def _row_series(
-    label: str,
-    style: int,
-    means: np.ndarray,
-    deviations: np.ndarray,
-    heights: np.ndarray,
-    kind: Literal["paper", "ours"],
-) -> Series:
-    # infinite means are not drawn
-    mean = np.where(np.isfinite(means), means, np.nan)
-    spread = np.nan_to_num(deviations)
-    return Series(label, style, mean, heights, mean - spread, mean + spread, kind)
+    figure = beside_paper(runs, metric, lambda _, task, method: printed[task, method])
+    return Picture(f"cells-{metric}", figure, title)

@@ -1,37 +1,25 @@
-"""One self-contained HTML page: it opens without a network, follows the system's light or dark, and
-fits a phone.
+"""One self-contained HTML page: it opens without a network and without scripts, follows the
+system's light or dark, and fits a phone.
 """
 
 import dataclasses
-import html
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from fedax.core.directions import Mode, worst_of
+from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
-from fedax.results.drawing.charts import Chart, along, plain, staggered
-from fedax.results.drawing.styles import styles
-from fedax.results.record import (
-    Record,
-    by_draw,
-    by_label,
-    by_task,
-    is_percent,
-    weights_at,
-    with_named_clients,
-)
-from fedax.results.tables.means import aligned, band, curves_of, describe_early_ends, mean_position
+from fedax.results import drawing
+from fedax.results.captions import describe_early_ends
+from fedax.results.drawing import Picture, to_svg
+from fedax.results.looks import THEME, choose_looks
+from fedax.results.record import Record, by_label, by_task, is_percent, with_named_clients
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.summary import (
     ABOUT,
-    Column,
-    Row,
     best,
     columns_of,
     format_row_value,
@@ -45,8 +33,7 @@ class Sheet:
     """A further table: a title, the heads of its columns, rows of texts, and a line below it.
 
     The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
-    stands before the charts. Of a table with `first`, the rows after that number are shown on
-    demand.
+    stands before the charts. Of a table with `first`, some so many rows are seen at once.
     """
 
     title: str
@@ -66,13 +53,12 @@ class Page:
         summary: one line below it.
         records: the runs; tasks and algorithms appear in the order of their first run.
         notes: one line about a task, by the task's title.
-        reads: how the curves of a task become the numbers of its table, by the task's title; the
-            final values by default.
         settings: TOML texts by name, folded.
         versions: versions by package, folded.
         sheets: further tables, after the tasks.
-        prices: of the simulated time when the page opens: `round`, `step` and `gigabit`.
-        charts: figures, before the tasks.
+        pictures: figures, before the tasks.
+        reads: how the curves of a task become the numbers of its table, by the task's title; the
+            final values by default.
     """
 
     title: str
@@ -82,10 +68,7 @@ class Page:
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     sheets: Sequence[Sheet] = ()
-    prices: Mapping[str, float] = dataclasses.field(
-        default_factory=lambda: {"round": 1.0, "step": 0.01, "gigabit": 0.0}
-    )
-    charts: Sequence[Chart] = ()
+    pictures: Sequence[Picture] = ()
     reads: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
@@ -100,6 +83,21 @@ PRIVACY = (
 
 MOST_CLIENTS = 200
 """Rows of a table of clients; a folder's `clients.csv` has all."""
+
+AXES = {"round": "rounds", "bits": "bits", "hours": "hours"}
+"""Horizontal axes that a page can switch to, by their columns."""
+POINTS = 60
+"""Of a line on a page, at most."""
+VERDICTS = {
+    "holds": "good",
+    "holds in short runs": "good",
+    "selected": "good",
+    "does not hold": "bad",
+    "does not hold in short runs": "bad",
+    "undecided": "open",
+}
+"""Words in tables that are coloured, with their classes."""
+_WIDTH = 3.6  # inches of a chart, whose type is then readable on a phone
 
 
 def clients_sheets(records: Sequence[Record]) -> list[Sheet]:
@@ -159,247 +157,129 @@ def _clients_sheet(metric: str, mode: Mode, runs: Sequence[Record], task: str) -
     return Sheet(title, ["Client", *labels], rows[:MOST_CLIENTS], note, first=10)
 
 
+def fill_template(name: str, **fields: Any) -> str:
+    """Returns a template of the package with its fields, and with what all pages share.
+
+    Args:
+        name: its path in the package; it extends `results/base.html`.
+        fields: of that page are `title`, `summary`, and `axes`, the titles of what can be switched,
+            by name: of elements with the attribute `data-axis` only those of the chosen name are
+            shown.
+    """
+    import jinja2
+    from markupsafe import Markup
+
+    def load(path: str) -> str:
+        return files("fedax").joinpath(path).read_text(encoding="utf-8")
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(load),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    shared = {
+        "style": Markup(load("results/style.css")),
+        "theme": THEME,
+        "svg": lambda figure: Markup(to_svg(figure)),
+    }
+    return environment.get_template(name).render(**shared, **fields)
+
+
 def render(page: Page) -> str:
     """Renders a page as HTML.
 
     >>> "<h1>a &lt; b</h1>" in render(Page("a < b", "", records=[]))
     True
     """
-    # styles over all tasks, so that an algorithm looks the same in each
-    package_files, style_numbers = (
-        files("fedax.results"),
-        styles(record.label for record in page.records),
-    )
-    data = {
-        "tasks": [
-            _task_data(
-                title, runs, page.notes.get(title, ""), page.reads.get(title, "last"), style_numbers
+    # looks over all tasks, so that an algorithm looks the same in each
+    order = list(by_label(page.records))
+    tasks = by_task(page.records)
+    looks = choose_looks(order)
+    axes = list(AXES)
+    if not page.records or any(run.time is None for run in page.records):
+        axes.remove("hours")
+    overview = None
+    if len(tasks) > 3:
+        metric = next(column.metric for column in columns_of(page.records) if column.chart)
+        overview = drawing.curves(
+            drawing.observations(page.records), y=metric, order=order, most=POINTS, legend=False
+        )
+    return fill_template(
+        "results/page.html",
+        title=page.title,
+        summary=page.summary,
+        choice="Against",
+        page=page,
+        verdicts=VERDICTS,
+        axes={name: AXES[name] for name in axes},
+        tasks=[
+            _describe_task(
+                title, runs, page.notes.get(title, ""), page.reads.get(title, "last"), order, axes
             )
-            for title, runs in by_task(page.records).items()
+            for title, runs in tasks.items()
         ],
-        "settings": dict(page.settings),
-        "versions": dict(page.versions),
-        "sheets": [dataclasses.asdict(sheet) for sheet in page.sheets],
-        "prices": dict(page.prices),
-        "figures": [plain(chart) for chart in page.charts],
-    }
-    from plotly.offline import get_plotlyjs  # takes long to import, so only on demand
-
-    fields = {
-        "title": html.escape(page.title),
-        "summary": html.escape(page.summary),
-        "footnote": html.escape(f"Made by fedax {page.versions.get('fedax', '')}".strip() + "."),
-        "style": package_files.joinpath("style.css").read_text(encoding="utf-8"),
-        "script": package_files.joinpath("report.js").read_text(encoding="utf-8"),
-        "plotly": get_plotlyjs(),
-        # the only character sequences that could end a script element begin with "<"
-        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-    }
-    template = package_files.joinpath("template.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
+        overview=overview,
+        swatches={label: drawing.swatch(look) for label, look in looks.items()},
+    )
 
 
-def _task_data(
-    title: str, runs: Sequence[Record], note: str, read: str, style_numbers: Mapping[str, int]
+def _describe_task(
+    title: str,
+    runs: Sequence[Record],
+    note: str,
+    read: str,
+    order: Sequence[str],
+    axes: Sequence[str],
 ) -> dict[str, Any]:
-    columns, rows = columns_of(runs), summarize(runs, read)
-    # bands and deviations need several runs
+    columns, rows, labels = columns_of(runs), summarize(runs, read), by_label(runs)
     has_several_runs = any(row.runs > 1 for row in rows)
-    band = "mean of the runs, ± one standard deviation" if has_several_runs else ""
-    labels = by_label(runs)
-    algorithms = [
-        _algorithm_data(label, label_runs, runs, position, len(labels), style_numbers[label])
-        for position, (label, label_runs) in enumerate(labels.items())
-    ]
-    charts = [
-        {
-            "metric": c.metric,
-            "title": c.title,
-            "percent": c.percent,
-            "note": band,
-        }
-        | _log_scale(c, [a["series"][c.metric] for a in algorithms if c.metric in a["series"]])
-        for c in columns
-        if c.chart
-    ]
-    if any(algorithm["clients"] for algorithm in algorithms):
-        ranks = "on its own test examples, sorted" + (
-            "; mean of the runs" if has_several_runs else ""
-        )
-        charts.append(
+    frame, modes = drawing.observations(runs), drawing.modes_of(runs)
+    options: dict[str, Any] = {
+        "order": order, "lines": len(labels), "legend": False, "width": _WIDTH, "most": POINTS
+    }  # fmt: skip
+    charts: list[tuple[str, str, Mapping[str, Any]]] = [
+        (
+            column.title,
+            "mean of the runs, ± one standard deviation" if has_several_runs else "",
             {
-                "metric": "clients",
-                "title": "Accuracy by client",
-                "percent": True,
-                "loss": False,
-                "note": ranks,
-            }
+                axis: drawing.curves(frame, axis, column.metric, col=[], modes=modes, **options)
+                for axis in axes
+            },
         )
-    if any(algorithm["weights"] for algorithm in algorithms):
-        points = (
-            "at the end"
-            + ("; mean of the runs" if has_several_runs else "")
-            + ("; dotted: by the number of examples")
+        for column in columns
+        if column.chart and frame.groupby("method")[column.metric].count().any()
+    ]
+    mean = "; mean of the runs" if has_several_runs else ""
+    accuracies = drawing.accuracies(runs)
+    if len(accuracies):
+        figure = drawing.curves(
+            accuracies, "clients, sorted", "client_accuracy", col=[], band=False, **options
         )
-        charts.append(
-            {
-                "metric": "weights",
-                "title": "Weight by client",
-                "percent": True,
-                "loss": all(
-                    value is not None and value > 0
-                    for algorithm in algorithms
-                    for side in algorithm["weights"]
-                    for value in side
-                ),
-                "note": points,
-            }
+        charts.append(("Accuracy by client", f"on its own test examples{mean}", {"": figure}))
+    weights = drawing.weights_frame(runs)
+    if len(weights):
+        figure = drawing.draw_weights(weights, col=[], **options)
+        charts.append(("Weight by client", f"at the end{mean}", {"": figure}))
+    caption = f"{describe_reduction(read)} of a single run: small differences may be chance."
+    if has_several_runs:
+        caption = (
+            f"{describe_reduction(read)}; ± is the sample standard deviation over the runs; bands "
+            "stay within their range."
         )
-    values = describe_reduction(read)
-    caption = (
-        f"{values}; ± is the sample standard deviation over the runs; bands stay within their "
-        "range."
-        if has_several_runs
-        else f"{values} of a single run: small differences may be chance."
-    )
-    if any("epsilon" in run.metrics for run in runs):
-        note = f"{note} {PRIVACY}".strip()
-    caption = " ".join(
-        [
-            caption,
-            *filter(
-                None,
-                (describe_early_ends(label, label_runs) for label, label_runs in labels.items()),
-            ),
-        ]
-    )
+    ends = [describe_early_ends(label, own) for label, own in labels.items()]
+    privacy = PRIVACY if any("epsilon" in run.metrics for run in runs) else ""
+    winners = {column.metric: best(column, rows) for column in columns}
     return {
         "title": title,
-        "note": note,
-        "caption": caption,
+        "note": f"{note} {privacy}".strip(),
+        "caption": " ".join(filter(None, [caption, *ends])),
         "charts": charts,
-        "algorithms": algorithms,
-        "table": {
-            "head": ["Algorithm", "Runs", "Rounds", *(c.title for c in columns), "Outcome"],
-            # the columns of counts and outcome need no explanation
-            "about": ["", "", "", *(ABOUT.get(c.metric, "") for c in columns), ""],
-            "rows": _table_rows(rows, runs),
-        },
+        "labels": list(labels),
+        "head": [(column.title, ABOUT.get(column.metric, "")) for column in columns],
+        "rows": [
+            (row, [(format_row_value(row, c), row.label in winners[c.metric]) for c in columns])
+            for row in rows
+        ],
     }
-
-
-def _log_scale(
-    column: Column, curves: Sequence[Mapping[str, list[float | None]]]
-) -> dict[str, Any]:
-    """Returns whether a chart can have a logarithmic axis, and the value at which its bands end
-    there: None where all of them are positive.
-    """
-    values = [v for curve in curves for side in curve.values() for v in side if v is not None]
-    positive = [value for value in values if value > 0]
-    if not column.logarithmic or not positive:
-        return {"loss": False}
-    if len(positive) == len(values):
-        return {"loss": True, "floor": None}
-    # below its minimum an objective is by rounding only: such a gap is below what can be measured
-    return {"loss": column.metric == "objective_gap", "floor": min(positive)}
-
-
-def _table_rows(rows: Sequence[Row], runs: Sequence[Record]) -> list[dict[str, Any]]:
-    columns = columns_of(runs)
-    winners = {column.metric: best(column, rows) for column in columns}
-
-    def cells(row: Row) -> list[dict[str, str]]:
-        values = [
-            {
-                "text": format_row_value(row, c),
-                "mark": "best" if row.label in winners[c.metric] else "",
-            }
-            for c in columns
-        ]
-        counts = [{"text": str(row.runs), "mark": ""}, {"text": str(row.rounds), "mark": ""}]
-        return [*counts, *values, {"text": row.outcome, "mark": "" if row.ok else "bad"}]
-
-    return [{"label": row.label, "cells": cells(row)} for row in rows]
-
-
-def _algorithm_data(
-    label: str,
-    runs: Sequence[Record],
-    on_task: Sequence[Record],
-    position: int,
-    count: int,
-    style: int,
-) -> dict[str, Any]:
-    """Draws mean curves over the rounds of `aligned`, with markers that those of other algorithms
-    do not cover.
-    """
-    rounds, _ = aligned(runs)
-    series = {}
-    for metric in (column.metric for column in columns_of(runs) if column.chart):
-        # a mean over some of the runs would be read as one over all
-        if not all(metric in run.scalars for run in runs):
-            continue
-        mean, low, high = band(curves_of(runs, metric, on_task))
-        series[metric] = {"mean": _to_json_numbers(mean)}
-        if len(runs) > 1:
-            series[metric] |= {"low": _to_json_numbers(low), "high": _to_json_numbers(high)}
-    # positions on all axes that the page can switch to
-    x = {"rounds": rounds.tolist()}
-    x |= {
-        name: _to_json_numbers(mean_position(runs, [getattr(run, name) for run in runs]))
-        for name in ("bits", "seconds")
-    }
-    # runs without a record of gradients stand at 0
-    counts = [np.zeros(len(run.rounds)) if run.gradients is None else run.gradients for run in runs]
-    x["gradients"] = _to_json_numbers(mean_position(runs, counts))
-    # the choice of axes is one for the task, so all of its runs need a clock
-    if all(run.time is not None for run in on_task):
-        x |= {
-            name: _to_json_numbers(mean_position(runs, [along(run, name) for run in runs]))
-            for name in ("time", "energy")
-        }
-    extras = {
-        "clients": _sort_accuracies(runs),
-        "weights": _mean_weights(runs),
-        "marked": staggered(len(rounds), position, count),
-    }
-    return {"label": label, "style": style, "x": x, "series": series} | extras
-
-
-def _sort_accuracies(runs: Sequence[Record]) -> list[float | None]:
-    """Returns the final accuracies of the clients with test examples, sorted within each run,
-    averaged by rank.
-
-    One that is not finite counts as the worst of all.
-    """
-    curves = [
-        np.asarray(run.metrics["client_accuracy"], float)
-        for run in runs
-        if "client_accuracy" in run.metrics
-    ]
-    # of a client without test examples all are NaN
-    curves = [curve[:, np.isfinite(curve[0])] for curve in curves]
-    # ranks can be averaged only over equally many clients
-    if not curves or len({curve.shape[1] for curve in curves}) > 1:
-        return []
-    # from first and last accuracies
-    worst = worst_of(np.concatenate([curve[[0, -1]].ravel() for curve in curves]), "max")
-    final = [np.sort(np.where(np.isfinite(curve[-1]), curve[-1], worst)) for curve in curves]
-    return _to_json_numbers(np.mean(final, axis=0))
-
-
-def _mean_weights(runs: Sequence[Record]) -> list[list[float | None]]:
-    """Returns the final shares of examples and the weights of the clients, averaged over the runs
-    on the same data.
-    """
-    final = [
-        weights_at(draw_runs, -1)
-        for draw_runs in by_draw(runs)
-        if all("client_weight" in run.metrics for run in draw_runs)
-    ]
-    return [_to_json_numbers(np.concatenate(values)) for values in zip(*final, strict=True)]
-
-
-def _to_json_numbers(values: np.ndarray) -> list[float | None]:
-    """Returns numbers for JSON: five digits, and None where a number is not finite."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

@@ -2,8 +2,6 @@
 several.
 """
 
-import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,22 @@ import tomli_w
 
 from fedax.core import History, InvalidInput, UnknownName
 from fedax.errors import short
+from fedax.results import drawing
+from fedax.results.captions import describe_early_ends, describe_figure
 from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
-from fedax.results.drawing.charts import Chart
-from fedax.results.drawing.figures import FORMATS, save_chart
+from fedax.results.drawing import FORMATS, Picture, save_as
 from fedax.results.forms import FORMS, format_tables
 from fedax.results.page import Page, clients_sheets, render
-from fedax.results.record import Record
+from fedax.results.record import Record, by_label
+from fedax.results.tables.summary import columns_of
 from fedax.results.versions import versions
 from fedax.utils.files import write, writing
 
 
 def plot(history: History, *metrics: str) -> Any:
     """Plots some metrics of a run, or all that are one number, against rounds, as a figure of
-    Plotly.
+    Matplotlib.
 
     Args:
         history: the run.
@@ -34,21 +34,14 @@ def plot(history: History, *metrics: str) -> Any:
     Raises:
         UnknownName: a metric that the run does not have.
     """
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
     curves = {name: values for name, values in history.metrics.items() if values.ndim == 1}
     for name in metrics:
         if name not in curves:
             raise UnknownName.among("History.plot(metrics)", name, curves)
-    shown = list(metrics or curves)
-    figure = make_subplots(rows=1, cols=max(len(shown), 1), subplot_titles=shown)
-    for column, name in enumerate(shown, start=1):
-        line = go.Scatter(x=history.rounds, y=curves[name], mode="lines", name=name)
-        figure.add_trace(line, row=1, col=column)
-        figure.update_xaxes(title_text="round", row=1, col=column)
-    figure.update_layout(template="plotly_white", title=history.algorithm, showlegend=False)
-    return figure
+    if not curves:
+        raise InvalidInput.found("History.plot", "a run without metrics", "one with observers")
+    record = Record.of(history, task="", label=history.algorithm, seed=0)
+    return drawing.curves(drawing.observations([record]), y=list(metrics or curves), col=[])
 
 
 def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
@@ -263,15 +256,18 @@ def _seed_of(history: History) -> int | None:
 
 def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
     """Draws the curves of all metrics into one file, a panel for each."""
-    # a room above this one
-    charts = importlib.import_module("fedax.experiments.results.figures").curves(records)
-    # the vertical axis names the metric; the title of a panel would name the task again
-    panels = [dataclasses.replace(panel, title="") for chart in charts for panel in chart.panels]
-    if not panels:
+    metrics = [column.metric for column in columns_of(records) if column.chart]
+    if not metrics:
         raise InvalidInput.found(
             "compare(path=...)",
             "runs without curves that figures show",
             "runs with losses or scores",
         )
-    chart = Chart(path.stem, title, panels, min(len(panels), 3), charts[0].note)
-    return save_chart(chart, path)
+    figure = drawing.curves(
+        drawing.observations(records), y=metrics, col=[], modes=drawing.modes_of(records)
+    )
+    runs = by_label(records)
+    ends = [describe_early_ends(label, own) for label, own in runs.items()]
+    note = describe_figure("curve", "last", list(runs.values()))
+    caption = " ".join(filter(None, [note, *ends]))
+    return save_as(Picture(path.stem, figure, title, caption), path)

@@ -3,7 +3,6 @@ again.
 """
 
 import csv
-import importlib.util
 import io
 import math
 import shutil
@@ -13,8 +12,7 @@ from pathlib import Path
 from fedax.experiments.config.experiment import Experiment
 from fedax.observe.modes import mode_of
 from fedax.results import Record
-from fedax.results.drawing.charts import Chart
-from fedax.results.drawing.figures import save_charts, save_weights
+from fedax.results.drawing import Picture, save, weight_pictures
 from fedax.results.tables.numbers import Line, number_of, stated_modes
 from fedax.results.tables.reductions import is_value_reduction
 from fedax.results.tables.summary import unit_of
@@ -131,13 +129,11 @@ def parse_runs_csv(text: str) -> tuple[list[Line], float]:
     return lines, math.fsum(seconds.values())
 
 
-def draw_pictures(charts: Sequence[Chart], records: Sequence[Record], folder: Path) -> list[Path]:
-    """Draws charts, and the weights of the clients if the records have them, as PNG files; none
-    without Matplotlib.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        return []
-    return [*save_charts(charts, folder, ["png"]), *save_weights(records, folder, ["png"])]
+def draw_pictures(
+    pictures: Sequence[Picture], records: Sequence[Record], folder: Path
+) -> list[Path]:
+    """Writes pictures, and that of the clients' weights if the records have them, as PNG files."""
+    return save([*pictures, *weight_pictures(records)], folder, ["png"])
 
 
 def list_config_files(folder: Path) -> list[Path]:

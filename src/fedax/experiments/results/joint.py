@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Page, Record, Sheet
-from fedax.results.drawing.charts import Chart
+from fedax.results.drawing import Picture
 from fedax.results.tables.summary import counted
 
 
@@ -55,11 +55,11 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
         for name, directory in by_name.items()
         if directory.study
     }
-    first, table, charts = directories[0].page(), list[Sheet](), list[Chart]()
+    table, pictures = list[Sheet](), list[Picture]()
     if studies:
         # any of them: the comparison is over all that are passed
         any_study = next(iter(studies.values()))[0]
-        table, charts = any_study.side_by_side(studies)
+        table, pictures = any_study.side_by_side(studies)
     line = (
         f"{counted(len(by_name), 'run directory').replace('directorys', 'directories')}, "
         f"{counted(len(records), 'run')}."
@@ -70,10 +70,9 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
         records,
         notes,
         settings,
-        first.versions,
+        directories[0].versions,
         table + sheets,
-        first.prices,
-        charts,
+        pictures,
         reads,
     )
 

@@ -15,7 +15,6 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import CostSection
 from fedax.experiments.config.user_code import copy_sources
 from fedax.experiments.results import provenance
 from fedax.experiments.results.archive import (
@@ -27,7 +26,7 @@ from fedax.experiments.results.archive import (
 )
 from fedax.experiments.results.curves import NAME as CURVES
 from fedax.experiments.results.curves import packed, unpacked
-from fedax.experiments.results.figures import curves
+from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.settings import (
@@ -39,7 +38,7 @@ from fedax.experiments.results.study import Study, parse_study
 from fedax.results import Page, Record, render
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
-from fedax.results.drawing.charts import Chart
+from fedax.results.drawing import Picture
 from fedax.results.page import clients_sheets
 from fedax.results.record import by_task, clients_csv, to_csv, with_named_clients
 from fedax.results.tables.membership import membership_csv, select_audits
@@ -261,9 +260,10 @@ class RunDirectory:
         """Marks the directory as complete or not."""
         self.status, self.reason = status, printable(reason)
         self.flush()
+        self.write_report()
 
     def renew(self) -> None:
-        """Calls `flush` while no other process writes.
+        """Rewrites all files while no other process writes.
 
         Raises:
             RunExists: another process does.
@@ -271,6 +271,7 @@ class RunDirectory:
         """
         with writing(self.path), held(self.path):
             self.flush()
+            self.write_report()
 
     def keep(self, target: Path) -> None:
         """Copies what version control should have into another folder, over an earlier copy:
@@ -311,12 +312,12 @@ class RunDirectory:
             copy_archive_files(self.path, target)
             write(target / CURVES, packed(header, self.runs))
             if self.study is not None:
-                draw_pictures(self.charts(), self.shown(), target)
+                draw_pictures(self.pictures(), self.shown(), target)
                 # last, because README.md lists the settings and pictures that lie in the folder
                 self._write_study_files(target)
 
     def flush(self) -> None:
-        """Rewrites the table, the summary and the report from the records."""
+        """Rewrites the tables and the summary from the records."""
         write(self.path / "metrics.csv", to_csv(self.records))
         self._write_number_files()
         if with_named_clients(self.records):
@@ -328,6 +329,9 @@ class RunDirectory:
             self.path / "summary.json",
             json.dumps(self._summary(), indent=2, allow_nan=False) + "\n",
         )
+
+    def write_report(self) -> None:
+        """Writes the page, which takes a second or more to draw."""
         write(self.path / "report.html", render(self.page()))
 
     def renew_archive(self) -> list[Path]:
@@ -335,7 +339,8 @@ class RunDirectory:
         files that it wrote.
         """
         with writing(self.path):
-            pictures = draw_pictures(self.charts(), [], self.path) if self.study is not None else []
+            drawn = self.pictures() if self.study is not None else []
+            pictures = draw_pictures(drawn, [], self.path)
             files = [
                 *pictures,
                 *self._write_number_files(),
@@ -370,14 +375,10 @@ class RunDirectory:
     def page(self) -> Page:
         """Returns the content of the report."""
         settings = {file.name: read_text(file) for file in self._list_settings()}
-        prices = next(
-            (e.cost.model_dump() for e in self.experiments if e.cost), CostSection().model_dump()
-        )
         sheets = self.study.sheets(self.shown(), self.experiments) if self.study else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
         sheets += [] if self.study else differences_sheet(self.shown(), self.reads)
         sheets += clients_sheets(self.shown())
-        charts = self._draw_study_charts()
         reads, runs, other_versions = (
             self.reads,
             self.shown(),
@@ -392,24 +393,24 @@ class RunDirectory:
             settings,
             versions,
             sheets,
-            prices,
-            charts,
+            self._draw_study(),
             reads,
         )
 
-    def charts(
+    def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None
-    ) -> list[Chart]:
+    ) -> list[Picture]:
         """Returns the figures of its recipe; without a recipe's figures, or against an axis or of
         some metrics, the curves.
         """
-        figures = [] if against or metrics else self._draw_study_charts()
+        figures = [] if against or metrics else self._draw_study()
         if figures and self.study and self.study.replaces_curves:
             return figures
-        return [*figures, *curves(self.shown(), self.experiments, against or "rounds", metrics)]
+        drawn = draw_curves(self.shown(), self.experiments, against or "rounds", metrics)
+        return [*figures, *drawn]
 
-    def _draw_study_charts(self) -> list[Chart]:
-        return self.study.charts(self.shown(), self.experiments) if self.study else []
+    def _draw_study(self) -> list[Picture]:
+        return self.study.pictures(self.shown(), self.experiments) if self.study else []
 
     def _list_settings(self) -> list[Path]:
         return list_config_files(self.path)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.results import Record, Sheet
-from fedax.results.drawing.charts import Chart
+from fedax.results.drawing import Picture
 
 
 class Study(abc.ABC):
@@ -35,7 +35,9 @@ class Study(abc.ABC):
         """Whether its figures stand for the curves of all metrics."""
 
     @abc.abstractmethod
-    def charts(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> list[Chart]:
+    def pictures(
+        self, records: Sequence[Record], experiments: Sequence[Experiment]
+    ) -> list[Picture]:
         """Draws its figures."""
 
     @abc.abstractmethod
@@ -64,7 +66,7 @@ class Study(abc.ABC):
     @abc.abstractmethod
     def side_by_side(
         self, named: Mapping[str, tuple["Study", Sequence[Record], Sequence[Experiment]]]
-    ) -> tuple[list[Sheet], list[Chart]]:
+    ) -> tuple[list[Sheet], list[Picture]]:
         """Compares the paper's numbers with those of several folders.
 
         Args:

@@ -1,0 +1,873 @@
+"""Figures by Matplotlib: curves, means against a value, and the paper's numbers beside ours.
+
+All of them take a data frame with a row for each observation (`curves_frame`) or run and return a
+figure of Matplotlib: a panel for each value of the columns `col`, a line for each value of `hue`.
+"""
+
+import functools
+import io
+import itertools
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+
+import numpy as np
+import pandas as pd
+
+from fedax.core import InvalidInput
+from fedax.core.directions import Mode, worst_of
+from fedax.observe.modes import mode_of
+from fedax.results.frame import curves_frame
+from fedax.results.looks import COLOURS, THEME, Look, choose_looks
+from fedax.results.record import Record, by_draw, by_label, by_task, is_percent, weights_at
+from fedax.results.tables.finals import is_lost
+from fedax.results.tables.summary import column_of, scale_of
+from fedax.utils.files import portable, write, writing
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+Columns = str | Sequence[str]
+Paper = Callable[[str, str, str], Sequence[float]]
+Arguments = ParamSpec("Arguments")
+FORMATS = ("pdf", "png", "svg")
+LINES = 6
+"""Lines with a look of their own in a panel; further ones are grey."""
+TITLES = {
+    "round": "communication rounds",
+    "bits": "bits sent, both directions",
+    "gradients": "minibatch gradients of a client",
+    "seconds": "seconds",
+    "hours": "hours on the virtual clock",
+    "joules": "energy of all clients, J",
+}
+"""Of columns that are horizontal axes; other columns are titled by their names."""
+SHARE = "share of the examples"
+PUBLISHED = "the paper, ± standard deviation"
+
+_WIDTHS = {1: 3.4, 2: 5.1}  # inches, by columns of panels: a paper's column, and one and a half
+_WIDTH = 7.0  # of the text of a paper
+_HEIGHTS = {1: 2.2, 2: 2.2, 3: 1.9}
+_LETTER = 0.07  # inches, of a label
+_INK, _QUIET, _LINE = (THEME[name][0] for name in ("ink", "quiet", "line"))
+_STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "figure.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _QUIET,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _LINE,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.8,
+    "errorbar.capsize": 2,
+    "text.parse_math": False,  # titles of users may have dollar signs
+    "pdf.fonttype": 42,  # TrueType: IEEE and ACM refuse Type 3
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedax",  # equal figures are equal files
+}
+
+
+def _style() -> Any:
+    from matplotlib import rc_context
+
+    return rc_context(_STYLE)
+
+
+def _styled(
+    draw: Callable[Arguments, "matplotlib.figure.Figure"],
+) -> Callable[Arguments, "matplotlib.figure.Figure"]:
+    @functools.wraps(draw)
+    def drawn(
+        *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> "matplotlib.figure.Figure":
+        with _style():
+            return draw(*arguments, **options)
+
+    return drawn
+
+
+class Picture(NamedTuple):
+    """A figure with the name of its file, its title and the text below it."""
+
+    name: str
+    figure: "matplotlib.figure.Figure"
+    title: str = ""
+    note: str = ""
+
+    @property
+    def caption(self) -> str:
+        return " ".join(
+            text if text.endswith(".") else f"{text}." for text in (self.title, self.note) if text
+        )
+
+
+def save(
+    pictures: Sequence[Picture], folder: Path, formats: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
+    """Writes pictures as `<name>.<format>`, by names that every system can hold beside each other.
+
+    Raises:
+        InvalidInput: a format that is none of `FORMATS`.
+        WriteFailed: a file that cannot be written.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise InvalidInput.of("format", name, "one of " + ", ".join(FORMATS))
+    files, taken = [], set[str]()
+    for picture in pictures:
+        base = portable(picture.name)
+        # two names that differ in their case only would be one file on some systems
+        names = itertools.chain([base], (f"{base}-{i}" for i in itertools.count(2)))
+        name = next(name for name in names if name.casefold() not in taken)
+        taken.add(name.casefold())
+        files += [save_as(picture, folder / f"{name}.{form}") for form in formats]
+    return files
+
+
+def save_as(picture: Picture, path: Path) -> Path:
+    """Writes one picture into a file, whose ending is the format, with the caption inside.
+
+    Raises:
+        WriteFailed: it cannot be written.
+    """
+    form = path.suffix.removeprefix(".")
+    # no date inside: the same runs give the same file
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {})
+    if picture.caption:
+        metadata = metadata | {"Subject" if form == "pdf" else "Description": picture.caption}
+    content = io.BytesIO()
+    with _style():
+        picture.figure.savefig(content, format=form, dpi=200, metadata=metadata)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, content.getvalue())
+    return path
+
+
+def caption_of(png: Path) -> str:
+    """Returns the caption that a PNG file has inside, or nothing."""
+    from PIL import Image
+
+    with Image.open(png) as image:
+        return str(image.info.get("Description", ""))
+
+
+def to_svg(figure: "matplotlib.figure.Figure") -> str:
+    """Returns an SVG element for a page, in the colours of its style sheet."""
+    content = io.StringIO()
+    with _style():
+        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
+    svg = content.getvalue()
+    # what the page says itself, or nothing refers to
+    surplus = r"<metadata>.*?</metadata>|<style.*?</style>| id=\"[\w.]+_\d+\"|font-family: .*?; "
+    svg = re.sub(surplus, "", svg, flags=re.DOTALL)
+    # a tenth of a point is below what a screen shows
+    svg = re.sub(r"(\d+\.\d)\d+", r"\1", svg[svg.index("<svg") :])
+    for name, (light, _) in THEME.items():
+        svg = svg.replace(light, f"var(--{name})")
+    return re.sub(r"\s*\n\s*", "\n", svg)
+
+
+def mean_curve(runs: pd.DataFrame, worst: float = math.nan) -> pd.DataFrame:
+    """Returns the mean of runs with the ends of a band: columns `x`, `mean`, `low`, `high`.
+
+    It has the rounds at which all runs were observed that had not ended. A run that has ended keeps
+    its last value, and where it is lost it counts as the worst value. After the end of a run the
+    mean of `x` grows as that of the others does. The band is one standard deviation, within the
+    range of the values: no accuracy is above one, and on a logarithmic axis an end near zero would
+    fill the chart.
+
+    Args:
+        runs: rows with `run`, `round`, `x`, `value`, and, where runs were lost, `lost`.
+        worst: what a lost run counts as; NaN where nothing does.
+    """
+    table = runs.pivot(index="round", columns="run", values=["x", "value"])
+    seen = table["x"].notna()
+    running = seen[::-1].cummax()[::-1]
+    kept = (seen | ~running).all(axis=1)
+    # a run keeps its last value, also of a round at which others were not observed
+    values = table["value"].where(running, table["value"].ffill())[kept]
+    steps, running = table["x"][kept], running[kept]
+    x = steps.iloc[0].mean() + steps.diff().mean(axis=1).fillna(0).cumsum()
+    if "lost" in runs and runs["lost"].any():
+        lost = runs.groupby("run")["lost"].first()
+        missing = (~running | ~np.isfinite(values)) & lost
+        # where all are gone there is nothing to average
+        values = values.mask(missing, worst).mask(missing.all(axis=1), math.nan)
+    mean, spread = values.mean(axis=1, skipna=False), values.std(axis=1, ddof=1)
+    low = np.maximum(mean - spread, values.min(axis=1))
+    high = np.minimum(mean + spread, values.max(axis=1))
+    return pd.DataFrame({"x": x, "mean": mean, "low": low, "high": high})
+
+
+@_styled
+def curves(
+    frame: pd.DataFrame,
+    x: Columns = "round",
+    y: Columns = "test_accuracy",
+    hue: Columns = "method",
+    col: Columns = "task",
+    *,
+    log: bool | None = None,
+    log_x: bool = False,
+    band: bool = True,
+    points: bool = False,
+    shared: bool = False,
+    legend: bool = True,
+    lines: int = LINES,
+    y_title: str = "",
+    width: float = 0,
+    most: int = 500,
+    order: Sequence[str] = (),
+    modes: Mapping[str, Mode] | None = None,
+    paper: Paper = lambda metric, task, method: (),
+    marks: Sequence[tuple[str, float, str | None, Sequence[str] | None]] = (),
+) -> "matplotlib.figure.Figure":
+    """Draws the mean of the runs with a band of one standard deviation, see `mean_curve`.
+
+    Args:
+        frame: a row for each observation, with the columns `run` and `round`, and `lost` where
+            runs were lost, as `observations` gives them; without `run` each line is drawn as it is.
+        x: the column of the horizontal axis; of several, a panel each.
+        y: the metric, a column too; of several, a panel each.
+        hue: columns whose values divide a panel into lines. `metric` stands for `y`.
+        col: columns whose values divide the figure into panels. `metric` and `axis` stand for `y`
+            and `x`, which always divide it, unless `metric` is in `hue`.
+        log: whether the vertical axis is logarithmic; by default for losses and gaps, where all
+            that is drawn is positive.
+        log_x: whether the horizontal axis is.
+        band: whether there are bands.
+        points: whether the single observations of each first run are drawn, without means.
+        shared: whether the panels of a row have one vertical axis.
+        legend: whether lines are named.
+        lines: how many have a look of their own: the best at the end, if there are more.
+        y_title: of the vertical axes.
+        width: of the figure in inches; by default that of a column or the text of a paper.
+        most: points of a line.
+        order: labels in the order in which they take their looks, before those of the figure.
+        modes: directions of metrics that no built-in observer gives.
+        paper: returns the paper's numbers of a metric, task and method, mean first.
+        marks: texts with a number of the paper, drawn across the panels of a metric and of tasks;
+            None stands for all.
+    """
+    hues, cols = _listed(hue), _listed(col)
+    cols += [name for name in ("metric", "axis") if name not in (*cols, *hues)]
+    observed = _melt(frame, _listed(x), _listed(y), {*hues, *cols})
+    worst = _worst_values(observed, modes or {})
+    figure, panels = _divide(observed, hues, cols, width, sharey="row" if shared else False)
+    looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
+    for panel in panels:
+        axes, drawn, numbers = panel.axes, dict[str, pd.DataFrame](), list[float]()
+        own = {*panel.rows["metric"]}, {*panel.rows["task"]} if "task" in panel.rows else set()
+        for text, value, metric, tasks in marks:
+            if metric in (None, *own[0]) and (tasks is None or own[1] & {*tasks}):
+                _draw_mark(axes, text, value)
+                numbers.append(value)
+        for label, rows in panel.rows.groupby("label", sort=False):
+            first = rows.iloc[0]
+            key = str(first.get("task", "")), str(first["metric"])
+            if points and "run" in rows:
+                rows = rows[rows["run"] == rows["run"].min()]
+            curve = rows.assign(mean=rows["value"], low=math.nan, high=math.nan)
+            if "run" in rows and not points:
+                curve = mean_curve(rows, worst.get(key, math.nan))
+            thin = np.linspace(0, len(curve) - 1, min(len(curve), most)).round().astype(int)
+            if curve["mean"].notna().any():
+                drawn[str(label)] = curve.iloc[np.unique(thin)][["x", "mean", "low", "high"]]
+                for value in paper(key[1], key[0], str(first.get("method", "")))[:1]:
+                    colour = looks[str(label)].colour
+                    axes.axhline(value, color=colour, linestyle=":", linewidth=1.1)
+                    numbers.append(value)
+        if drawn:
+            _scale(axes, panel.metric, drawn.values(), numbers, log, shared)
+        if log_x:
+            axes.set_xscale("log")
+        best = _best(drawn, lines, (modes or {}).get(panel.metric) or mode_of(panel.metric))
+        for position, (label, curve) in enumerate(drawn.items()):
+            look = looks[label] if label in best else None
+            _draw_line(axes, label, curve, look, (position, len(drawn)), band, points)
+    xs = [TITLES.get(column, column) for column in (panel.rows["axis"].iloc[0] for panel in panels)]
+    _title_axes(panels, xs, [y_title or _title_of(panel.metric) for panel in panels])
+    if legend and not (len(panels) == 1 and _name_ends(panels[0].axes)):
+        _add_legend(figure)
+    return figure
+
+
+class _Panel(NamedTuple):
+    rows: pd.DataFrame
+    axes: Any
+    title: str
+
+    @property
+    def metric(self) -> str:
+        return str(self.rows["metric"].iloc[0])
+
+
+def _listed(names: Columns) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _melt(
+    frame: pd.DataFrame, xs: Sequence[str], ys: Sequence[str], groups: set[str]
+) -> pd.DataFrame:
+    """Returns a row for each observation, axis and metric, without those that some runs of a line
+    do not have: a mean over the others would be read as one over all.
+    """
+    wanted = {"task", "method", "audit", "run", "round", "lost"} | groups
+    kept = frame[[name for name in frame.columns if name in wanted]]
+    parts = []
+    for x, y in itertools.product(xs, [y for y in ys if y in frame]):
+        values = frame[y].astype(float) * scale_of(y)
+        part = kept.assign(axis=x, metric=y, x=frame[x].astype(float), value=values)
+        if "run" in part:
+            has_value = part.groupby("run")["value"].transform("count") > 0
+            keys = [part[name] for name in ("task", "method", "audit") if name in part]
+            part = part[has_value.groupby(keys).transform("all") if keys else has_value]
+        parts.append(part.dropna(subset="x"))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _worst_values(observed: pd.DataFrame, modes: Mapping[str, Mode]) -> dict[Any, float]:
+    """Returns the worst value of each metric on each task with lost runs."""
+    if "lost" not in observed or not observed["lost"].any():
+        return {}
+    groups = observed.groupby(["task", "metric"], sort=False)["value"]
+    directions = {name: modes.get(name) or mode_of(name) for name in observed["metric"].unique()}
+    return {
+        (task, metric): worst_of(values.to_numpy(), mode)
+        for (task, metric), values in groups
+        if (mode := directions[metric]) is not None
+    }
+
+
+def _divide(
+    rows: pd.DataFrame,
+    hues: Sequence[str],
+    cols: Sequence[str],
+    width: float = 0,
+    most: int = 4,
+    height: Callable[[pd.DataFrame], float] | None = None,
+    **options: Any,
+) -> tuple["matplotlib.figure.Figure", list[_Panel]]:
+    """Makes a figure with a panel for each combination of values in columns, the first column
+    slowest, and divides rows among them, with the labels of their lines.
+    """
+    import matplotlib.figure
+
+    # a single panel where no column divides the figure
+    rows, cols = rows.assign(figure=""), [*cols, "figure"]
+    orders = {name: list(dict.fromkeys(rows[name])) for name in cols}
+    parts = dict(iter(rows.groupby(cols, sort=False)))
+    ranks = {name: {value: i for i, value in enumerate(order)} for name, order in orders.items()}
+    keys = sorted(parts, key=lambda key: [ranks[c][v] for c, v in zip(cols, key, strict=True)])
+    differing = [name for name, order in orders.items() if len(order) > 1]
+    columns = -(-len(keys) // -(-len(keys) // most))
+    if len(differing) > 1 and len(keys) == math.prod(map(len, orders.values())):
+        columns = len(orders[differing[-1]])
+    width, count = width or _WIDTHS.get(columns, _WIDTH), -(-len(keys) // columns)
+    high = max(map(height, parts.values())) if height else _HEIGHTS.get(columns, 1.6)
+    figure = matplotlib.figure.Figure(figsize=(width, high * count), layout="constrained")
+    places = figure.subplots(count, columns, squeeze=False, **options)
+    for empty in places.flat[len(keys) :]:
+        empty.remove()
+    named = [name for name in differing if name not in ("metric", "axis")]
+    if len(keys) == 1:
+        # a single panel still says which task it shows
+        named = [name for name in cols if name == "task"]
+    panels = []
+    for key, axes in zip(keys, places.flat, strict=False):
+        title = ", ".join(str(v) for c, v in zip(cols, key, strict=True) if c in named)
+        axes.set_title(textwrap.fill(title, max(int(width / columns / _LETTER), 8)))
+        panels.append(_Panel(_label_rows(parts[key], hues), axes, title))
+    return figure, panels
+
+
+def _label_rows(part: pd.DataFrame, hues: Sequence[str]) -> pd.DataFrame:
+    """Returns rows with labels of their lines: the values in the columns that differ."""
+    texts = [part[name].map(str) for name in hues]
+    texts = [
+        text.map(lambda metric: column_of(metric).title) if name == "metric" else text
+        for name, text in zip(hues, texts, strict=True)
+    ]
+    varying = [text for text in texts if text.nunique() > 1] or texts[:1]
+    is_one = "method" in part and part["method"].nunique() == 1
+    if is_one and varying[0].nunique() < 2 and {*hues} <= {"task", "method", "metric"}:
+        # a single line is that of its method, also where methods divide the panels
+        varying = [part["method"]]
+    label = varying[0]
+    for text in varying[1:]:
+        label = label + ", " + text
+    return part.assign(label=label)
+
+
+def _best(drawn: Mapping[str, pd.DataFrame], most: int, mode: Mode | None) -> list[str]:
+    """Returns the labels that have a look of their own: all, or the best at the end."""
+    sign = -1.0 if mode == "max" else 1.0
+    ends = {label: sign * float(curve["mean"].iloc[-1]) for label, curve in drawn.items()}
+    return sorted(drawn, key=lambda label: (math.isnan(ends[label]), ends[label]))[:most]
+
+
+def _draw_line(
+    axes: Any,
+    label: str,
+    curve: pd.DataFrame,
+    look: Look | None,
+    place: tuple[int, int],
+    band: bool,
+    points: bool,
+) -> None:
+    if axes.get_yscale() == "log":
+        # a logarithmic axis has no place for others
+        positive = curve[["mean", "low"]].where(curve[["mean", "low"]] > 0)
+        low = curve["low"].clip(positive.min().min())
+        curve = curve.assign(mean=positive["mean"], low=low)
+    if look is None:
+        axes.plot(curve["x"], curve["mean"], color=_LINE, linewidth=0.8, zorder=1, label="others")
+        return
+    options: dict[str, Any] = {"markerfacecolor": THEME["ground"][0], "markeredgewidth": 1.0}
+    if points:
+        options = {"linestyle": "none", "alpha": 0.75, "markersize": 3.2, "markeredgewidth": 0}
+    else:
+        # some six markers; those of lines on each other are apart
+        position, count = place
+        step = max(len(curve) // 6, min(count, len(curve)))
+        options["markevery"] = list(range(step * position // count, len(curve), step))
+    axes.plot(curve["x"], curve["mean"], label=label, **look.options | options)
+    if band and curve["low"].notna().any():
+        ends = curve["low"], curve["high"]
+        axes.fill_between(curve["x"], *ends, color=look.colour, alpha=0.15, linewidth=0)
+
+
+def _draw_mark(axes: Any, text: str, value: float) -> None:
+    axes.axhline(value, color=_QUIET, linestyle=(0, (5, 3)), linewidth=0.9)
+    place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+    axes.text(0.99, value, textwrap.fill(text, 25), fontsize=6.5, **place)
+
+
+def _scale(
+    axes: Any,
+    metric: str,
+    drawn: Iterable[pd.DataFrame],
+    numbers: Sequence[float],
+    log: bool | None,
+    shared: bool = False,
+) -> None:
+    """Sets scale and limits of a vertical axis: logarithmic only where all can be shown, and
+    accuracies from where they are.
+    """
+    rows = pd.concat(drawn)
+    values = np.append(rows[["mean", "low", "high"]].to_numpy().ravel(), numbers)
+    values = values[np.isfinite(values)]
+    # below its minimum an objective is by rounding only: such a gap cannot be measured
+    keeps = (log is True or metric == "objective_gap") and (values > 0).any()
+    if (column_of(metric).logarithmic if log is None else log) and (keeps or (values > 0).all()):
+        axes.set_yscale("log")
+    elif is_percent(metric) and not shared and len(values):
+        # in the first tenth of the axis accuracies rise from chance
+        start, end = rows["x"].min(), rows["x"].max()
+        late = rows[rows["x"] >= start + 0.1 * (end - start)][["mean", "low", "high"]]
+        values = np.append(late.to_numpy().ravel(), numbers)
+        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+        pad = 0.06 * (high - low) or 1.0
+        axes.set_ylim(low - pad, high + pad)
+
+
+def _title_of(metric: str) -> str:
+    unit = {1.0: "", 100.0: " (%)"}.get(scale_of(metric), " (points²)")
+    return column_of(metric).title + unit
+
+
+def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) -> None:
+    """Sets the titles of the axes, of equal ones at the edge of the figure, and plain ticks."""
+    from matplotlib import ticker
+
+    columns = panels[0].axes.get_gridspec().ncols
+    for name, titles in (("x", xs), ("y", ys)):
+        for place, (panel, title) in enumerate(zip(panels, titles, strict=True)):
+            axis = getattr(panel.axes, f"{name}axis")
+            low, high = axis.get_view_interval()
+            is_outer = place % columns == 0 if name == "y" else place >= len(panels) - columns
+            if is_outer or len({*titles}) > 1:
+                axis.set_label_text(textwrap.fill(title, 28))
+            if axis.get_scale() == "log":
+                # 1, 2, 5 within one and a half decades, else powers of ten
+                steps = (1, 2, 5) if high / low < 30 else (1,)
+                axis.set_major_locator(ticker.LogLocator(subs=steps))
+                axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.set_minor_formatter(ticker.NullFormatter())
+            elif name == "x" and title in TITLES.values():
+                integer = title == TITLES["round"]
+                axis.set_major_locator(ticker.MaxNLocator(4, integer=integer, min_n_ticks=1))
+                if high >= 1e4:
+                    axis.set_major_formatter(ticker.EngFormatter(sep=""))
+
+
+def _name_ends(axes: Any) -> bool:
+    """Writes the labels of lines at their ends, if they fit there."""
+    named = [line for line in axes.lines if not line.get_label().startswith("_")]
+    to_axes, places, last = (axes.transScale + axes.transLimits).transform, [], -math.inf
+    ends = {line: to_axes(np.transpose(line.get_data()))[-1, 1] for line in named}
+    for line, height in sorted(ends.items(), key=lambda item: item[1]):
+        # a line of text is some 7 % of a panel
+        last = max(height, last + 0.075)
+        if not 0 <= height <= 1 or last - height > 0.12 or len(line.get_label()) > 14:
+            return False
+        places.append((line, last))
+    for line, height in places:
+        options = {"color": line.get_color(), "transform": axes.transAxes, "va": "center"}
+        axes.text(1.02, height, line.get_label(), **options)
+    return bool(places)
+
+
+def _add_legend(figure: "matplotlib.figure.Figure") -> None:
+    """Adds the legend below the panels, which keep their size."""
+    found = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+    entries = {label: handle for pairs in found for handle, label in pairs}
+    if not entries:
+        return
+    width = figure.get_figwidth()
+    labels = [textwrap.fill(label, int((width - 0.7) / _LETTER)) for label in entries]
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    rows = -(-len(labels) // max(1, int(width / (0.6 + _LETTER * longest))))
+    columns = -(-len(labels) // rows)
+    lines = [label.count("\n") + 1 for label in labels]
+    height = max(sum(lines[k : k + rows]) for k in range(0, len(lines), rows))
+    figure.set_figheight(figure.get_figheight() + 0.15 * height + 0.05)
+    place = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(list(entries.values()), labels, **place)
+
+
+def units(values: pd.Series, draws: pd.Series) -> np.ndarray:
+    """Returns the units of statistics: means over the seeds of each draw of the data if there are
+    several, else the values.
+    """
+    # not the mean of pandas, which would leave lost runs out
+    means = values.groupby(draws, sort=False).agg(lambda draw: draw.to_numpy().mean())
+    return means.to_numpy() if len(means) > 1 else values.to_numpy()
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """Returns the 95 % confidence interval of a mean by Student's t; without width for one value.
+
+    >>> [round(end, 3) for end in interval(np.array([1.0, 2.0, 3.0]))]
+    [-0.484, 4.484]
+    """
+    import scipy.stats
+
+    mean, reach = float(values.mean()), 0.0
+    if len(values) > 1:
+        quantile = scipy.stats.t.ppf(0.975, len(values) - 1)
+        reach = float(quantile * values.std(ddof=1) / math.sqrt(len(values)))
+    return mean - reach, mean + reach
+
+
+def _draw_means(
+    panel: _Panel,
+    x: str,
+    categories: Sequence[Any],
+    looks: Mapping[str, Look],
+    paper: Paper,
+    intervals: bool,
+    across: bool,
+) -> pd.DataFrame:
+    """Draws means of units at the places of their categories, with bars of one standard deviation,
+    or with 95 % intervals and the single units, and the paper's numbers as diamonds.
+
+    Returns:
+        `kind` (`ours` or `paper`), `place`, `mean`, `low` and `high` of what is drawn.
+    """
+    axes, drawn = panel.axes, []
+    labels = list(dict.fromkeys(panel.rows["label"]))
+
+    def draw(kind: str, place: float, mean: float, low: float, high: float, **look: Any) -> None:
+        reach = np.nan_to_num(np.array([[mean - low], [high - mean]]))
+        bars = {"xerr" if across else "yerr": reach, "elinewidth": 0.9}
+        axes.errorbar(*((mean, -place) if across else (place, mean)), **bars, **look)
+        drawn.append({"kind": kind, "place": place, "mean": mean, "low": low, "high": high})
+
+    for position, label in enumerate(labels):
+        rows, look, line = panel.rows[panel.rows["label"] == label], looks[label], []
+        # the paper's diamonds stand before the first line
+        shift = 0.6 * (position + 1) / (len(labels) + 1) - 0.25
+        # a panel of one method has its name as title
+        named = {} if label in panel.title else {"label": label}
+        for place, category in enumerate(categories):
+            runs = rows[rows[x] == category]
+            if not len(runs):
+                continue
+            first = runs.iloc[0]
+            if runs.groupby(["task", "method"]).ngroups > 1:
+                allowed = f"what keeps the points of {label!r} apart"
+                raise InvalidInput.of("panels", panel.title, allowed)
+            if printed := paper(first["metric"], first["task"], first["method"]):
+                mean, deviation = (*printed, 0.0)[:2]
+                ends = mean - deviation, mean + deviation
+                draw("paper", place - 0.25, mean, *ends, label=PUBLISHED, **_DIAMOND)
+            numbers = units(runs["value"], runs["draw"])
+            mean = float(numbers.mean())
+            deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
+            ends = interval(numbers) if intervals else (mean - deviation, mean + deviation)
+            draw("ours", place + shift, mean, *ends, **look.options, **named)
+            line.append((place + shift, mean))
+            if intervals:
+                at = np.full(len(numbers), place + shift)
+                single = (numbers, -at) if across else (at + 0.1, numbers)
+                axes.plot(*single, ".", color=look.colour, alpha=0.45, markersize=4)
+        if not intervals:
+            axes.plot(*np.transpose(line), **look.options | {"marker": ""})
+    return pd.DataFrame(drawn)
+
+
+_DIAMOND = {
+    "color": _QUIET,
+    "marker": "D",
+    "linestyle": "none",
+    "markerfacecolor": THEME["ground"][0],
+}
+
+
+@_styled
+def against_value(
+    frame: pd.DataFrame,
+    x: str,
+    y: Columns,
+    hue: Columns = "method",
+    col: Columns = "metric",
+    *,
+    minus: str = "",
+    x_title: str = "",
+    y_title: str = "",
+    log: bool | None = None,
+    shared: bool = True,
+    order: Sequence[str] = (),
+    paper: Paper = lambda metric, task, method: (),
+) -> "matplotlib.figure.Figure":
+    """Draws means over the runs against a value, evenly spaced, with bars of one standard
+    deviation, beside the paper's numbers.
+
+    Args:
+        frame: a row for each run, with the columns `task`, `method`, `draw`, and numbers in the
+            unit of `scale_of`.
+        x: the column of the value.
+        y: the columns of the numbers.
+        hue, col, y_title, log, shared, order, paper: as for `curves`.
+        minus: a method from which the numbers are differences: the bars are then 95 % confidence
+            intervals of the means, single units stand beside them, and runs without a number are
+            counted.
+        x_title: of the horizontal axes.
+    """
+    hues, cols = _listed(hue), _listed(col)
+    cols += ["metric"] * ("metric" not in (*cols, *hues))
+    rows = pd.concat([frame.assign(metric=name, value=frame[name]) for name in _listed(y)])
+    values = sorted(rows[x].unique())
+    share = {"sharex": not minus, "sharey": "row" if shared and not minus else False}
+    figure, panels = _divide(rows, hues, cols, **share)
+    looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
+    for panel in panels:
+        drawn = _draw_means(panel, x, values, looks, paper, bool(minus), False)
+        lost = panel.rows["value"].isna().groupby(panel.rows[x]).sum()
+        texts = [f"{v:g}" + f"\n{lost[v]} diverged" * bool(minus and lost.get(v)) for v in values]
+        panel.axes.set_xticks(range(len(values)), texts)
+        panel.axes.set_xlim(-0.5, len(values) - 0.5)
+        if minus:
+            _draw_mark(panel.axes, "", 0.0)
+        else:
+            _scale(panel.axes, panel.metric, [drawn], (), log, True)
+    than = f" minus {minus}'s" if minus else ""
+    ys = [y_title or _title_of(panel.metric) + than for panel in panels]
+    _title_axes(panels, [x_title] * len(panels), ys)
+    if not minus:
+        _add_legend(figure)
+    return figure
+
+
+@_styled
+def beside_paper(
+    frame: pd.DataFrame,
+    y: str,
+    paper: Paper,
+    hue: str = "source",
+    col: str = "task",
+) -> "matplotlib.figure.Figure":
+    """Draws a row for each method: the paper's number with its deviation, and below it the mean of
+    ours with its 95 % confidence interval and the single units.
+
+    Means far from all of the paper's numbers are named at the end of the axis, so that they do not
+    press the others together.
+
+    Args:
+        frame: a row for each run, with the columns `task`, `method`, `draw` and `lost`.
+        y: the column of the numbers, in the unit of `scale_of`.
+        paper: returns the paper's numbers of a metric, task and method, mean first.
+        hue: the column that divides our runs, such as folders; missing where there is one.
+        col: the column that divides the figure into panels.
+    """
+    rows = frame.assign(metric=y, value=frame[y])
+    rows = rows if hue in rows else rows.assign(**{hue: "ours, 95 % interval of the mean"})
+    row = 0.16 + 0.1 * rows[hue].nunique()
+    figure, panels = _divide(
+        rows, [hue], [col], _WIDTH, 2, lambda part: 0.7 + row * part["method"].nunique()
+    )
+    looks = choose_looks(rows[hue])
+    for panel in panels:
+        methods = list(dict.fromkeys(panel.rows["method"]))
+        drawn = _draw_means(panel, "method", methods, looks, paper, True, True)
+        lost = panel.rows.groupby("method")["lost"].agg(["sum", "size"])
+        texts = [
+            f"{method}\n{lost['sum'][method]} of {lost['size'][method]} diverged"
+            if lost["sum"][method]
+            else method
+            for method in methods
+        ]
+        panel.axes.set_yticks(-np.arange(len(methods)), texts)
+        panel.axes.set_ylim(0.5 - len(methods), 0.5)
+        panel.axes.grid(axis="y", visible=False)
+        _cut(panel.axes, drawn)
+    _title_axes(panels, [_title_of(y)] * len(panels), [""] * len(panels))
+    _add_legend(figure)
+    return figure
+
+
+def _cut(axes: Any, drawn: pd.DataFrame) -> None:
+    """Ends an axis where the paper's numbers and the means near them are, and names the others."""
+    printed, means = (drawn[drawn["kind"] == kind] for kind in ("paper", "ours"))
+    low, high = printed["low"].min(), printed["high"].max()
+    reach = max(1.5 * (high - low), 0.15 * abs(high))
+    is_near = means["mean"].between(low - reach, high + reach)
+    if not len(printed):
+        return
+    near = [low, high, *means["mean"][is_near]]
+    # intervals of few runs may be far wider
+    pad = 0.25 * (max(near) - min(near)) or 1.0
+    axes.set_xlim(min(near) - pad, max(near) + pad)
+    for place, mean in means.loc[~is_near, ["place", "mean"]].dropna().to_numpy():
+        options = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        if mean < low:
+            axes.text(0.0, -place, f"◂ {mean:.3g}", ha="left", **options)
+        else:
+            axes.text(1.0, -place, f"{mean:.3g} ▸", ha="right", **options)
+
+
+def observations(records: Sequence[Record], metrics: Sequence[str] | None = None) -> pd.DataFrame:
+    """Returns `curves_frame` with the column `lost`: whether a run diverged or is not finite."""
+    lost = np.array([is_lost(run) for run in records], bool)
+    frame = curves_frame(records, metrics)
+    return frame.assign(lost=lost[frame["run"]])
+
+
+def modes_of(records: Sequence[Record]) -> dict[str, Mode]:
+    """Returns the directions that runs state for their own metrics."""
+    return {name: mode for run in records for name, mode in (run.modes or {}).items()}
+
+
+def accuracies(records: Sequence[Record]) -> pd.DataFrame:
+    """Returns the final accuracies of the clients with test examples, sorted within each run.
+
+    One that is not finite counts as the worst of all.
+    """
+    parts = []
+    for number, run in enumerate(records):
+        if "client_accuracy" not in run.metrics:
+            continue
+        curve = np.asarray(run.metrics["client_accuracy"], float)
+        # of a client without test examples all are NaN
+        curve = curve[:, np.isfinite(curve[0])]
+        final = np.where(np.isfinite(curve[-1]), curve[-1], worst_of(curve[[0, -1]].ravel(), "max"))
+        ranks = np.arange(1, len(final) + 1)
+        columns = {"round": ranks, "clients, sorted": ranks, "client_accuracy": np.sort(final)}
+        parts.append(pd.DataFrame(columns).assign(task=run.task, method=run.label, run=number))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+@_styled
+def swatch(look: Look) -> "matplotlib.figure.Figure":
+    """Draws a sample of a line for the legend of a page."""
+    import matplotlib.figure
+
+    figure = matplotlib.figure.Figure(figsize=(0.4, 0.14))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **look.options)
+    return figure
+
+
+def weights_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """Returns the final weights of the clients and their shares of the examples, means of the runs
+    on the same data.
+    """
+    parts = [pd.DataFrame()]
+    for task, runs in by_task(records).items():
+        for label, own in by_label(runs).items():
+            for group in by_draw(own):
+                # means over some of the runs would mix data
+                if all("client_weight" in run.metrics for run in group):
+                    shares, values = weights_at(group, -1)
+                    columns = {SHARE: shares, "weight": values}
+                    parts.append(pd.DataFrame(columns).assign(task=task, method=label))
+    return pd.concat(parts, ignore_index=True)
+
+
+def draw_weights(frame: pd.DataFrame, **options: Any) -> "matplotlib.figure.Figure":
+    """Draws what `weights_frame` returns, on logarithmic axes unless a weight or share is not
+    positive. The options are those of `curves`.
+    """
+    log = bool((frame[[SHARE, "weight"]] > 0).all(axis=None))
+    return curves(frame, SHARE, "weight", points=True, log=log, log_x=log, **options)
+
+
+def weight_pictures(records: Sequence[Record]) -> list[Picture]:
+    """Returns the picture of the clients' weights, of runs that have them."""
+    frame = weights_frame(records)
+    note = "Weights of the clients at the end against their shares of the examples."
+    return [Picture("client_weight", draw_weights(frame), note=note)] if len(frame) else []
+
+
+@_styled
+def label_counts(
+    counts: np.ndarray, splits: Mapping[str, np.ndarray], title: str
+) -> "matplotlib.figure.Figure":
+    """Draws the clients' sizes as bars above the shares of the labels in each client, from the
+    largest client to the smallest.
+
+    Args:
+        counts: examples by client and label, shape (clients, labels).
+        splits: sizes by split, each of shape (clients,).
+        title: of the figure.
+    """
+    import matplotlib.figure
+
+    # stable, so that clients of equal size keep their order
+    order = np.argsort(-sum(splits.values()), kind="stable")
+    figure = matplotlib.figure.Figure(figsize=(_WIDTH, 4.5), layout="constrained")
+    bars, heat = figure.subplots(2, 1, sharex=True, height_ratios=(2, 3))
+    base, ranks = np.zeros(len(order)), np.arange(len(order))
+    for position, (split, sizes) in enumerate(splits.items()):
+        bars.bar(ranks, sizes[order], 1.0, base, label=split, color=COLOURS[position])
+        base = base + sizes[order]
+    bars.set(title=title, ylabel="examples")
+    bars.legend()
+    shares = (counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))[order]
+    image = heat.imshow(shares.T, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
+    heat.grid(visible=False)
+    heat.set(xlabel="clients, from the largest", ylabel="label")
+    figure.colorbar(image, ax=heat, label="share of the client")
+    return figure

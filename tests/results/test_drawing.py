@@ -1,0 +1,431 @@
+"""Figures: positions of points, intervals and marks, axes, and legends."""
+
+import dataclasses
+import io
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as MatplotlibFigure
+from scipy import stats
+
+from fedax import papers
+from fedax.core import InvalidInput, Outcome, UnknownName
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.sections import CostSection
+from fedax.experiments.results.figures import Drawer, Figure, PaperMark, draw_curves
+from fedax.results import drawing
+from fedax.results.drawing import caption_of, save
+from fedax.results.looks import choose_looks
+from samples import record
+
+
+def run(label, task="T", seed=0, draw=0, end=0.8, **changes):
+    """An accuracy that rises from 0.1 to its end in the first of ten rounds, and stays there."""
+    made = record(
+        label,
+        task,
+        seed,
+        draw,
+        losses=np.linspace(2.0, 1.0, 11),
+        test_accuracy=np.array([0.1] + [end] * 10),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def experiment(name, **sections):
+    algorithms = [{"name": "fedavg", "label": "A"}, {"name": "fedprox", "label": "B", "mu": 1.0}]
+    return Experiment.of(
+        **{"name": name, "seeds": [0, 1], "task": {"name": "synthetic"}, "algorithm": algorithms}
+        | sections
+    )
+
+
+def lines(axes):
+    """The curves of a panel, shape (2, points) each, by label."""
+    return {
+        line.get_label(): np.array(line.get_data())
+        for line in axes.lines
+        if line.get_label()[0] != "_"
+    }
+
+
+def bars(axes, label, side=1):
+    """The means with a label and their ends, rows of three, along x or y."""
+    found = [bar for bar in axes.containers if bar.get_label() == label]
+    return np.array(
+        [
+            [bar[0].get_xydata()[0, side], *np.sort(bar[2][0].get_segments()[0][:, side])]
+            for bar in found
+        ]
+    )
+
+
+def across(axes):
+    """The heights of horizontal lines."""
+    return [line.get_ydata()[0] for line in axes.lines if list(line.get_xdata()) == [0, 1]]
+
+
+def ticks(axes, name):
+    return [text.get_text() for text in getattr(axes, f"get_{name}ticklabels")()]
+
+
+OURS = "ours, 95 % interval of the mean"
+PAPER = "the paper, ± standard deviation"
+
+
+def test_the_papers_numbers_stand_beside_ours():
+    ends = {"A": (0.80, 0.82, 0.87), "B": (0.70, 0.70, 0.76)}
+    runs = [run(name, seed=i, end=end) for name, all in ends.items() for i, end in enumerate(all)]
+    targets = {"test_accuracy": {"T": {"A": [83.6, 0.4], "B": [71.0]}}}
+    (picture,) = Drawer(runs, targets=targets).draw_all([])
+    (axes,) = picture.figure.axes
+    assert (axes.get_title(), axes.get_xlabel()) == ("T", "Test accuracy (%)")
+    assert ticks(axes, "y") == ["A", "B"]
+    rows = axes.get_yticks()
+    assert rows[0] > rows[1], "the first algorithm is on top"
+    np.testing.assert_allclose(bars(axes, PAPER, 0), [[83.6, 83.2, 84.0], [71.0, 71.0, 71.0]])
+    for place, values in enumerate(ends.values()):
+        sample = 100 * np.array(values)
+        interval = stats.t.interval(0.95, 2, loc=sample.mean(), scale=stats.sem(sample))
+        np.testing.assert_allclose(bars(axes, OURS, 0)[place], [sample.mean(), *interval])
+    singles = [x for line in axes.lines if line.get_marker() == "." for x in line.get_xdata()]
+    np.testing.assert_allclose(
+        sorted(singles), sorted(100 * value for values in ends.values() for value in values)
+    )
+    for label, sign in ((PAPER, 1), (OURS, -1)):
+        heights = [bar[0].get_ydata()[0] for bar in axes.containers if bar.get_label() == label]
+        assert (sign * (heights - rows) > 0).all()
+        assert (np.abs(heights - rows) < 0.4).all(), "in the row of its algorithm"
+
+
+def test_draws_of_the_data_are_the_units_where_there_are_several():
+    runs = [
+        run("A", seed=seed, draw=draw, end=0.5 + 0.1 * draw + 0.02 * seed)
+        for draw in range(3)
+        for seed in range(2)
+    ]
+    targets = {"test_accuracy": {"T": {"A": [60.0], "B": [70.0]}}}
+    (picture,) = Drawer([*runs, run("B")], targets=targets).draw_all([])
+    interval = stats.t.interval(0.95, 2, loc=61.0, scale=stats.sem([51.0, 61.0, 71.0]))
+    np.testing.assert_allclose(bars(picture.figure.axes[0], OURS, 0)[0], [61.0, *interval])
+
+
+def test_diverged_runs_are_counted_and_count_as_the_worst():
+    lost = run("A", seed=1, outcome=Outcome("diverged", 3))
+    targets = {"test_accuracy": {"T": {"A": [80.0], "B": [80.0]}}}
+    (picture,) = Drawer([run("A"), lost, run("B")], targets=targets).draw_all([])
+    (axes,) = picture.figure.axes
+    assert ticks(axes, "y") == ["A\n1 of 2 diverged", "B"]
+    # its whole run ends at 80 %, the lost one counts as the worst of the task, the start
+    np.testing.assert_allclose(bars(axes, OURS, 0)[:, 0], [(10 + 80) / 2, 80])
+
+
+def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():
+    targets = {"test_accuracy": {"T": {"A": [83.0, 0.4], "B": [87.0]}}}
+    runs = [run("A", end=0.82), run("B", end=0.13)]
+    axes = Drawer(runs, targets=targets).draw_all([])[0].figure.axes[0]
+    low, high = axes.get_xlim()
+    assert 70 < low < 82
+    assert 87 < high < 95
+    assert [text.get_text() for text in axes.texts] == ["◂ 13"]
+    near = Drawer([run("A", end=0.82), run("B", end=0.86)], targets=targets).draw_all([])
+    assert not near[0].figure.axes[0].texts
+    apart = [run("A", end=0.82), run("B", end=0.70), run("B", end=0.78, seed=1)]
+    low, high = Drawer(apart, targets=targets).draw_all([])[0].figure.axes[0].get_xlim()
+    assert 65 < low < 74
+    assert high < 93, "whatever the interval of two runs"
+
+
+def test_a_table_is_drawn_where_only_methods_without_a_number_of_the_papers_ran():
+    targets = {"test_accuracy": {"T": {"A": [83.0, 0.4], "B": [87.0]}}}
+    (picture,) = Drawer([run("C", end=0.5)], targets=targets).draw_all([])
+    np.testing.assert_allclose(bars(picture.figure.axes[0], OURS, 0)[:, 0], [50])
+
+
+def test_accuracies_against_a_value_of_the_variants():
+    sizes = {"N = 10": 10, "N = 30": 30, "N = 40": 40}
+    made = [
+        experiment(name, task={"name": "synthetic", "clients": size})
+        for name, size in sizes.items()
+    ]
+    runs = [
+        run(label, name, seed, end=0.5 + size / 100 + shift + 0.02 * seed)
+        for name, size in sizes.items()
+        for label, shift in (("A", 0.0), ("B", 0.05))
+        for seed in (0, 1)
+    ]
+    figure = Figure(name="f", x="task.clients", x_title="devices N")
+    (axes,) = Drawer(runs, made).draw(figure).figure.axes
+    assert axes.get_xlabel() == "devices N"
+    assert ticks(axes, "x") == ["10", "30", "40"]
+    deviation = np.sqrt(2)  # of (-1, 1)
+    for label, means in (("A", [61.0, 81.0, 91.0]), ("B", [66.0, 86.0, 96.0])):
+        expected = [[mean, mean - deviation, mean + deviation] for mean in means]
+        np.testing.assert_allclose(bars(axes, label), expected)
+    a, b = (
+        [bar[0].get_xdata()[0] for bar in axes.containers if bar.get_label() == label]
+        for label in "AB"
+    )
+    assert (np.array(a) < b).all(), "beside each other"
+    assert (np.abs([np.array(a) - axes.get_xticks(), np.array(b) - axes.get_xticks()]) < 0.4).all()
+
+
+def test_values_in_panels_by_another_value():
+    cells = [(1, 1.1), (1, 1.3), (2, 1.1), (2, 1.3)]
+    options = {"name": "mnist", "clients": 20, "partition": "powerlaw"}
+    made = [
+        experiment(f"C{c}, {r}", task=options | {"classes_per_client": c, "ratio": r})
+        for c, r in cells
+    ]
+    runs = [run("A", f"C{c}, {r}", end=0.1 * c + 0.2 * r) for c, r in cells]
+    figure = Figure(name="f", x="task.ratio", panels=["task.classes_per_client"])
+    drawn = Drawer(runs, made).draw(figure).figure
+    assert [a.get_title() for a in drawn.axes] == ["classes per client 1", "classes per client 2"]
+    for axes, means in zip(drawn.axes, ([32, 36], [42, 46]), strict=True):
+        np.testing.assert_allclose(bars(axes, "A")[:, 0], means)
+    with pytest.raises(InvalidInput, match="keeps the points of 'A' apart"):
+        Drawer(runs, made).draw(figure.model_copy(update={"panels": []}))
+
+
+def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
+    """A panel for each method on one axis: its colour for ours, a diamond with the printed
+    deviation for the paper's."""
+    sizes, shift = {"N = 10": 10, "N = 30": 30}, {"FedAvg": 0.0, "FedBC": 0.1}
+    algorithms = [
+        {"name": "fedavg", "label": "FedAvg"},
+        {"name": "fedprox", "label": "FedBC", "mu": 1.0},
+    ]
+    made = [
+        experiment(n, task={"name": "synthetic", "clients": c}, algorithm=algorithms)
+        for n, c in sizes.items()
+    ]
+    runs = [
+        run(m, n, seed, end=0.5 + c / 100 + s + 0.02 * seed)
+        for n, c in sizes.items()
+        for m, s in shift.items()
+        for seed in (0, 1)
+    ]
+    targets = {
+        "test_accuracy": {
+            "N = 10": {"FedBC": [72.5, 0.5], "FedAvg": [61.0]},
+            "N = 30": {"FedBC": [91.0, 1.5]},
+        }
+    }
+    figure = Figure(name="f", title="Table 9: accuracy", x="task.clients", panels=["algorithm"])
+    drawer = Drawer(runs, made, targets=targets, source="Paper, Table 9")
+    (picture,) = drawer.draw_all([figure])
+    avg, bc = picture.figure.axes
+    assert [avg.get_title(), bc.get_title()] == ["FedAvg", "FedBC"]
+    assert avg.get_ylim() == bc.get_ylim()
+    np.testing.assert_allclose(bars(bc, PAPER), [[72.5, 72.0, 73.0], [91.0, 89.5, 92.5]])
+    np.testing.assert_allclose(bars(avg, PAPER)[:, 0], [61.0])
+    ours = [bar for bar in bc.containers if bar.get_label() != PAPER]
+    np.testing.assert_allclose([bar[0].get_ydata()[0] for bar in ours], [71.0, 91.0])
+    assert ours[0][0].get_color() == choose_looks(["FedBC"])["FedBC"].colour
+    assert picture.caption == (
+        "Table 9: accuracy. Final values, mean over 2 seeds; bars: standard deviation."
+        " Diamonds: the paper, with its standard deviation. Paper, Table 9."
+    )
+    (file,) = save([picture], tmp_path, ["png"])
+    assert caption_of(file) == picture.caption
+
+
+def test_points_and_curves_without_bands():
+    runs = [run("FedBC", seed=seed, end=end) for seed, end in enumerate((0.5, 0.7))]
+    drawer = Drawer(runs, targets={"test_accuracy": {"T": {"FedBC": [61.5, 0.5]}}})
+    dots = drawer.draw(Figure(name="f", points=True))
+    (axes,) = dots.figure.axes
+    expected = 100 * runs[0].metrics["test_accuracy"]
+    np.testing.assert_allclose(lines(axes)["FedBC"][1], expected, err_msg="the first run alone")
+    assert across(axes) == [61.5]
+    assert "Every point is one observation of one run. Dotted lines: the paper's" in dots.caption
+    bare, full = (drawer.draw(Figure(name="f", band=band)) for band in (False, True))
+    for picture, count in ((bare, 0), (full, 1)):
+        np.testing.assert_allclose(lines(picture.figure.axes[0])["FedBC"][1], [10, *[60] * 10])
+        assert len(picture.figure.axes[0].collections) == count
+    assert "band" not in bare.caption
+    assert "band: standard deviation" in full.caption
+
+
+@pytest.mark.parametrize("band", [True, False])
+def test_captions_count_what_means_are_of(band):
+    def note(runs):
+        return Drawer(runs).draw(Figure(name="f", band=band)).note
+
+    draws = [run("FedBC", draw=draw, end=0.5) for draw in range(3)]
+    assert "Mean over 3 draws of the data" in note(draws)
+    both = [run("FedBC", seed=seed, draw=draw) for draw in range(2) for seed in range(2)]
+    assert "Mean over 4 runs" in note(both)
+    uneven = [run("FedBC", seed=seed) for seed in range(5)]
+    uneven += [run("FedAvg", seed=seed) for seed in range(2)]
+    assert "Mean over 2 to 5 seeds" in note(uneven)
+    assert note([run("FedBC")]) == "One run."
+
+
+def test_curves_against_bits_and_under_prices():
+    made = dataclasses.replace(run("A"), gradients=3.0 * np.arange(11))
+    slow = dataclasses.replace(run("B"), gradients=30.0 * np.arange(11))
+    figure = Figure(
+        name="f",
+        x=["bits", "cost"],
+        y="train_loss",
+        prices=[CostSection(round=1.0, step=2.0), CostSection(round=50.0, step=1.0)],
+    )
+    panels = Drawer([made, slow]).draw(figure).figure.axes
+    assert [axes.get_xlabel().replace("\n", " ") for axes in panels] == [
+        "bits sent, both directions",
+        "time: a round 1, a local step 2",
+        "time: a round 50, a local step 1",
+    ]
+    np.testing.assert_allclose(lines(panels[0])["A"][0], 640 * np.arange(11))
+    np.testing.assert_allclose(lines(panels[1])["A"][0], 7 * np.arange(11))
+    np.testing.assert_allclose(
+        lines(panels[1])["B"][0], [0, 61], err_msg="until the time at which the first one ends"
+    )
+    with pytest.raises(InvalidInput, match="against: got 'cost'"):
+        draw_curves([run("A")], against="cost")
+
+
+def test_accuracy_axes_start_where_the_data_are():
+    pictures = {picture.name: picture for picture in draw_curves([run("A"), run("B", end=0.85)])}
+    low, high = pictures["test_accuracy"].figure.axes[0].get_ylim()
+    assert 75 < low < 80
+    assert 85 < high < 90
+    assert pictures["train_loss"].figure.axes[0].get_yscale() == "log"
+    figure = Figure(name="f", mark=[PaperMark(text="paper", value=60.0)])
+    below = Drawer([run("A")]).draw(figure).figure.axes[0]
+    assert below.get_ylim()[0] < 60, "a number of the paper is always on the axis"
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_markers_of_curves_on_each_other_are_apart(count):
+    frame = drawing.observations([run(f"A{i}") for i in range(count)])
+    (axes,) = drawing.curves(frame).axes
+    places = [set(line.get_markevery()) for line in axes.lines]
+    assert all(places)
+    for one, other in itertools.combinations(places, 2):
+        assert not one & other
+
+
+def test_numbers_of_the_paper_in_curves():
+    targets = {"test_accuracy": {"T": {"A": [96.81]}}}
+    mark = PaperMark(text='"cannot bypass 85%"', value=85.0, metric="test_accuracy")
+    figure = Figure(name="f", y=["test_accuracy", "train_loss"], mark=[mark])
+    accuracy, loss = Drawer([run("A"), run("B")], targets=targets).draw(figure).figure.axes
+    assert across(accuracy) == [85.0, 96.81]
+    assert [text.get_text() for text in accuracy.texts] == ['"cannot bypass 85%"']
+    assert across(loss) == []
+
+
+def test_panels_and_lines():
+    runs = [run(label, task) for task in ("One", "Two") for label in ("A", "B")]
+    figure = Figure(
+        name="f", y=["test_accuracy", "train_loss"], panels=["variant", "algorithm"], y_title="both"
+    )
+    drawn = Drawer(runs).draw(figure).figure
+    assert [axes.get_title() for axes in drawn.axes] == ["One, A", "One, B", "Two, A", "Two, B"]
+    assert drawn.axes[0].get_gridspec().ncols == 2
+    texts = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert texts == ["Test accuracy", "Train loss"]
+    assert drawn.axes[0].get_ylabel() == "both"
+    assert Drawer(runs).draw(Figure(name="f", y="weight_gap")) is None, "no run has it"
+
+
+def test_further_lines_than_six_are_grey():
+    """The six that are the best at the end have colours of their own."""
+    frame = drawing.observations([run(f"A{i}", end=0.1 * i) for i in range(9)])
+    (axes,) = drawing.curves(frame).axes
+    assert set(lines(axes)) == {"others", *(f"A{i}" for i in range(3, 9))}
+    assert len({line.get_color() for line in axes.lines}) == 7
+    assert len(lines(drawing.curves(frame, lines=9).axes[0])) == 9
+
+
+def test_lines_are_named_at_their_ends_where_there_is_room():
+    def texts(**ends):
+        figure = drawing.curves(drawing.observations([run(k, end=v) for k, v in ends.items()]))
+        assert bool(figure.legends) != bool(figure.axes[0].texts)
+        return {text.get_text(): text.get_position()[1] for text in figure.axes[0].texts}
+
+    found = texts(A=0.5, B=0.9, C=0.901)
+    assert found["C"] - found["B"] > 0.07, "apart, in their order"
+    assert found["B"] > found["A"]
+    assert not texts(**{f"A{i}": 0.9 for i in range(6)}), "there is a legend"
+    assert not texts(A=0.5, **{"a label of many words": 0.9})
+
+
+def test_colours_stay_with_their_algorithms():
+    (axes,) = Drawer([run("B")], [experiment("T")]).draw(Figure(name="f")).figure.axes
+    assert axes.lines[0].get_color() == choose_looks("AB")["B"].colour
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"x": "round"}, "'round'.*Did you mean 'rounds'"),
+        ({"x": ["rounds", "task.alpha"]}, "task.alpha"),
+        ({"x": "task.colour"}, "task.colour"),
+        ({"panels": ["variants"]}, "variants"),
+        ({"read": "first"}, "read: got 'first'"),
+        ({"prices": [{"round": 2.0}]}, "prices"),
+        ({"variants": ["E = 2"]}, "E = 2"),
+        ({"algorithms": ["FedBD"]}, "FedBD"),
+        ({"names": {"schedule.epochs": "E = {}"}}, "names"),
+        ({"panels": ["schedule.epochs"], "names": {"schedule.epochs": "E"}}, "names"),
+        ({"mark": [{"text": "a", "value": 1.0, "variants": ["E = 3"]}]}, "E = 3"),
+    ],
+)
+def test_figures_are_checked(fields, message):
+    made = papers.load("fedbc-table-1").experiments("paper")
+    with pytest.raises((InvalidInput, UnknownName), match=message):
+        Figure(**{"name": "f"} | fields).check(made)
+
+
+def test_audits_stand_beside_the_variant_that_they_attack():
+    audits = [
+        record(
+            "A",
+            "T, membership inference",
+            auc=np.array([0.5, 0.6, 0.7]),
+            auc_calibrated=np.full(3, 0.5),
+        )
+    ]
+    drawn = Drawer([run("A"), *audits]).draw(Figure(name="f", y=["train_loss", "auc"])).figure
+    loss, auc = drawn.axes
+    assert [loss.get_ylabel(), auc.get_ylabel()] == ["Train loss", "AUC, shadow attack"]
+    expected = np.linspace(2, 1, 11)
+    np.testing.assert_allclose(
+        lines(loss)["A"][1], expected, err_msg="of the variant, not of its audit"
+    )
+    np.testing.assert_allclose(lines(auc)["A"][1], [0.5, 0.6, 0.7])
+
+
+@pytest.mark.parametrize("name", ["price $5 & 50% off $10", "$\\foo$", "$lr_{$ x", "a \\$5 and $6"])
+def test_names_with_dollars_stay_text(name, tmp_path):
+    """Between two dollar signs Matplotlib would read a formula, and refuse most of them."""
+    runs = [run(label, name, seed) for seed in range(2) for label in (name, "FedAvg")]
+    targets = {"test_accuracy": {name: {name: [83.6], "FedAvg": [71.0]}}}
+    figure = Figure(name="f", mark=[PaperMark(text=name, value=80.0)])
+    pictures = Drawer(runs, targets=targets).draw_all([figure])
+    assert len(save(pictures, tmp_path, ["png"])) == 2
+    assert name in drawing.to_svg(pictures[1].figure).replace("&amp;", "&")
+
+
+@pytest.mark.parametrize("length", [60, 97, 400])
+def test_long_labels_are_wrapped_to_the_width_of_the_figure(length, tmp_path, monkeypatch):
+    label = ("FedProx, " + "learning_rate=0.01, " * 25)[:length].strip()
+    found, original = {}, MatplotlibFigure.savefig
+
+    def finished(figure, *arguments, **options):
+        original(figure, io.BytesIO(), format="png", dpi=figure.dpi)
+        found["boxes"] = [text.get_window_extent() for text in figure.legends[0].get_texts()]
+        found["axes"] = figure.axes[0].get_window_extent().height / figure.dpi
+        found["figure"] = figure.bbox
+
+    monkeypatch.setattr(MatplotlibFigure, "savefig", finished)
+    save(draw_curves([run(label), run("FedAvg")])[:1], tmp_path, ["png"])
+    for box in found["boxes"]:
+        assert box.x0 >= 0
+        assert box.x1 <= found["figure"].x1
+        assert box.y0 >= 0
+    assert found["axes"] > 1.2, "the panel keeps its height"
