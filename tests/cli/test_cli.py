@@ -77,7 +77,7 @@ def test_the_page_of_one_directory_is_written_where_it_is_asked_for(tmp_path):
     directory.add(record("FedAvg"))
     assert "Report: page.html" in call("report", "a", "--out", "page.html").stdout
     page = (tmp_path / "page.html").read_text()
-    assert '"label":"FedAvg"' in page
+    assert '<th scope="row">FedAvg</th>' in page
     assert page == (tmp_path / "a" / "report.html").read_text()
     directory.keep(tmp_path / "b")
     assert "so --out and --keep do not apply" in refused("report", "b", "--out", "other.html")

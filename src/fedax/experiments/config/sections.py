@@ -360,7 +360,7 @@ class ClusterSection(Table):
 
 
 class CostSection(Table):
-    """`[cost]`: prices of a simulated time, in any unit; the report can change them."""
+    """`[cost]`: prices of a simulated time, in any unit."""
 
     round: Annotated[float, Field(ge=0)] = 1.0
     """Price of one communication round, without regard to its traffic; finite, at least 0."""
