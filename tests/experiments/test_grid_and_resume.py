@@ -145,7 +145,7 @@ def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finishe
     chosen = {row["mu"] for row in table if row["selected"] == "1"}
     assert chosen == {"", best.removeprefix("mu=").removesuffix(".0")}
     page = (finished.path / "report.html").read_text()
-    assert f'"label":"FedProx mu=1, {best}"' in page
+    assert f'<th scope="row">FedProx mu=1, {best}</th>' in page
     assert [(r.label.split(", ")[-1], r.seed) for r in finished.shown()] == [
         ("FedAvg", 0),
         (best, 0),
