@@ -317,7 +317,7 @@ class History:
         return "\n".join(lines)
 
     def plot(self, *metrics: str) -> Any:
-        """Plots some metrics, or all that are one number, against rounds, as a figure of Matplotlib.
+        """Plots some metrics, or all that are one number, against rounds, by Matplotlib.
 
         Raises:
             UnknownName: a metric that the run does not have.
