@@ -161,10 +161,13 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
 
 def test_several_folders_are_not_kept(tmp_path):
     """--keep copies one run directory; it is not ignored elsewhere."""
-    for folders in (("a", "b"), ("a",)):
-        (tmp_path / "a").mkdir(exist_ok=True)
-        (tmp_path / "a" / "runs.csv").touch()
-        with pytest.raises(InvalidInput, match=r"--keep: got .*; allowed: one run directory"):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "runs.csv").touch()
+    for folders, words in (
+        ("ab", r"--keep: got .*; allowed: one run directory"),
+        ("a", "is made by"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
             report([tmp_path / name for name in folders], keep=tmp_path / "kept")
     with pytest.raises(InvalidInput, match="missing: not a run directory"):
         report([tmp_path / "missing"], keep=tmp_path / "kept")

@@ -152,10 +152,10 @@ def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) ->
     from fedax.results import render
     from fedax.utils.files import write
 
+    if keep is not None and len(folders) > 1:
+        raise InvalidInput.found("--keep", "several folders", "one run directory")
     directories = [RunDirectory.load(folder) for folder in folders]
     if len(directories) > 1:
-        if keep is not None:
-            raise InvalidInput.of("--keep", str(keep), "one run directory, not several")
         page = out or Path("comparison.html")
         write(page, render(comparison_page(directories)))
     else:
