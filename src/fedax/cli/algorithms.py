@@ -3,7 +3,7 @@
 import json
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, echo
 
 from fedax.cli.command import next_step
 
@@ -11,13 +11,13 @@ from fedax.cli.command import next_step
 def algorithms(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Only these; your own is path/to/file.py:Class.",
             metavar="[NAME]...",
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List the algorithms with their hyperparameters.
 
@@ -32,7 +32,7 @@ def algorithms(
         [algorithm_class(name) for name in names] if names else list(algorithm_classes().values())
     )
     if as_json:
-        typer.echo(json.dumps([describe_algorithm(kind) for kind in kinds], indent=2))
+        echo(json.dumps([describe_algorithm(kind) for kind in kinds], indent=2))
         return
     console = Console()
     for kind in kinds:

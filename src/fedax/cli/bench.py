@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, echo
 
 from fedax.cli.command import next_step
 
@@ -11,7 +11,7 @@ from fedax.cli.command import next_step
 def bench(
     methods: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Methods as name:key=value,...; your own is path/to/file.py:Class. `all` are all "
             "built-in ones.",
             metavar="METHOD...",
@@ -19,27 +19,25 @@ def bench(
         ),
     ] = None,
     *,
-    tier: Annotated[str, typer.Option(help="Tasks: quick, standard or full.")] = "quick",
+    tier: Annotated[str, Option(help="Tasks: quick, standard or full.")] = "quick",
     task: Annotated[
         list[str] | None,
-        typer.Option(help="Only this task; may be repeated.", show_default="those of the tier"),
+        Option(help="Only this task; may be repeated.", show_default="those of the tier"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, table and figures.")] = Path(
-        "bench"
-    ),
+    out: Annotated[Path, Option(help="Folder for results, table and figures.")] = Path("bench"),
     spaces: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="TOML file with ranges of hyperparameters, see the protocol.",
             show_default="the benchmark's",
         ),
     ] = None,
     tasks: Annotated[
         Path | None,
-        typer.Option(help="Folder with tasks of your own.", show_default="the benchmark's"),
+        Option(help="Folder with tasks of your own.", show_default="the benchmark's"),
     ] = None,
     targets: Annotated[
-        bool, typer.Option("--targets", help="Set the targets of the tasks by tuned references.")
+        bool, Option("--targets", help="Set the targets of the tasks by tuned references.")
     ] = False,
 ) -> None:
     """Place methods among the archived ones under equal tuning.
@@ -63,7 +61,7 @@ def bench(
     else:
         bench.show_tasks(console)
     page = bench.write_page()
-    typer.echo(str(page))
+    echo(str(page))
     if methods:
         next_step(f"{page} shows the places of all methods; open it in a browser.")
     else:

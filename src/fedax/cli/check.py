@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from fedax.cli.command import next_step
 
@@ -12,16 +12,16 @@ MARKS = {"holds": "[green]holds[/]", "broken": "[red]broken[/]", "skipped": "[ye
 def check(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="path/to/file.py:Class, or another name of an algorithm or a task; options "
             "follow as :key=value,...",
             metavar="FILE:NAME",
         ),
     ],
     task: Annotated[
-        bool, typer.Option("--task", help="Check a task: its loss, scores and predictions.")
+        bool, Option("--task", help="Check a task: its loss, scores and predictions.")
     ] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Only this law; may be repeated.")] = None,
+    only: Annotated[list[str] | None, Option(help="Only this law; may be repeated.")] = None,
 ) -> None:
     """Check a method or a task of your own against the laws.
 
@@ -63,7 +63,7 @@ def check(
     console.print(", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind]) + ".")
     if counts["broken"]:
         next_step("tests it again after a change.", "check", name)
-        raise typer.Exit(1)
+        raise Exit(1)
     if task:
         next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
     else:

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
+from typer import Argument, echo
 
 import fedax
 from fedax.cli.command import next_step
@@ -18,7 +18,7 @@ AUTHORS = "The fedax contributors"
 
 def cite(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run directories or experiment files.", metavar="RUN...")
+        list[Path], Argument(help="Run directories or experiment files.", metavar="RUN...")
     ],
 ) -> None:
     """Print BibTeX for what runs used.
@@ -31,7 +31,7 @@ def cite(
     methods, tasks, papers = zip(*map(list_sources, runs), strict=True)
     unique_methods = _unique(name for names in methods for name in names)
     unique_tasks = _unique(name for names in tasks for name in names)
-    typer.echo(bibtex(unique_methods, unique_tasks, " ".join(papers)))
+    echo(bibtex(unique_methods, unique_tasks, " ".join(papers)))
     if runs[0].is_dir():
         next_step("prints their table.", "report", *runs, "--table", "latex")
     else:

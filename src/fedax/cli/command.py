@@ -6,6 +6,7 @@ import errno
 import shlex
 import sys
 import warnings
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,24 @@ def next_step(purpose: str, *words: str | Path | int) -> None:
     """
     step = f"`{shell(*words)}` {purpose}" if words else purpose
     echo(f"Next: {step}", err=True)
+
+
+def print_table(rows: Sequence[Mapping[str, object]], right: Collection[str] = ()) -> None:
+    """Prints rows below the names of their columns. A long line is left to the terminal to break.
+
+    Args:
+        rows: by column, at least one.
+        right: the columns that are aligned to the right.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    for column in rows[0]:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(width=2_000).print(table)
 
 
 class Command(TyperCommand):

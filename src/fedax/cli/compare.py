@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from fedax.cli.options import Algorithms, Out, Schedule, Solver
 
@@ -12,21 +12,19 @@ from fedax.cli.options import Algorithms, Out, Schedule, Solver
 def compare(
     algorithms: Algorithms,
     *,
-    task: Annotated[
-        str, typer.Option(help="Task, as name:key=value,...")
-    ] = "synthetic:alpha=1,beta=1",
-    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 50,
-    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    task: Annotated[str, Option(help="Task, as name:key=value,...")] = "synthetic:alpha=1,beta=1",
+    rounds: Annotated[int, Option(help="Communication rounds.")] = 50,
+    seeds: Annotated[str, Option(help="Seeds, separated by commas.")] = "0",
     solver: Solver = "sgd:learning_rate=0.01",
     schedule: Schedule = "",
     observe: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Observers, separated by commas, such as train_loss.",
             show_default="those that fit the task",
         ),
     ] = "",
-    observe_every: Annotated[int, typer.Option(help="Rounds between observations.")] = 1,
+    observe_every: Annotated[int, Option(help="Rounds between observations.")] = 1,
     out: Out = None,
 ) -> None:
     """Compare algorithms on one task, with one or several seeds.

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from fedax.cli.options import Out
 
@@ -12,7 +12,7 @@ def demo(
     out: Out = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Rounds of every task.", show_default="60 or 100"),
+        Option(min=1, help="Rounds of every task.", show_default="60 or 100"),
     ] = None,
 ) -> None:
     """Compare five methods on heterogeneous data, in at most three minutes.

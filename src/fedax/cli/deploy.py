@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option, Typer, echo
 
 from fedax.cli.command import Command, next_step, shell
 
@@ -21,15 +21,15 @@ class NeedsFlower(Command):
         return super().invoke(ctx)
 
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     help="Deploy an experiment over Flower (needs the extra `flower`).",
 )
 
-Folder = Annotated[Path, typer.Argument(help="The folder of the deployment.", metavar="FOLDER")]
+Folder = Annotated[Path, Argument(help="The folder of the deployment.", metavar="FOLDER")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="A value in place of the experiment's, such as rounds=5 or task.clients=3; may be "
         "repeated.",
@@ -39,7 +39,7 @@ Settings = Annotated[
 ]
 Trial = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--trial", help="Start the server and all clients on this machine, and end them afterwards."
     ),
 ]
@@ -48,21 +48,21 @@ Trial = Annotated[
 @app.command(cls=NeedsFlower)
 def init(
     folder: Folder,
-    experiment: Annotated[Path, typer.Option(help="The experiment, a TOML file.")],
+    experiment: Annotated[Path, Option(help="The experiment, a TOML file.")],
     settings: Settings = None,
     clients: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="How many there are.  [default: those of the experiment's task]",
             show_default=False,
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The server's name or address, as clients reach it.")
+        str, Option(help="The server's name or address, as clients reach it.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The server's port.")] = 9093,
-    deadline: Annotated[float, typer.Option(help="Seconds for the answers of a phase.")] = 600.0,
-    minimum: Annotated[int, typer.Option(help="The fewest uploads of a phase that count.")] = 1,
+    port: Annotated[int, Option(help="The server's port.")] = 9093,
+    deadline: Annotated[float, Option(help="Seconds for the answers of a phase.")] = 600.0,
+    minimum: Annotated[int, Option(help="The fewest uploads of a phase that count.")] = 1,
 ) -> None:
     """Write the folder of a deployment: settings, the Flower app, TLS certificates and keys for a
     trial.
@@ -75,8 +75,8 @@ def init(
 
     options = {"host": host, "port": port, "deadline": float(deadline), "minimum": minimum}
     deployment = make(folder.absolute(), experiment, settings or [], clients, **options)
-    typer.echo(f"{folder} is ready for {deployment.clients} clients.")
-    typer.echo(count_runs(deployment.experiment("flower")))
+    echo(f"{folder} is ready for {deployment.clients} clients.")
+    echo(count_runs(deployment.experiment("flower")))
     next_step("tries it on this machine.", "deploy", "run", folder, "--trial")
 
 
@@ -89,16 +89,16 @@ def server(folder: Folder) -> None:
     from fedax.flower.deploy.trial import serve_clients
 
     next_step("on each client's machine connects it.", "deploy", "client", folder, "NUMBER")
-    serve_clients(Deployment.load(folder), typer.echo)
+    serve_clients(Deployment.load(folder), echo)
 
 
 @app.command(cls=NeedsFlower)
 def client(
     folder: Folder,
-    partition: Annotated[int, typer.Argument(help="The client's number, from 0.")],
+    partition: Annotated[int, Argument(help="The client's number, from 0.")],
     data: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="A file of Python with its own examples.  [default: its part of the task]",
             show_default=False,
         ),
@@ -113,7 +113,7 @@ def client(
     from fedax.flower.deploy.trial import run_client
 
     next_step("at the server runs the experiment.", "deploy", "run", folder)
-    run_client(Deployment.load(folder), partition, data, typer.echo)
+    run_client(Deployment.load(folder), partition, data, echo)
 
 
 @app.command(cls=NeedsFlower)
@@ -121,7 +121,7 @@ def run(
     folder: Folder,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Folder for the results, new or empty.  [default: below FOLDER/runs/]",
             show_default=False,
         ),
@@ -149,7 +149,7 @@ def run(
 @app.command(name="resume", cls=NeedsFlower)
 def continue_(
     folder: Folder,
-    out: Annotated[Path, typer.Argument(help="The run directory.", metavar="DIR")],
+    out: Annotated[Path, Argument(help="The run directory.", metavar="DIR")],
     trial: Trial = False,
 ) -> None:
     """Continue a run whose server was interrupted or killed, from its newest checkpoint; clients go
@@ -174,7 +174,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         # from here on the run goes on at the server, even if this command ends
         number = submit(deployment, out, resume)
         try:
-            result = follow(deployment, number, typer.echo)
+            result = follow(deployment, number, echo)
         except ServerLost as error:
             start = "" if trial else f"Start it again with `{start_server}`. "
             log = f"The server's log is {deployment.path('logs', 'server.log')}."
@@ -184,17 +184,15 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         except KeyboardInterrupt:
             # in a trial the server ends with this command, otherwise the run goes on without it
             if trial:
-                typer.echo(
-                    f"Interrupted. `{command}` continues the run from its newest checkpoint."
-                )
+                echo(f"Interrupted. `{command}` continues the run from its newest checkpoint.")
             else:
-                typer.echo(f"Run {number} goes on at the server, and its results go to {out}.")
-                typer.echo(
+                echo(f"Run {number} goes on at the server, and its results go to {out}.")
+                echo(
                     f"Its output goes to {run_log(deployment, number)}. "
                     f"`{shell('deploy', 'status', folder)}` shows it, "
                     f"`{shell('deploy', 'stop', folder)}` stops it."
                 )
-            raise typer.Exit(INTERRUPTED) from None
+            raise Exit(INTERRUPTED) from None
         if not result.complete:
             details = result.details.rstrip(".")
             # a run that was stopped on purpose is no failure
@@ -206,12 +204,12 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
                 f"run {result.number} did not complete: {details}."
                 + (so_far if (out / "summary.json").exists() else "")
             )
-        typer.echo(f"Results: {out}")
+        echo(f"Results: {out}")
         next_step("prints a table for a paper.", "report", out, "--table", "latex")
 
     if trial:
         # starts the server and all clients, and ends them after the run
-        with run_all_processes(deployment, typer.echo):
+        with run_all_processes(deployment, echo):
             submit_and_follow()
         return
     # without a server there is nothing to submit to
@@ -229,9 +227,9 @@ def stop(folder: Folder) -> None:
 
     numbers = stop_runs(Deployment.load(folder).require_server())
     for number in numbers:
-        typer.echo(f"Run {number} is stopped.")
+        echo(f"Run {number} is stopped.")
     if not numbers:
-        typer.echo("No run is going.")
+        echo("No run is going.")
     next_step("continues a run from its newest checkpoint.", "deploy", "resume", folder, "DIR")
 
 
@@ -240,7 +238,7 @@ def renew(
     folder: Folder,
     client: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Make a new key pair for this client.  [default: new certificates]",
             show_default=False,
         ),
@@ -255,7 +253,7 @@ def renew(
 
     files = make_new(Deployment.load(folder), client)
     recipients = "every client" if client is None else f"client {client}"
-    typer.echo(f"{recipients[:1].upper()}{recipients[1:]} needs {' and '.join(files)} of {folder}.")
+    echo(f"{recipients[:1].upper()}{recipients[1:]} needs {' and '.join(files)} of {folder}.")
     next_step("starts the server with them.", "deploy", "server", folder)
 
 
@@ -271,9 +269,9 @@ def status(folder: Folder) -> None:
 
     deployment = Deployment.load(folder).require_server()
     if (failure := connection_failure(deployment)) is not None:
-        typer.echo(f"No server at {deployment.address}: {failure}.")
+        echo(f"No server at {deployment.address}: {failure}.")
         next_step("starts it.", "deploy", "server", folder)
-        raise typer.Exit(NO_SERVER)
+        raise Exit(NO_SERVER)
     for line in status_lines(deployment):
-        typer.echo(line)
+        echo(line)
     next_step("runs the experiment.", "deploy", "run", folder)

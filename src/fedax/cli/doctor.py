@@ -2,7 +2,7 @@
 
 import platform
 
-import typer
+from typer import echo
 
 import fedax
 from fedax.cli.command import next_step
@@ -20,7 +20,7 @@ def doctor() -> None:
     That is versions, devices, and whether the native layers for the CPU are there.
     """
     for line in diagnosis():
-        typer.echo(line)
+        echo(line)
     next_step("compares five methods in at most three minutes.", "demo")
 
 

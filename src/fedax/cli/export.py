@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, echo
 
 from fedax.cli.command import next_step
 from fedax.cli.options import Best, Client, Folder, Run, TrustCode
@@ -12,7 +12,7 @@ from fedax.errors import InvalidInput
 
 def export(
     folder: Folder,
-    out: Annotated[Path, typer.Argument(help="File for the model.", metavar="FILE.safetensors")],
+    out: Annotated[Path, Argument(help="File for the model.", metavar="FILE.safetensors")],
     number: Run = None,
     best: Best = False,
     client: Client = None,
@@ -43,5 +43,5 @@ def export(
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write(out, to_bytes(arrays, facts))
-    typer.echo(f"Model: {out}")
+    echo(f"Model: {out}")
     next_step(f'`fedax.load_params("{out}", like=task)` reads it in Python.')

@@ -6,7 +6,7 @@ inside of their functions, so that help and complaints about options appear with
 
 from typing import Annotated
 
-import typer
+from typer import Exit, Option, Typer, echo
 
 import fedax
 from fedax.cli import (
@@ -33,7 +33,7 @@ from fedax.cli import (
 )
 from fedax.cli.command import Command, Commands, OneDeviceCommand
 
-app = typer.Typer(
+app = Typer(
     cls=Commands,
     no_args_is_help=True,
     add_completion=False,
@@ -46,8 +46,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> bool:
     if wanted:
-        typer.echo(f"fedax {fedax.__version__}")
-        raise typer.Exit
+        echo(f"fedax {fedax.__version__}")
+        raise Exit
     return wanted
 
 
@@ -55,7 +55,7 @@ def _show_version(wanted: bool) -> bool:
 def parse_global_options(
     version: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,

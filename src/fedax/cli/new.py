@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer, echo
 
 from fedax.cli.command import Command, next_step, shell
 from fedax.errors import InvalidInput, RunExists
@@ -18,7 +18,7 @@ from fedax.utils.files import write, writing
 FAMILIES = ("server", "personalized", "decentralized")
 """Skeletons of algorithms, by family."""
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Write the skeleton of an algorithm or an experiment.",
@@ -27,11 +27,11 @@ app = typer.Typer(
 
 @app.command(cls=Command)
 def algorithm(
-    name: Annotated[str, typer.Argument(help="Of the class, such as FedHalf.", metavar="NAME")],
-    family: Annotated[str, typer.Option(help="server, personalized or decentralized.")] = "server",
+    name: Annotated[str, Argument(help="Of the class, such as FedHalf.", metavar="NAME")],
+    family: Annotated[str, Option(help="server, personalized or decentralized.")] = "server",
     folder: Annotated[
         Path | None,
-        typer.Option(help="For both files.", show_default="the checkout here, or this folder"),
+        Option(help="For both files.", show_default="the checkout here, or this folder"),
     ] = None,
 ) -> None:
     """Write an algorithm of 30 lines that runs, and its test.
@@ -58,16 +58,16 @@ def algorithm(
             for path, kind in ((file, family), (test, f"test_{family}"))
         }
     )
-    typer.echo(f"Algorithm: {file}\nTest: {test}")
-    typer.echo(f"Run it: {shlex.join([sys.executable, '-m', 'pytest', str(test)])}")
+    echo(f"Algorithm: {file}\nTest: {test}")
+    echo(f"Run it: {shlex.join([sys.executable, '-m', 'pytest', str(test)])}")
     if source == checkout:
-        typer.echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
+        echo("Found and listed from now on; CONTRIBUTING.md says what else belongs to it.")
     next_step("checks it against the laws.", "check", f"{file.as_posix()}:{name}")
 
 
 @app.command(cls=Command)
 def experiment(
-    file: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE.toml")] = Path(
+    file: Annotated[Path, Argument(help="File to write.", metavar="FILE.toml")] = Path(
         "experiment.toml"
     ),
 ) -> None:
@@ -84,7 +84,7 @@ def experiment(
     # quotes and backslashes of a file's name have to be escaped
     line = tomli_w.dumps({"name": file.stem}).rstrip("\n")
     _write_new({file: _skeleton("experiment.toml").replace('name = "NAME"', line, 1)})
-    typer.echo(f"Experiment: {file}\nCheck it: {shell('validate', file)}")
+    echo(f"Experiment: {file}\nCheck it: {shell('validate', file)}")
     next_step("runs it.", "run", file)
 
 

@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 File = Annotated[
     Path,
-    typer.Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
+    Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
 ]
 OptionalFile = Annotated[
     Path | None,
-    typer.Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
+    Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="Replaces a value of the file, such as rounds=5, task.alpha=0.5 or "
         "algorithm.0.mu=1; may be repeated.",
@@ -25,55 +25,53 @@ Settings = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         help="Folder for the results, new or empty.  [default: below runs/]", show_default=False
     ),
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+Jobs = Annotated[int, Option(min=1, help="Processes.")]
 OnSlurm = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--slurm",
         help="Submit the work as jobs of a Slurm cluster, see the table [cluster] "
         "(needs the extra `slurm`).",
     ),
 ]
 OnHosts = Annotated[
-    bool, typer.Option("--hosts", help="This is one of several hosts; see the guide to hosts.")
+    bool, Option("--hosts", help="This is one of several hosts; see the guide to hosts.")
 ]
-Folder = Annotated[Path, typer.Argument(help="A run directory.", metavar="DIR")]
-Folders = Annotated[
-    list[Path], typer.Argument(help="One or more run directories.", metavar="DIR...")
-]
+Folder = Annotated[Path, Argument(help="A run directory.", metavar="DIR")]
+Folders = Annotated[list[Path], Argument(help="One or more run directories.", metavar="DIR...")]
 Run = Annotated[
     int | None,
-    typer.Option(
+    Option(
         "--run", help="Number of the run, as summary.json lists them.", show_default="the only run"
     ),
 ]
 Client = Annotated[
     int | None,
-    typer.Option(
+    Option(
         help="Take the personal model of this client. The run needs keep_models = 'personal'.",
         show_default="none",
     ),
 ]
 Best = Annotated[
-    bool, typer.Option("--best", help="The best model on validation examples, not the final one.")
+    bool, Option("--best", help="The best model on validation examples, not the final one.")
 ]
 TrustCode = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--trust-code",
         help="Run what the directory names: copies of your own code, modules, and [cluster].",
     ),
 ]
 Algorithms = Annotated[
     list[str],
-    typer.Argument(
+    Argument(
         help="One or more of name:key=value,...; your own is path/to/file.py:Class:key=value,...",
         metavar="ALGORITHM...",
     ),
 ]
-Solver = Annotated[str, typer.Option(help="Local solver, as name:key=value,...")]
-Schedule = Annotated[str, typer.Option(help="Sampling and local work, as key=value,...")]
+Solver = Annotated[str, Option(help="Local solver, as name:key=value,...")]
+Schedule = Annotated[str, Option(help="Sampling and local work, as key=value,...")]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, echo
 
 from fedax.cli.command import next_step
 from fedax.cli.options import Best, Client, Folder, Run, TrustCode
@@ -14,13 +14,13 @@ def predict(
     folder: Folder,
     examples: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A .csv or .parquet file with the task's columns, an .npz file with its arrays, "
             "or a split of the task: train, validation, test, central or unseen."
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="File for the table.", show_default="the terminal")
+        Path | None, Option(help="File for the table.", show_default="the terminal")
     ] = None,
     number: Run = None,
     best: Best = False,
@@ -75,9 +75,9 @@ def predict(
         chosen = examples_of(task, file, encoding_of(directory.runs[run_number]))
     table = predictions_csv(task, params, chosen)
     if out is None:
-        typer.echo(table, nl=False)
+        echo(table, nl=False)
     else:
         with writing(out):
             write(out, table)
-        typer.echo(f"Predictions: {out}")
+        echo(f"Predictions: {out}")
     next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run_number)

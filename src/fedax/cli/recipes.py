@@ -1,6 +1,6 @@
 """`fedax recipes`: lists the recipes of papers."""
 
-import typer
+from typer import echo
 
 from fedax.cli.command import next_step
 
@@ -12,5 +12,5 @@ def recipes() -> None:
     for name in recipe_files():
         recipe = load(name)
         claims = f"{len(recipe.claim)} claims"
-        typer.echo(f"{name}: {recipe.title}. {recipe.paper}, {recipe.shows}; {claims}.")
+        echo(f"{name}: {recipe.title}. {recipe.paper}, {recipe.shows}; {claims}.")
     next_step("runs one of them.", "reproduce", "NAME")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option, echo
 
 from fedax.cli.command import next_step
 from fedax.cli.options import Folders
@@ -14,21 +14,19 @@ def report(
     folders: Folders,
     table: Annotated[
         str | None,
-        typer.Option(help="Print a table: text, markdown, latex or csv.", metavar="FORM"),
+        Option(help="Print a table: text, markdown, latex or csv.", metavar="FORM"),
     ] = None,
     figures: Annotated[
         str | None,
-        typer.Option(
-            help="Draw files: pdf, png or svg, or several with commas.", metavar="FORMATS"
-        ),
+        Option(help="Draw files: pdf, png or svg, or several with commas.", metavar="FORMATS"),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Only this metric, in a table or figures; may be repeated."),
+        Option(help="Only this metric, in a table or figures; may be repeated."),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Horizontal axis of figures: rounds, bits, gradients, seconds, time, energy or "
             "cost.",
             show_default="the recipe's figures, or rounds",
@@ -36,11 +34,11 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File for the page or the table, or folder for figures."),
+        Option(help="File for the page or the table, or folder for figures."),
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Also copy settings, tables and the curves of all runs to this folder."),
+        Option(help="Also copy settings, tables and the curves of all runs to this folder."),
     ] = None,
 ) -> None:
     """Write the page, a table or the figures of run directories.
@@ -92,11 +90,11 @@ def _write_table(
         "\n"
     )
     if out is None:
-        typer.echo(text)
+        echo(text)
     else:
         with writing(out):
             write(out, text + "\n")
-        typer.echo(f"Table: {out}")
+        echo(f"Table: {out}")
     next_step("draws the curves.", "report", *folders, "--figures", "pdf,png")
 
 
@@ -126,7 +124,7 @@ def _draw_figures(
     if not metrics:
         pictures += weight_pictures(records)
     for file in save(pictures, target, names):
-        typer.echo(str(file))
+        echo(str(file))
     next_step("prints BibTeX for what the runs used.", "cite", *folders)
 
 
@@ -142,7 +140,7 @@ def _renew_copy(folder: Path) -> None:
     # older copies have numbers for the tables only
     files = RunDirectory.load(folder).renew_archive() if is_archive(folder) else rebuild(folder)
     for file in files:
-        typer.echo(str(file))
+        echo(str(file))
 
 
 def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) -> None:
@@ -162,12 +160,12 @@ def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) ->
         (directory,) = directories
         directory.renew()
         for sentence in (directory.line(), *directory.doubts()):
-            typer.echo(sentence)
+            echo(sentence)
         page = directory.path / "report.html"
         if out is not None:
             write(out, page.read_text(encoding="utf-8"))
             page = out
         if keep is not None:
             directory.keep(keep)
-    typer.echo(f"Report: {page}")
+    echo(f"Report: {page}")
     next_step("prints a table for a paper.", "report", *folders, "--table", "latex")

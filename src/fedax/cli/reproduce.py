@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from fedax.cli.options import Jobs, Out
 
@@ -11,26 +11,22 @@ from fedax.cli.options import Jobs, Out
 def reproduce(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE"
         ),
     ],
-    scale: Annotated[str, typer.Option(help="smoke (does it run?), small, or paper.")] = "small",
-    variant: Annotated[
-        list[str] | None, typer.Option(help="Only this one; may be repeated.")
-    ] = None,
+    scale: Annotated[str, Option(help="smoke (does it run?), small, or paper.")] = "small",
+    variant: Annotated[list[str] | None, Option(help="Only this one; may be repeated.")] = None,
     algorithm: Annotated[
-        list[str] | None, typer.Option(help="Only this one, by its label; may be repeated.")
+        list[str] | None, Option(help="Only this one, by its label; may be repeated.")
     ] = None,
     reuse: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="A run directory, or a copy of fedax report --keep, whose runs are reused."
-        ),
+        Option(help="A run directory, or a copy of fedax report --keep, whose runs are reused."),
     ] = None,
     elsewhere: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--elsewhere",
             help="Reuse runs made with other versions or on another machine too; the tables say "
             "so.",

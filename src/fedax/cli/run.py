@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from fedax.cli.options import File, Jobs, OnHosts, OnSlurm, Out, Settings
 
@@ -22,7 +22,7 @@ def run(
     jobs: Jobs = 1,
     engine: Annotated[
         str | None,
-        typer.Option(help="Engine: simulation, eager, mpi or flower.", show_default=False),
+        Option(help="Engine: simulation, eager, mpi or flower.", show_default=False),
     ] = None,
     hosts: OnHosts = False,
     slurm: OnSlurm = False,

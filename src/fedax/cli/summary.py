@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Exit
 
 from fedax.cli.command import next_step, shell
 
@@ -18,7 +18,7 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     """Prints the table of finals of each task, how to read them, and the path of the report.
 
     Raises:
-        typer.Exit: with the exit code of an interruption, if the runs were interrupted.
+        Exit: with the exit code of an interruption, if the runs were interrupted.
     """
     from fedax.engine.distributed.abort import INTERRUPTED
     from fedax.experiments.running.progress import summary_table
@@ -46,5 +46,5 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
         message += f" `{shell('resume', directory.path)}` continues."
         console.out(message, style="yellow", highlight=False)
         # after everything was printed: scripts see the interruption by the exit code
-        raise typer.Exit(INTERRUPTED)
+        raise Exit(INTERRUPTED)
     next_step("prints a table for a paper.", "report", directory.path, "--table", "latex")

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated
 
-import typer
+from typer import Option, echo
 
 from fedax.cli.command import next_step
 from fedax.cli.options import OptionalFile, Settings
@@ -13,7 +13,7 @@ def validate(
     file: OptionalFile = None,
     settings: Settings = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of such files, for editors.")
+        bool, Option("--schema", help="Print the JSON schema of such files, for editors.")
     ] = False,
 ) -> None:
     """Check a TOML file with its data; nothing is run.
@@ -29,7 +29,7 @@ def validate(
     from fedax.results.tables.summary import counted
 
     if schema:
-        typer.echo(json.dumps(schemas.schema(), indent=2))
+        echo(json.dumps(schemas.schema(), indent=2))
         return
     if file is None:
         raise InvalidInput.found("validate", "no FILE.toml", "a file, or --schema")
@@ -38,16 +38,16 @@ def validate(
     plan = experiment.plan()
     experiment = experiment.with_step_sizes(plan.task)
     # the file goes to the standard output, remarks to the error output
-    typer.echo(experiment.toml())
-    typer.echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
+    echo(experiment.toml())
+    echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
     if experiment.grid:
         programs, separate = varied_programs(experiment)
         number = f"{programs} programs" if programs > 1 else "one program"
         reason = f"; each value of {', '.join(separate)} needs one" if separate else ""
         members = counted(len(experiment.members()), "setting")
-        typer.echo(f"# The grid has {members}, compiled to {number}{reason}.", err=True)
+        echo(f"# The grid has {members}, compiled to {number}{reason}.", err=True)
     # --slurm submits a job for each batch
     selecting, reporting = map(len, stages_of(experiment))
     first = f"{counted(selecting, 'job')} to select, then " if selecting else ""
-    typer.echo(f"# With --slurm: {first}{counted(reporting, 'job')}.", err=True)
+    echo(f"# With --slurm: {first}{counted(reporting, 'job')}.", err=True)
     next_step("runs it.", "run", file)
