@@ -3,8 +3,10 @@ the attacker knows.
 """
 
 import dataclasses
-import io
+import json
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from fedax.audit.attacks import Attack, Curve, ShadowAttack, curve
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
 from fedax.engine.driver.run import Progress, run
 from fedax.tasks.from_model import OfOutputs, cross_entropy
@@ -25,20 +26,120 @@ PIECE = 2048
 
 
 @dataclasses.dataclass(frozen=True)
-class Quarters:
-    """A task's training examples in four parts, client by client.
+class Attack:
+    """The attack model: one hidden layer on the largest class probabilities in falling order,
+    trained by Adam.
 
-    Attributes:
-        target: the attacked task; its training examples are the members.
-        target_out: examples of the same clients that it was not trained on.
-        shadow: the attacker's own task, with other examples.
-        shadow_out: examples that this one was not trained on.
+    Args:
+        top: how many of the largest probabilities it sees, at least 1; all of them if there are
+            fewer classes.
+        hidden: units of the hidden layer, at least 1.
+        epochs: passes over the shadow model's answers, at least 1.
+        learning_rate: of Adam, above 0.
+
+    Source: Salem et al., ML-Leaks, NDSS 2019, attack 1, as in Sun, Li and Wang, Decentralized
+    Federated Averaging, 2021, sec. 6, which names 64 units and the top three (two for two classes),
+    and neither optimizer nor epochs.
+
+    >>> Attack().hidden
+    64
     """
 
-    target: Task
-    target_out: dict[str, np.ndarray]
-    shadow: Task
-    shadow_out: dict[str, np.ndarray]
+    top: int = 3
+    hidden: int = 64
+    epochs: int = 50
+    learning_rate: float = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A receiver operating characteristic: members found against others accused, for every
+    threshold.
+
+    Attributes:
+        false: false positive rates, from 0 to 1.
+        true: true positive rates.
+        auc: area under it; 0.5 is guessing.
+    """
+
+    false: np.ndarray
+    true: np.ndarray
+    auc: float
+
+    def true_at(self, false: float) -> float:
+        """Returns the share of members found while at most `false` of the others are accused."""
+        return float(self.true[self.false <= false].max())
+
+
+def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"]) -> Curve:
+    """Returns the curve of an attack's scores, which are high for examples it takes for members.
+
+    >>> import numpy as np
+    >>> curve(np.array([0.9, 0.4]), np.array([0.5, 0.1])).auc
+    0.75
+    """
+    # takes a second to import, so only on demand
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    truth = np.repeat([1, 0], [len(members), len(others)])
+    scores = np.concatenate([members, others])
+    # without the thresholds on a straight line, `true_at` would miss members where scores are equal
+    false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
+    return Curve(false, true, float(roc_auc_score(truth, scores)))
+
+
+def shadow_classifier(
+    members: Float[np.ndarray, "some classes"],
+    others: Float[np.ndarray, "more classes"],
+    seed: int = 0,
+    attack: Attack | None = None,
+) -> Any:
+    """Returns a classifier of scikit-learn of probability vectors into others (class 0) and members
+    (class 1), learned on a shadow model whose members are known.
+
+    Args:
+        members: the shadow model's class probabilities of examples that it was trained on.
+        others: the same of examples that it never saw.
+        seed: of the classifier.
+        attack: its shape and training.
+
+    Source: as `Attack`.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+    settings = attack or Attack()
+    classifier = make_pipeline(
+        FunctionTransformer(largest, kw_args={"top": settings.top}),
+        StandardScaler(),
+        MLPClassifier(
+            (settings.hidden,),
+            learning_rate_init=settings.learning_rate,
+            # of Adam, `max_iter` counts passes over the examples
+            max_iter=settings.epochs,
+            random_state=seed,
+        ),
+    )
+    with warnings.catch_warnings():
+        # the number of epochs is part of the attack
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels = np.repeat([1, 0], [len(members), len(others)])
+        return classifier.fit(np.concatenate([members, others]), labels)
+
+
+def largest(
+    probabilities: Float[np.ndarray, "some classes"], top: int
+) -> Float[np.ndarray, "some top"]:
+    """Returns the largest probabilities of each row in falling order.
+
+    >>> import numpy as np
+    >>> largest(np.array([[0.1, 0.2, 0.3, 0.4]]), top=3).tolist()
+    [[0.4, 0.3, 0.2]]
+    """
+    # sorted by the negative, because NumPy sorts upwards
+    return -np.sort(-probabilities, axis=1)[:, :top]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +153,6 @@ class Membership:
         calibrated: curve of the calibrated loss threshold at each look.
         seconds: wall time until each look, both models and the attacks, shape (looks,).
         history: of the attacked model.
-        accuracy: of the attacked model on its members, and on the others, about as many examples
-            that it was not trained on, shape (looks, 2). Their difference is what gives members
-            away.
-        members: how many examples the attacked model was trained on.
-        others: how many other examples the attacks have to tell them from.
     """
 
     rounds: np.ndarray
@@ -64,20 +160,15 @@ class Membership:
     calibrated: tuple[Curve, ...]
     seconds: np.ndarray
     history: History
-    accuracy: np.ndarray
-    members: int
-    others: int
 
     @property
     def auc(self) -> dict[str, np.ndarray]:
         """The areas under the curves by attack, shape (looks,)."""
-        return {
-            name: np.array([look.auc for look in getattr(self, name)])
-            for name in ("shadow", "calibrated")
-        }
+        attacks = {"shadow": self.shadow, "calibrated": self.calibrated}
+        return {name: np.array([look.auc for look in looks]) for name, looks in attacks.items()}
 
 
-def quarters(task: Task, seed: int = 0) -> Quarters:
+def quarters(task: Task, seed: int = 0) -> list[Ragged]:
     """Deals every client's training examples at random into four parts of nearly equal size.
 
     The parts of a client, and those of all clients together, differ by at most one example: what is
@@ -89,28 +180,17 @@ def quarters(task: Task, seed: int = 0) -> Quarters:
         InvalidInput: no classification task.
     """
     check_auditable(task)
-    # four lists with a dictionary of arrays for each client
-    rng, groups = np.random.default_rng(seed), [[], [], [], []]
+    rng = np.random.default_rng(seed)
+    # of each part a dictionary of arrays for each client
+    parts: list[list[dict[str, np.ndarray]]] = [[], [], [], []]
     next_part = 0
-    for k in range(task.train.clients):
-        examples = {name: np.asarray(values) for name, values in task.train[k].items()}
-        count = len(next(iter(examples.values())))
+    for k, count in enumerate(task.train.sizes.tolist()):
         # `array_split` gives the remainder to its first pieces
         for i, rows in enumerate(np.array_split(rng.permutation(count), 4)):
-            groups[(next_part + i) % 4].append(
-                {name: values[rows] for name, values in examples.items()}
-            )
+            examples = {name: np.asarray(values)[rows] for name, values in task.train[k].items()}
+            parts[(next_part + i) % 4].append(examples)
         next_part = (next_part + count) % 4
-    # parts 0 and 2 are trained on, parts 1 and 3 are the examples that were not
-    target, shadow = (
-        dataclasses.replace(task, data=dataclasses.replace(task.data, train=Ragged.of(groups[i])))
-        for i in (0, 2)
-    )
-    target_out, shadow_out = (
-        {name: np.concatenate([client[name] for client in groups[i]]) for name in groups[i][0]}
-        for i in (1, 3)
-    )
-    return Quarters(target, target_out, shadow, shadow_out)
+    return [Ragged.of(part) for part in parts]
 
 
 def membership(
@@ -132,6 +212,7 @@ def membership(
     only the target knows.
 
     Args:
+        algorithm: the method.
         task: a classification task; a quarter of its training examples is trained on, so accuracies
             are below those of all.
         looks: after how many rounds the models are attacked; at least 0, ascending.
@@ -149,75 +230,66 @@ def membership(
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, sec. 6; calibration: Watson
     et al., On the Importance of Difficulty Calibration in Membership Inference Attacks, ICLR 2022.
     """
-    check_auditable(task)
-    if not looks or any(b <= a for a, b in zip([-1, *looks[:-1]], looks, strict=True)):
+    if not looks or looks[0] < 0 or list(looks) != sorted(set(looks)):
         raise InvalidInput.of("membership(looks=...)", list(looks), "ascending whole numbers >= 0")
-    data, folder = quarters(task, seed), None if checkpoint is None else Path(checkpoint)
-    models: dict[str, History | None] = {"target": None, "shadow": None}
+    # parts 0 and 2 are trained on, parts 1 and 3 are examples that were not
+    parts = quarters(task, seed)
     asked = False
+    outcome = None
 
     def hook(observation: Progress) -> bool:
         nonlocal asked
         asked = bool(progress and progress(observation._replace(rounds=looks[-1]))) or asked
         return False
 
-    def train(name: str, rounds: int) -> History:
+    def train(part: int, run_seed: int, rounds: int) -> History:
+        data = dataclasses.replace(task.data, train=parts[part])
         # observed at its end only, unless the options say otherwise
         common = {"rounds": rounds, "observe_every": max(looks[-1], 1), "progress": hook, **options}
-        train_task, run_seed = (data.target, seed) if name == "target" else (data.shadow, seed + 1)
-        # without a folder a model goes on from its history, with one from its checkpoint
-        resume_options = (
-            {"resume": models[name]} if folder is None else {"checkpoint": folder / name}
-        )
-        models[name] = history = run(
-            algorithm, train_task, seed=run_seed, **resume_options, **common
-        )
-        return history
+        own = dataclasses.replace(task, data=data)
+        # from its checkpoint on
+        return run(algorithm, own, seed=run_seed, checkpoint=folder / str(part), **common)
 
-    results: list[_Look] = []
-    for rounds in looks:
-        # a look that is in a file is not made again, even if the models have to be
-        look = None if folder is None else _Look.read(folder, rounds)
-        if look is None:
-            started = time.perf_counter()
-            target, shadow = train("target", rounds), train("shadow", rounds)
-            # the history ends with the worse of both outcomes, and no attack is made
-            if not (target.outcome.ok and shadow.outcome.ok):
-                worse = target.outcome if not target.outcome.ok else shadow.outcome
-                models["target"] = dataclasses.replace(target, outcome=worse)
+    results: list[dict[str, Any]] = []
+    target: History | None = None
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(checkpoint or scratch)
+        for rounds in looks:
+            file = folder / f"look-{rounds:09d}.json"
+            # a look that is in a file is not made again, even if the models have to be
+            if not file.exists():
+                started = time.perf_counter()
+                target = train(0, seed, rounds)
+                shadow = train(2, seed + 1, rounds)
+                # the history ends with the worse of both outcomes, and no attack is made
+                outcome = next((h.outcome for h in (target, shadow) if not h.outcome.ok), None)
+                curves = outcome or _run_attacks(
+                    task.loss, parts, target.params, shadow.params, seed, attack
+                )
+                if not isinstance(curves, tuple):
+                    outcome = outcome or Outcome("diverged", rounds)
+                    break
+                look = dict(zip(("shadow", "calibrated"), map(vars, curves), strict=True))
+                look["seconds"] = time.perf_counter() - started
+                write(file, json.dumps(look, default=np.ndarray.tolist))
+            results.append(json.loads(file.read_text(encoding="utf-8")))
+            # the look during which the end was asked for is complete
+            if asked and rounds < looks[-1]:
+                outcome = Outcome("interrupted")
                 break
-            findings = _run_attacks(data, target.params, shadow.params, seed, attack)
-            if findings is None:
-                models["target"] = dataclasses.replace(target, outcome=Outcome("diverged", rounds))
-                break
-            look = _Look(*findings, time.perf_counter() - started)
-            if folder is not None:
-                look.write(folder, rounds)
-        results.append(look)
-        # the look during which the end was asked for is complete
-        if asked and rounds < looks[-1]:
-            models["target"] = dataclasses.replace(
-                models["target"] or train("target", rounds), outcome=Outcome("interrupted")
-            )
-            break
-    # all looks came from files: the target is trained, or read from its checkpoint
-    history = models["target"] or train("target", looks[-1])
-    seconds = np.cumsum([look.seconds for look in results])
-    # shape (looks, 2), also if nothing was attacked
-    accuracy = np.array([result.accuracy for result in results]).reshape(-1, 2)
-    shadows, calibrated = (
-        tuple(result.shadow for result in results),
-        tuple(result.calibrated for result in results),
-    )
+        # all looks came from files: the target is trained, or read from its checkpoint
+        history = target or train(0, seed, looks[-1])
+
+    def curves_of(attack: str) -> tuple[Curve, ...]:
+        found = [look[attack] for look in results]
+        return tuple(Curve(np.array(c["false"]), np.array(c["true"]), c["auc"]) for c in found)
+
     return Membership(
         np.array(looks[: len(results)]),
-        shadows,
-        calibrated,
-        seconds,
-        history,
-        accuracy,
-        members=int(data.target.train.total),
-        others=len(data.target_out["y"]),
+        curves_of("shadow"),
+        curves_of("calibrated"),
+        np.cumsum([look["seconds"] for look in results]),
+        dataclasses.replace(history, outcome=outcome or history.outcome),
     )
 
 
@@ -228,93 +300,38 @@ def check_auditable(task: Task) -> None:
     loss = task.loss
     is_classifier = isinstance(loss, OfOutputs) and loss.measure is cross_entropy
     if not is_classifier or task.state is not None:
-        raise InvalidInput.found(
-            "membership(task=...)", f"the task {task.name!r}", "classification tasks"
-        )
+        got = f"the task {task.name!r}"
+        raise InvalidInput.found("membership(task=...)", got, "classification tasks")
     sizes = np.asarray(task.train.sizes)
     if sizes.min() < 4:
         got, allowed = f"{sizes.min()} examples", "at least 4 for each client, one for each part"
         raise DataError.of(f"train[{int(sizes.argmin())}]", got, allowed)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Look:
-    """The findings of the attacks after some rounds; kept in a file, because the models go on from
-    there.
-    """
-
-    shadow: Curve
-    calibrated: Curve
-    accuracy: tuple[float, float]
-    seconds: float
-
-    @classmethod
-    def read(cls, folder: Path, rounds: int) -> "_Look | None":
-        path = folder / f"look-{rounds:09d}.npz"
-        if not path.exists():
-            return None
-        with np.load(path, allow_pickle=False) as archive:
-
-            def curve_of(name: str) -> Curve:
-                return Curve(
-                    archive[f"{name}/false"], archive[f"{name}/true"], float(archive[f"{name}/auc"])
-                )
-
-            inside, outside = (
-                map(float, archive["accuracy"]) if "accuracy" in archive else (np.nan, np.nan)
-            )  # older files have none
-            return cls(
-                curve_of("shadow"),
-                curve_of("calibrated"),
-                (inside, outside),
-                float(archive["seconds"]),
-            )
-
-    def write(self, folder: Path, rounds: int) -> None:
-        curves = {name: getattr(self, name) for name in ("shadow", "calibrated")}
-        arrays = {
-            f"{name}/{key}": value
-            for name, c in curves.items()
-            for key, value in dataclasses.asdict(c).items()
-        }
-        buffer = io.BytesIO()
-        save: Callable[..., None] = np.savez_compressed
-        save(buffer, seconds=self.seconds, accuracy=self.accuracy, **arrays)
-        write(folder / f"look-{rounds:09d}.npz", buffer.getvalue())
-
-
 def _run_attacks(
-    data: Quarters, target: PyTree, shadow: PyTree, seed: int, attack: Attack | None
-) -> tuple[Curve, Curve, tuple[float, float]] | None:
-    """Runs the shadow attack and the calibrated threshold on a pair of models.
-
-    Also returns the target's accuracy on members and others.
-
+    loss: Any,
+    parts: Sequence[Ragged],
+    target: PyTree,
+    shadow: PyTree,
+    seed: int,
+    attack: Attack | None,
+) -> tuple[Curve, Curve] | None:
+    """Returns the curves of the shadow attack and of the calibrated threshold on a pair of models;
     None if a model gives no finite answers.
     """
-    loss = data.target.loss
-    # log probabilities, each of shape (examples, classes)
-    trained_on, held_out = data.target.train.arrays, data.target_out
-    inside, outside = (answers(loss, target, examples["x"]) for examples in (trained_on, held_out))
-    shadow_inside, shadow_outside = (
-        answers(loss, shadow, x) for x in (data.shadow.train.arrays["x"], data.shadow_out["x"])
-    )
-    if not all(
-        np.isfinite(values).all() for values in (inside, outside, shadow_inside, shadow_outside)
-    ):
+    # log probabilities of all parts, each of shape (examples, classes)
+    of_target = [answers(loss, target, part.arrays["x"]) for part in parts[:2]]
+    of_shadow = [answers(loss, shadow, part.arrays["x"]) for part in parts]
+    if not np.isfinite(np.concatenate([*of_target, *of_shadow])).all():
         return None
-    shadow_attack = ShadowAttack(np.exp(shadow_inside), np.exp(shadow_outside), seed, attack)
-    by_shadow = curve(shadow_attack.scores(np.exp(inside)), shadow_attack.scores(np.exp(outside)))
+    classifier = shadow_classifier(np.exp(of_shadow[2]), np.exp(of_shadow[3]), seed, attack)
+    guesses = [classifier.predict_proba(np.exp(values))[:, 1] for values in of_target]
     # how much larger the target's log probability of the true label is than the shadow's
     gains = [
-        _pick_label(outputs - answers(loss, shadow, examples["x"]), examples["y"])
-        for outputs, examples in ((inside, trained_on), (outside, held_out))
+        (a - b)[np.arange(len(a)), np.asarray(part.arrays["y"])]
+        for a, b, part in zip(of_target, of_shadow, parts, strict=False)
     ]
-    accuracies = [
-        float((outputs.argmax(axis=1) == np.asarray(examples["y"])).mean())
-        for outputs, examples in ((inside, trained_on), (outside, held_out))
-    ]
-    return by_shadow, curve(*gains), (accuracies[0], accuracies[1])
+    return curve(*guesses), curve(*gains)
 
 
 def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
@@ -322,16 +339,9 @@ def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classe
     evaluation.
     """
 
-    def log(params: PyTree, x: Any) -> Any:
-        return jax.nn.log_softmax(loss.outputs(params, {"x": x}, None)[0], axis=1)
-
-    log = jax.jit(log)
+    log = jax.jit(
+        lambda params, x: jax.nn.log_softmax(loss.outputs(params, {"x": x}, None)[0], axis=1)
+    )
     # the last piece is shorter, so its size is compiled once more
     pieces = [log(params, jnp.asarray(x[i : i + PIECE])) for i in range(0, len(x), PIECE)]
     return np.concatenate([np.asarray(piece) for piece in pieces])
-
-
-def _pick_label(
-    values: Float[np.ndarray, "some classes"], labels: Any
-) -> Float[np.ndarray, "some"]:
-    return np.take_along_axis(values, np.asarray(labels)[:, None].astype(np.int64), axis=1)[:, 0]
