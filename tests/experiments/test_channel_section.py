@@ -6,9 +6,10 @@ import pytest
 
 import fedax
 from fedax import codecs
-from fedax.cli.graph import parse_codec
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.schema import schema
+from fedax.experiments.config.sections import CodecSection
+from fedax.experiments.config.shorthand import parse_section
 from fedax.experiments.config.user_code import user_code
 
 TEXT = """name = "coded"
@@ -51,8 +52,8 @@ def test_a_codec_within_another():
     assert Experiment.parse(experiment.toml()).channel == experiment.channel
     table = {"name": "ef21", "codec": {"name": "topk", "fraction": 0.2}}
     assert tomllib.loads(experiment.toml())["channel"]["up"] == table
-    assert parse_codec("ef21:codec={name='topk', fraction=0.2}") == expected
-    assert parse_codec("diana:alpha=0.5,codec={name='randk'}") == codecs.DIANA(codecs.RandK(), 0.5)
+    short = "ef21:codec={name='topk', fraction=0.2}"
+    assert CodecSection.model_validate(parse_section(short)).make() == expected
     forms = schema()["$defs"]["CodecSection"]["oneOf"]
     form = next(one for one in forms if one["properties"]["name"].get("const") == "ef21")
     assert form["properties"]["codec"] == {"$ref": "#/$defs/CodecSection"}
