@@ -10,7 +10,7 @@ import pytest
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput, UnknownName
-from fedax.engine.driver.progress_bar import Pace, value_text
+from fedax.engine.driver.progress_bar import Bar, make_bars, value_text
 
 
 @pytest.fixture(scope="module")
@@ -168,11 +168,11 @@ def test_the_pace_is_that_of_the_rounds_since_the_first_observation():
     def at(round, seconds, compiling):
         return fedax.Progress(round, 100, seconds, {}, compiling)
 
-    pace = Pace()
+    pace = Bar(make_bars(), "run")
     assert pace.rate(at(0, 3.0, 2.5)) == "compiling"
     assert pace.rate(at(10, 6.0, 3.5)) == "5 rounds/s"
     assert pace.rate(at(20, 7.0, 3.5)) == "6.67 rounds/s"
-    resumed = Pace()
+    resumed = Bar(make_bars(), "run")
     assert resumed.rate(at(60, 500.0, 0.0)) == "compiling"
     assert resumed.rate(at(62, 505.0, 1.0)) == "0.5 rounds/s"
     # five rounds in no time, of which the clocks cannot tell

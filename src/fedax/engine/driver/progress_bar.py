@@ -27,28 +27,6 @@ def make_bars(console: Console | None = None) -> Bars:
     )
 
 
-class Pace:
-    """The speed of a run since its first observation, which is that of round 0, or of the rounds
-    that a resumed run has already.
-    """
-
-    def __init__(self) -> None:
-        self.first: Progress | None = None
-
-    def rate(self, progress: Progress) -> str:
-        """Returns rounds per second without the time of compiling, as a text; "compiling" at the
-        first observation, after which the rounds are compiled.
-        """
-        if self.first is None:
-            self.first = progress
-        compiling = progress.compiling - self.first.compiling
-        seconds = progress.seconds - self.first.seconds - compiling
-        # both clocks are read one after the other
-        if seconds < 1e-4:
-            return "compiling"
-        return f"{(progress.round - self.first.round) / seconds:.3g} rounds/s"
-
-
 def value_text(progress: Progress, metric: str = "train_loss") -> str:
     """Returns the value of a metric with its name; nothing if it was not observed."""
     value = progress.metrics.get(metric)
@@ -80,7 +58,7 @@ class Bar:
     ) -> None:
         self.bars = bars
         self.metric = metric
-        self.pace = Pace()
+        self.first: Progress | None = None
         self.task = bars.add_task(title, total=rounds, rate="compiling", value="")
 
     def __call__(self, observation: Progress) -> None:
@@ -88,9 +66,24 @@ class Bar:
             self.task,
             completed=observation.round,
             total=observation.rounds,
-            rate=self.pace.rate(observation),
+            rate=self.rate(observation),
             value=value_text(observation, self.metric),
         )
+
+    def rate(self, progress: Progress) -> str:
+        """Returns rounds per second since the first observation, which is that of round 0, or of
+        the rounds that a resumed run has already; without the time of compiling, as a text.
+
+        "compiling" at the first observation, after which the rounds are compiled.
+        """
+        if self.first is None:
+            self.first = progress
+        compiling = progress.compiling - self.first.compiling
+        seconds = progress.seconds - self.first.seconds - compiling
+        # both clocks are read one after the other
+        if seconds < 1e-4:
+            return "compiling"
+        return f"{(progress.round - self.first.round) / seconds:.3g} rounds/s"
 
 
 @contextlib.contextmanager
