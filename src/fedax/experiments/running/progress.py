@@ -57,19 +57,22 @@ class Display:
             self.shown = time.perf_counter()
             (task,) = self.bars.tasks
             progress = f"{task.description}: round {observation.round}/{observation.rounds}"
-            self.say(f"  {progress}, {task.fields['rate']}, {task.fields['value']}", "")
+            self._print(f"  {progress}, {task.fields['rate']}, {task.fields['value']}")
 
     def end(self, title: str, records: Sequence[Record]) -> None:
         """Shows that a run, or several that went together, has ended."""
         for task in self.bars.task_ids:
             self.bars.remove_task(task)
         all_ok = all(record.ending == "ok" for record in records)
-        self.say(summary_line(title, records, self.metric), "" if all_ok else "yellow")
+        self._print(summary_line(title, records, self.metric), "" if all_ok else "yellow")
 
-    def say(self, message: str, style: str = "yellow") -> None:
+    def say(self, message: str) -> None:
         """Shows a remark."""
+        self._print(message, "yellow")
+
+    def _print(self, text: str, style: str = "") -> None:
         # soft_wrap: a line of a log stays one line
-        self.console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary_line(title: str, records: Sequence[Record], metric: str = "train_loss") -> str:
