@@ -138,8 +138,8 @@ PLANTED = {
     ReadsAll: {"leaves_memories_alone"},
     ReadsOne: {"leaves_memories_alone"},
     Smuggles: {"smuggles_nothing"},
-    NumpyRandom: {"has_no_constant_key", "agrees_with_the_reference"},
-    ConstantKey: {"has_no_constant_key"},
+    NumpyRandom: {"agrees_with_the_reference", "keeps_a_flat_model"},
+    ConstantKey: {"keeps_a_flat_model"},
     PythonList: {"agrees_with_the_reference"},
     FirstTwice: {"ignores_the_order"},
 }

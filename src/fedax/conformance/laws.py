@@ -2,12 +2,10 @@
 `Skipped`.
 """
 
-import ast
 import contextlib
 import dataclasses
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,14 +34,14 @@ from fedax.conformance.method import (
     vector,
 )
 from fedax.core import SGD, Algorithm, History, Schedule, Task
-from fedax.core.federation import Memory, with_memories
+from fedax.core.federation import Cohort, Memory, with_memories
 from fedax.core.hyper import declared
 from fedax.core.programs import ProgramOwner
 from fedax.engine.backends.reference import Eager, ReferenceBackend
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.run import run_grid
 from fedax.engine.driver.session import RunState, start
-from fedax.engine.round.context import RoundContext
+from fedax.engine.round.backend import PhaseWork
 from fedax.errors import InvalidInput
 from fedax.graphs import Graph
 from fedax.observe import TrainLoss
@@ -108,26 +106,6 @@ def follows_the_seed(method: Method) -> None:
         not np.array_equal(vector(method.run(seed=4)), vector(method.straight)),
         "two seeds gave the same model",
     )
-
-
-@law(
-    "draws no random numbers from a constant",
-    "Use `client.key(purpose)` in work functions and `fed.key(purpose)` in `round`: they differ "
-    "by seed, round and client.",
-)
-def has_no_constant_key(method: Method) -> None:
-    # the method's classes up to `Algorithm`
-    for kind in method.kind.__mro__:
-        if kind is Algorithm:
-            return
-        # a class without a source, such as one of a notebook
-        with contextlib.suppress(OSError, TypeError):
-            for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(kind)))):
-                name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-                keys = name.endswith(("random.key", "random.PRNGKey")) or name == "PRNGKey"
-                numpy = name.startswith(("np.random.", "numpy.random.", "random."))
-                where = f"{kind.__name__}, line {getattr(node, 'lineno', 0)} of the class"
-                require(not (keys or numpy), f"{where}, calls {name}(...)")
 
 
 @law(
@@ -284,47 +262,36 @@ def counts_its_traffic(method: Method) -> None:
     "closures never reach a real device.",
 )
 def smuggles_nothing(method: Method) -> None:
-    original = RoundContext._prepare
+    def look(phase_work: PhaseWork, cohort: Cohort) -> None:
+        work = phase_work.work
+        if inspect.isfunction(work):
+            captured = inspect.getclosurevars(work).nonlocals
+        else:
+            # a partial function, or a method, whose fields every client has
+            captured = dict(enumerate(getattr(work, "args", ()))) | getattr(work, "keywords", {})
+        names = [name for name, value in captured.items() if _has_arrays(value)]
+        require(not names, f"the work function {work} brings arrays along: {names}")
 
-    def prepare(self: Any, work: Any, *rest: Any) -> Any:
-        names = _name_captured_arrays(work)
-        require(
-            not names,
-            f"the work function {getattr(work, '__name__', 'of a phase')!r} "
-            f"brings arrays along: {names}",
-        )
-        return original(self, work, *rest)
-
-    with _patch(RoundContext, "_prepare", prepare):
+    with _watch_work(look):
         method.run(rounds=2, engine=Eager())
 
 
-def _name_captured_arrays(work: Any) -> str:
-    """Names the variables of a function's surroundings that hold arrays; fields of the algorithm
-    are no such.
-    """
-    if isinstance(work, functools.partial):
-        bound_arguments = {
-            f"argument {i}": value for i, value in enumerate(work.args)
-        } | work.keywords
-        names = [name for name, value in bound_arguments.items() if _has_arrays(value)]
-        return ", ".join([*names, *filter(None, [_name_captured_arrays(work.func)])])
-    if inspect.ismethod(work):
-        return "" if isinstance(work.__self__, Algorithm) else _name_captured_arrays(work.__func__)
-    cells = zip(
-        getattr(getattr(work, "__code__", None), "co_freevars", ()),
-        getattr(work, "__closure__", None) or (),
-        strict=False,
-    )
-    return ", ".join(name for name, cell in cells if _has_arrays(cell.cell_contents))
-
-
 def _has_arrays(value: Any) -> bool:
-    if isinstance(value, Algorithm):
-        return False
-    if inspect.isroutine(value) or isinstance(value, functools.partial):
-        return bool(_name_captured_arrays(value))
-    return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(value))
+    leaves = () if isinstance(value, Algorithm) else jax.tree.leaves(value)
+    return any(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+
+
+@contextlib.contextmanager
+def _watch_work(look: Callable[[PhaseWork, Cohort], None]) -> Iterator[None]:
+    """Calls a function before each phase of the reference engine while the block runs."""
+    original = ReferenceBackend.work
+
+    def work(self: Any, phase_work: PhaseWork, cohort: Cohort, *rest: Any) -> Any:
+        look(phase_work, cohort)
+        return original(self, phase_work, cohort, *rest)
+
+    with _patch(ReferenceBackend, "work", work):
+        yield
 
 
 @law(
@@ -335,20 +302,18 @@ def _has_arrays(value: Any) -> bool:
 def leaves_memories_alone(method: Method) -> None:
     if all(phase.everyone for phase in method.footprint.phases):
         raise Skipped("all clients work in every round")
+    if not any(method.footprint.memory):
+        raise Skipped("its clients have no memories")
     worked: set[int] = set()
-    original = ReferenceBackend.work
 
-    def work(self: Any, phase_work: Any, cohort: Any, *rest: Any) -> Any:
+    def look(_: PhaseWork, cohort: Cohort) -> None:
         worked.update(np.asarray(cohort.ids).tolist())
-        return original(self, phase_work, cohort, *rest)
 
     steps = start(
         method.make(), regression(), seed=3, solver=SGD(0.05), schedule=SCHEDULE, engine=Eager()
     )
     state = steps.init()
-    if not any(map(_is_memory, jax.tree.leaves(state.value, is_leaf=_is_memory))):
-        raise Skipped("its clients have no memories")
-    with _patch(ReferenceBackend, "work", work):
+    with _watch_work(look):
         for _ in range(4):
             worked.clear()
             # one round twice: with the memories as they are, and with NaN in those of clients
@@ -368,10 +333,6 @@ def leaves_memories_alone(method: Method) -> None:
             )
             require(all(map(is_equal, expected, actual)), reason)
             state = after
-
-
-def _is_memory(node: Any) -> bool:
-    return isinstance(node, Memory)
 
 
 def _poison(memory: Memory, ids: np.ndarray) -> Memory:
@@ -424,7 +385,8 @@ def _loss_with_nan(params: Any, examples: Any) -> Any:
     "keeps the model where no client has a gradient",
     "The mean of equal models is equal up to rounding. A sign or a norm of it needs "
     "differences: `Upload(model - w)`. "
-    "A division by a norm or by a sum of weights needs a case for zero.",
+    "A division by a norm or by a sum of weights needs a case for zero. Noise comes from "
+    "`client.key(purpose)` or `fed.key(purpose)`, never from a constant.",
 )
 def keeps_a_flat_model(method: Method) -> None:
     begin = {"a": np.ones(2), "b": np.ones(2)}

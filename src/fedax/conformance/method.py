@@ -4,7 +4,7 @@ method or a task.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -193,30 +193,6 @@ class Verdict(NamedTuple):
     law: Law
     kind: Literal["holds", "broken", "skipped"]
     reason: str
-
-
-def check(
-    subject: type[Algorithm[Any]] | Algorithm[Any] | Method | Task,
-    laws: Sequence[Law] | None = None,
-) -> Iterator[Verdict]:
-    """Tests a method or a task against laws, and yields a verdict as soon as one is known.
-
-    Args:
-        subject: a class of methods, an algorithm with its hyperparameters, or a task.
-        laws: some of `LAWS`, or of `TASK_LAWS` for a task; all of them by default.
-
-    >>> import fedax
-    >>> from fedax.conformance import LAWS
-    >>> [verdict.kind for verdict in check(fedax.FedAvg, [LAWS["counts_its_traffic"]])]
-    ['holds']
-    >>> [verdict.kind for verdict in check(fedax.task("synthetic", clients=3))]
-    ['holds']
-    """
-    from fedax.conformance import LAWS, TASK_LAWS
-
-    is_task = isinstance(subject, Task)
-    for law in laws or (TASK_LAWS if is_task else LAWS).values():
-        yield law.judge(subject if is_task else Method.of(subject))
 
 
 def vector(history: History) -> np.ndarray:
