@@ -1,10 +1,16 @@
 """A small experiment, a recipe and made-up runs, for the tests of experiments, report and command
 line."""
 
+import dataclasses
+
 import numpy as np
 
 from fedax.core import Outcome
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.planned import data_seed
+from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
+from fedax.results.versions import made_with
 
 TINY = """\
 name = "Tiny <run>"
@@ -95,3 +101,47 @@ def record(
         kept | metrics,
         outcome or Outcome(),
     )
+
+
+def put(directory, *records):
+    """Keeps made-up runs in a run directory, each as the planned run of its names."""
+    planned = {
+        (experiment.name, run.member.label, run.seed, data_seed(experiment)): run
+        for run in directory.planned
+        for experiment in [directory.experiments[run.experiment]]
+    }
+    for kept in records:
+        run = planned[kept.task, kept.label, kept.seed, kept.draw]
+        full = dataclasses.replace(kept, settings=run.settings, versions=made_with())
+        directory.take({run.id: full})
+
+
+def made_up(path, *records):
+    """A run directory with made-up runs, of experiments that have their names."""
+    directory, experiments = RunDirectory.create(path, path.name), []
+    for task, draw in dict.fromkeys((run.task, run.draw) for run in records):
+        runs = [run for run in records if (run.task, run.draw) == (task, draw)]
+        labels = dict.fromkeys(run.label for run in runs)
+        experiments.append(
+            Experiment.of(
+                name=task,
+                seeds=list(dict.fromkeys(run.seed for run in runs)),
+                task={"name": "synthetic", "clients": 4, "seed": draw},
+                algorithm=[
+                    {"name": "fedprox", "label": label, "mu": float(place)}
+                    for place, label in enumerate(labels)
+                ],
+            )
+        )
+    directory.configure(experiments)
+    put(directory, *records)
+    return directory
+
+
+def ids(directory):
+    """The ids of a directory's runs by label and seed."""
+    return {
+        (run.member.label, run.seed): run.id
+        for run in directory.planned
+        if run.id in directory.runs
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedax import papers
-from fedax.experiments.results.archive import kept_experiments
+from fedax.experiments.results.store import kept_experiments
 from fedax.papers.claims import Claim
 from fedax.papers.recipe import Recipe
 

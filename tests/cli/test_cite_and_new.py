@@ -89,7 +89,7 @@ def test_a_run_is_cited_by_methods_data_and_library():
     assert (
         "% FedProx, data: synthetic\n@inproceedings{li2020federated,\n  author = " in result.stdout
     )
-    assert keys(call("cite", "a/config.toml").stdout) == keys(result.stdout)
+    assert keys(call("cite", "a/study.toml").stdout) == keys(result.stdout)
     assert keys(bibtex(["fedavg"], [], "Bedi et al. (arXiv:2206.10815)")) == [
         "mcmahan2017communication",
         "bedi2022fedbc",

@@ -16,7 +16,7 @@ from fedax.algorithms import algorithm_classes
 from fedax.core.hyper import declared
 from fedax.engine.distributed.abort import INTERRUPTED
 from fedax.experiments.results.store import RunDirectory
-from samples import TINY, record
+from samples import TINY, made_up, record
 
 COMPARE = [
     "compare",
@@ -67,14 +67,15 @@ def test_compare_run_and_report(tmp_path):
     (tmp_path / "a" / "report.html").unlink()
     assert call("report", "a").exit_code == 0
     assert (tmp_path / "a" / "report.html").exists()
-    assert call("run", "a/config.toml").exit_code == 0
+    assert call("run", "a/study.toml").exit_code == 0
     assert (tmp_path / "runs" / "synthetic-clients-4" / "report.html").exists()
-    assert "already holds a run" in refused("run", "a/config.toml", "--out", "a")
+    assert "4 runs are there already" in call("run", "a/study.toml", "--out", "a").output
+    other = ("run", "a/study.toml", "--set", "rounds=3", "--out", "a")
+    assert "already holds runs of other settings; nothing was overwritten" in refused(*other)
 
 
 def test_the_page_of_one_directory_is_written_where_it_is_asked_for(tmp_path):
-    directory = RunDirectory.create(tmp_path / "a", "a")
-    directory.add(record("FedAvg"))
+    directory = made_up(tmp_path / "a", record("FedAvg"))
     assert "Report: page.html" in call("report", "a", "--out", "page.html").stdout
     page = (tmp_path / "page.html").read_text()
     assert '<th scope="row">FedAvg</th>' in page
@@ -90,9 +91,7 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
         ("a", [record("FedAvg"), record("FedBC")]),
         ("b", [record("FedAvg", losses=(2.0, 1.5, 1.0))]),
     ):
-        directory = RunDirectory.create(tmp_path / name, name)
-        for run in runs:
-            directory.add(run)
+        made_up(tmp_path / name, *runs)
     assert "Report: c.html" in call("report", "a", "b", "--out", "c.html").stdout
     text = (tmp_path / "c.html").read_text()
     for label in ("FedAvg (a)", "FedAvg (b)", "FedBC"):
@@ -101,11 +100,11 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
     assert "format: got 'bmp'" in refused("report", "a", "--figures", "bmp")
     assert "a/figures/train_loss.png" in call("report", "a", "--figures", "png").stdout
     worst = {"client_accuracy_worst_tenth": np.linspace(0.1, 0.4, 3)}
-    directory.add(record("FedBC", **worst))
-    done = call("report", "b", "--figures", "png", "--metric", *worst)
-    assert done.stdout.split() == ["b/figures/client_accuracy_worst_tenth.png"]
+    made_up(tmp_path / "w", record("FedBC", **worst))
+    done = call("report", "w", "--figures", "png", "--metric", *worst)
+    assert done.stdout.split() == ["w/figures/client_accuracy_worst_tenth.png"]
     for form in (["--figures", "png"], ["--table", "text"]):
-        words = refused("report", "b", *form, "--metric", "worst_tenth")
+        words = refused("report", "w", *form, "--metric", "worst_tenth")
         assert "Did you mean 'client_accuracy_worst_tenth'?" in words
 
 
@@ -153,7 +152,7 @@ def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
         "name=Changed",
     ]
     assert call("run", "a.toml", *changes, "--out", "a").exit_code == 0
-    kept = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    kept = tomllib.loads((tmp_path / "a" / "study.toml").read_text())
     assert (kept["rounds"], kept["algorithm"][1]["mu"], kept["seeds"], kept["name"]) == (
         1,
         0.5,
@@ -245,7 +244,7 @@ def test_ctrl_c_in_a_real_process_leaves_a_valid_directory(tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         deadline = time.monotonic() + 60
-        while not (tmp_path / "a" / "config.toml").exists() and time.monotonic() < deadline:
+        while not (tmp_path / "a" / "study.toml").exists() and time.monotonic() < deadline:
             time.sleep(0.2)
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)

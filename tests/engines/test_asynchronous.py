@@ -20,7 +20,7 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.timing.asynchronous import server_steps_of
 from fedax.errors import InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.settings import run_configurations
+from fedax.experiments.results.planned import planned_runs
 from fedax.utils.layout import Layout
 from problems import CLASSIFIERS, all_algorithms, regression, vector
 from transcription import LR, P, World
@@ -563,7 +563,7 @@ def test_files_have_asynchronous_servers():
     waits = fedax.run(plan.algorithms[synchronous], plan.task, **plan.arguments_of(synchronous))
     assert "clock" not in waits.notes
     assert waits.clock is not None
-    first, *_, last = (settings["schedule"] for _, settings in run_configurations([experiment]))
+    first, *_, last = (run.settings["schedule"] for run in planned_runs([experiment]))
     assert "asynchronous" not in first
     assert last["asynchronous"] == {"concurrency": 4, "max_staleness": 2}
 

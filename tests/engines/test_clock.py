@@ -13,7 +13,7 @@ from fedax.core.scheduling.devices import Devices
 from fedax.errors import FedaxError, InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.figures import draw_curves
-from fedax.experiments.results.settings import run_configurations
+from fedax.experiments.results.planned import planned_runs
 from fedax.results.frame import curves_frame
 from fedax.results.record import Record, to_csv
 from fedax.results.tables.finals import read_run
@@ -407,12 +407,9 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
     without = Experiment.parse(FILE.partition("[devices]")[0])
     assert not {"devices", "budget"} & {
         *without.resolved(),
-        *next(iter(run_configurations([without])))[1],
+        *planned_runs([without])[0].settings,
     }
-    assert (
-        next(iter(run_configurations([experiment])))[1]["devices"]
-        == experiment.devices.model_dump()
-    )
+    assert planned_runs([experiment])[0].settings["devices"] == experiment.devices.model_dump()
     arguments = plan.arguments_of("FedAvg")
     history = fedax.run(plan.algorithms["FedAvg"], plan.task, seed=0, **arguments)
     record = Record.of(history, task="digits", label="FedAvg", seed=0)

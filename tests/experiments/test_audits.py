@@ -144,10 +144,9 @@ def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
 
     shutil.copytree(leaky.path, tmp_path / "b")
     directory = RunDirectory.load(tmp_path / "b")
-    number = max(directory.runs)
-    directory.add(
-        dataclasses.replace(directory.runs[number], outcome=Outcome("interrupted", 1)), number
-    )
+    last = directory.planned[-1].id
+    stopped = dataclasses.replace(directory.runs[last], outcome=Outcome("interrupted", 1))
+    directory.take({last: stopped})
     directory.close("interrupted")
     again = resume(tmp_path / "b", Display())
     assert again.status == "finished"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedax.experiments.results.store import RunDirectory
+
 DOCS = Path(__file__).parents[2] / "docs"
 ARCHIVES = sorted(path.parent for path in DOCS.glob("**/recipe.toml"))
 
@@ -15,6 +17,28 @@ ARCHIVES = sorted(path.parent for path in DOCS.glob("**/recipe.toml"))
 def rows_of(path):
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+def numbers_of(folder):
+    """Returns a row for each run and metric of a kept folder, of its curves or its older table."""
+    if (folder / "runs.csv").exists():
+        return rows_of(folder / "runs.csv")
+    kept = RunDirectory.load(folder)
+    shown = {(run.task, run.label, run.draw, run.seed) for run in kept.shown()}
+    return [
+        {
+            "task": run.task,
+            "algorithm": run.label,
+            "draw": run.draw,
+            "seed": run.seed,
+            "purpose": (run.task, run.label, run.draw, run.seed) in shown,
+            "metric": metric,
+            "rounds": run.rounds[-1],
+            "outcome": run.ending,
+        }
+        for run in kept.records
+        for metric in run.scalars
+    ]
 
 
 def script(path):
@@ -71,7 +95,7 @@ def test_archived_cells_have_all_seeds(folder):
     Cells may be missing: pages of the reproduction count them as not run.
     """
     runs, lengths = defaultdict(set), defaultdict(set)
-    for row in rows_of(folder / "runs.csv"):
+    for row in numbers_of(folder):
         cell = row["task"], row["algorithm"]
         runs[cell, row["purpose"], row["draw"], row["seed"]].add(row["metric"])
         if "non-finite" not in row["outcome"]:

@@ -1,14 +1,15 @@
 """Runs say with which data they were made, so that changed files are noticed."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
 import fedax
-from fedax.core import InvalidInput
+from fedax.core import InvalidInput, RunExists
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.plan import Plan
-from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import batches
 from fedax.experiments.running.progress import Display
@@ -67,40 +68,50 @@ def test_records_have_the_hashes(finished, folder):
 
 
 def test_runs_of_other_data_are_not_reused(finished, folder, tmp_path):
-    experiment = experiment_of(folder)
-    assert sorted(import_runs([experiment], [finished.path], hashes_of=hashes)) == [0, 1]
+    experiment, said = experiment_of(folder), []
+
+    class Told(Display):
+        def say(self, message):
+            said.append(message)
+
+    run_experiments([experiment], tmp_path / "a", "A", Told(), reuse=[finished.path])
+    assert said == ["2 runs are taken over."]
     write_files(folder, scale=10.0)
-    said = []
-    taken = import_runs([experiment], [finished.path], True, hashes_of=hashes, say=said.append)
-    assert taken == {}
-    assert said == [
-        f"2 runs of {finished.path} cannot be reused: made with other examples of task 'table'."
-    ]
-    directory = run_experiments([experiment], tmp_path / "b", "B", Display(), reuse=[finished.path])
+    said.clear()
+    directory = run_experiments([experiment], tmp_path / "b", "B", Told(), reuse=[finished.path])
+    assert said == [f"2 runs of {finished.path} are of other data, and are not taken."]
     for run, old in zip(directory.records, finished.records, strict=True):
         assert run.metrics["train_loss"].tolist() != old.metrics["train_loss"].tolist()
         assert run.settings["data"] != old.settings["data"]
 
 
 def test_other_data_are_refused_to_continue_with(finished, folder):
-    second = finished.path / "runs" / "0001.npz"
-    content = second.read_bytes()
+    second, aside = finished.path / "runs" / finished.planned[1].id, finished.path / "aside"
+    second.rename(aside)
     try:
         write_files(folder, last=0.5)
-        # nothing is to run, so the data do not count
-        assert resume(finished.path, Display()).status == "finished"
-        second.unlink()
         with pytest.raises(
             InvalidInput,
-            match=r"task 'table': its examples have changed since runs/0000.npz was made. "
+            match=r"task 'table': its examples have changed since the runs of .* began. "
             "Put the files back as they were, or run in another folder.",
         ):
             resume(finished.path, Display())
         assert not second.exists()
         write_files(folder)
         assert resume(finished.path, Display()).status == "finished"
+        write_files(folder, last=0.5)
+        # nothing is to run, so the data do not count
+        assert resume(finished.path, Display()).status == "finished"
     finally:
-        second.write_bytes(content)
+        shutil.rmtree(second, ignore_errors=True)
+        aside.rename(second)
+
+
+def test_other_data_do_not_run_into_a_folder(finished, folder):
+    write_files(folder, last=0.5)
+    with pytest.raises(RunExists, match=r"already holds runs of other data; nothing was overw"):
+        run_experiment(experiment_of(folder), finished.path, Display())
+    assert RunDirectory.load(finished.path).runs.keys() == finished.runs.keys()
 
 
 def test_every_example_of_a_small_data_set_counts(tmp_path):

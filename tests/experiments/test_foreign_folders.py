@@ -1,6 +1,7 @@
 """Run directories that somebody else made: read, or refused in a sentence; nothing hangs, and no
 control character gets out."""
 
+import dataclasses
 import json
 import os
 
@@ -14,6 +15,7 @@ from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
+from fedax.results.store import write_run
 from fedax.utils.files import read
 from samples import TINY, record
 
@@ -43,6 +45,10 @@ def changed(folder, name, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+def run_of(folder):
+    return min(path.name for path in (folder / "runs").iterdir())
+
+
 NO_TEXT = [5, 1.5, True, None, [], ["a"], {}, {"a": 1}]
 
 
@@ -62,18 +68,20 @@ def test_malformed_summaries_are_refused_in_words(folder, name, value):
     "content",
     ["[]", "5", "null", '{"a": [1]}', '{"a": {"b": 1}}', "[" * 200_000, '{"a":' * 200_000],
 )
-@pytest.mark.parametrize("name", ["summary.json", "versions.json"])
+@pytest.mark.parametrize("name", ["summary.json", "runs/{run}/run.json"])
 def test_files_of_another_form_are_refused_in_words(folder, name, content):
-    (folder / name).write_text(content)
+    (folder / name.format(run=run_of(folder))).write_text(content)
     shown = report(folder)
     assert shown.exit_code == 2, shown.output
     assert not isinstance(shown.exception, RecursionError | TypeError | KeyError)
 
 
-@pytest.mark.parametrize("name", ["summary.json", "versions.json", "config.toml", "runs/0000.npz"])
+@pytest.mark.parametrize(
+    "name", ["summary.json", "study.toml", "runs/{run}/run.json", "runs/{run}/curves.npz"]
+)
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 def test_special_files_do_not_block(folder, name, kind):
-    path = folder / name
+    path = folder / name.format(run=run_of(folder))
     path.unlink()
     {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": os.mkdir}[
         kind
@@ -94,10 +102,10 @@ def test_large_files_are_refused(tmp_path):
 @pytest.mark.parametrize("text", [ESCAPE, FORGED])
 def test_control_characters_of_a_folder_never_come_out(folder, text):
     changed(folder, "summary.json", title=text, notes={text: text})
-    changed(folder, "versions.json", **{text: text})
+    changed(folder, "summary.json", versions={text: text})
     run = record(label=f"lab {text}", task=f"task {text}", **{f"metric {text}": np.zeros(3)})
-    (folder / "runs" / "0000.npz").write_bytes(run.to_bytes())
-    (folder / "config.toml").unlink()
+    run = dataclasses.replace(run, versions={text: text}, clients=[text, "b", "c", "d"])
+    write_run(folder / "runs" / run_of(folder), run)
     shown = report(folder)
     written = [
         shown.output,

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from fedax import papers
-from fedax.core import InvalidInput, RunExists, SpecError
+from fedax.core import InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.archive import parse_runs_csv
 from fedax.experiments.results.grid import grid_csv, select_members
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import runner
@@ -24,7 +23,7 @@ from fedax.experiments.running.batches import batches_of
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment, run_experiments
 from fedax.papers.study import reproduce
-from samples import OWN, TINY, record
+from samples import OWN, TINY, ids, put, record
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
     "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
@@ -240,25 +239,20 @@ def test_a_diverged_run_counts_as_worst():
     ]
 
 
-def test_tables_name_clients_of_reported_runs_and_units(tmp_path):
+def test_tables_name_clients_of_reported_runs(tmp_path):
     experiment = Experiment.parse(GRID)
     directory = RunDirectory.create(tmp_path / "run", "Run")
     directory.configure([experiment])
     names = [f"hospital {k}" for k in range(15)]
-    for member in experiment.members():
-        for seed in (7, 8, 0):
-            curve = np.full((3, 15), 0.5 if seed else 0.25)
-            run = record(member.label, experiment.name, seed, client_accuracy=curve)
-            directory.add(dataclasses.replace(run, clients=names))
+    for planned in directory.planned:
+        curve = np.full((3, 15), 0.5 if planned.seed else 0.25)
+        run = record(planned.member.label, experiment.name, planned.seed, client_accuracy=curve)
+        put(directory, dataclasses.replace(run, clients=names))
+    directory.close("finished")
     [sheet] = [sheet for sheet in directory.page().sheets if sheet.title.startswith("Clients")]
     assert sheet.head == ["Client", "FedAvg", "FedProx mu=1, mu=0.0"]
     assert sheet.rows[0] == ["hospital 0", "25.0", "25.0"]
     assert ",selection,hospital 0,0.5\n" in (directory.path / "clients.csv").read_text()
-    text = (directory.path / "runs.csv").read_text()
-    rows = {row["metric"]: row for row in csv.DictReader(text.splitlines())}
-    assert (rows["test_accuracy"]["unit"], rows["test_accuracy"]["last"]) == ("%", "80")
-    assert (rows["train_loss"]["unit"], rows["train_loss"]["last"]) == ("", "0.5")
-    assert parse_runs_csv(text)[0][0].numbers["test_accuracy", "last"] == 80
 
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
@@ -266,8 +260,8 @@ def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     batches = batches_of([Experiment.parse(more)])
     assert [len(batch.labels) for batch in batches] == [2, 2, 6, 6]
     assert {batch.seeds for batch in batches} == {(7, 8)}
-    numbers = [n for batch in batches for n in batch.numbers]
-    assert len(set(numbers)) == len(numbers) == 32
+    names = [run.id for batch in batches for run in batch.runs]
+    assert len(set(names)) == len(names) == 32
     plan = Experiment.parse(more).plan()
     label = "FedAvg, learning_rate=0.2, cohort=1"
     assert (
@@ -345,11 +339,11 @@ def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straigh
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(APART), out, Crash(3))
-    assert [file.name for file in sorted((out / "runs").iterdir())] == ["0000.npz", "0001.npz"]
-    with pytest.raises(RunExists, match="fedax resume"):
-        run_experiment(Experiment.parse(APART), out, Display())
-    damaged = (out / "runs" / "0001.npz").read_bytes()
-    (out / "runs" / "0001.npz").write_bytes(damaged[: len(damaged) // 2])
+    made = RunDirectory.load(out)
+    assert list(ids(made)) == [("FedAvg", 0), ("FedAvg", 1)]
+    curves = out / "runs" / ids(made)["FedAvg", 1] / "curves.npz"
+    damaged = curves.read_bytes()
+    curves.write_bytes(damaged[: len(damaged) // 2])
     again = Crash(0)
     directory = resume(out, again)
     assert [title.split("] ")[1] for title in again.begun] == [
@@ -368,7 +362,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     out = tmp_path / "a"
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(TINY), out, Crash(2))
-    assert [file.name for file in sorted((out / "runs").iterdir())] == ["0000.npz", "0001.npz"]
+    assert list(ids(RunDirectory.load(out))) == [("FedAvg", 0), ("FedAvg", 1)]
     again = Crash(0)
     directory = resume(out, again)
     assert [title.split("] ")[1] for title in again.begun] == ["FedProx mu=1, seeds 0, 1"]
@@ -405,7 +399,9 @@ def test_a_killed_process_is_resumed_by_processes(tmp_path, straight):
         begin, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         deadline = time.monotonic() + 120
-        while not (tmp_path / "a" / "runs" / "0000.npz").exists() and time.monotonic() < deadline:
+        while (
+            not list((tmp_path / "a" / "runs").glob("*/run.json")) and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.communicate()

@@ -10,7 +10,7 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.papers.study import reproduce
 from fedax.results import render
-from samples import OWN, TINY, record
+from samples import OWN, TINY, put, record
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     experiment = Experiment.parse(TINY)
     directory = RunDirectory.create(tmp_path / "a", "A")
     directory.configure([experiment])
-    directory.add(record("FedAvg", experiment.name, 0))
+    put(directory, record("FedAvg", experiment.name, 0))
     (tmp_path / "link").symlink_to(tmp_path / "a")
     monkeypatch.chdir(tmp_path)
     spellings = ["a", "a/", "./link", str(tmp_path / "b" / ".." / "a")]
@@ -71,4 +71,4 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     assert [(run.label, run.seed) for run in merge_records(directories)] == [("FedAvg", 0)]
     page = comparison_page(directories)
     assert page.summary == "1 run directory, 1 run."
-    assert list(page.settings) == ["a/config.toml"]
+    assert list(page.settings) == ["a/study.toml"]

@@ -17,7 +17,7 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment, run_experiments
 from fedax.models.storage import load_params, read_weights
-from samples import TINY
+from samples import TINY, ids
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
     "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n"
@@ -37,7 +37,16 @@ def _no_global_settings(monkeypatch):
 
 
 def files(directory):
-    return {file.name: file.read_bytes() for file in sorted((directory.path / "models").iterdir())}
+    models = sorted(directory.path.rglob("*.safetensors"))
+    return {str(file.relative_to(directory.path / "runs")): file.read_bytes() for file in models}
+
+
+def run_of(directory, label, seed=0):
+    return ids(directory)[label, seed]
+
+
+def model_of(directory, label, which=""):
+    return directory.path / "runs" / run_of(directory, label) / f"model{which}.safetensors"
 
 
 def call(*arguments):
@@ -47,20 +56,20 @@ def call(*arguments):
 @pytest.mark.slow
 def test_the_models_of_reported_runs_are_kept(finished):
     """Each is the model that the same run gives in Python."""
-    numbers = {number: record for number, record in finished.runs.items() if record.seed == 0}
-    assert set(files(finished)) == {f"{number:04d}.safetensors" for number in numbers}
+    runs = {name: record for name, record in finished.runs.items() if record.seed == 0}
+    assert set(files(finished)) == {f"{name}/model.safetensors" for name in runs}
     plan = Experiment.parse(GRID).plan()
-    for number, record in numbers.items():
+    for name, record in runs.items():
         own = fedax.run(
             plan.algorithms[record.label], plan.task, seed=0, **plan.arguments_of(record.label)
         )
-        kept = load_params(finished.path / "models" / f"{number:04d}.safetensors", like=plan.task)
+        kept = load_params(model_of(finished, record.label), like=plan.task)
         jax.tree.map(
             lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-12), kept, own.params
         )
-        about = read_weights(finished.path / "models" / f"{number:04d}.safetensors").about
+        about = read_weights(model_of(finished, record.label)).about
         assert (about["run"], about["label"], about["rounds"], about["seed"]) == (
-            number,
+            name,
             record.label,
             2,
             0,
@@ -83,15 +92,15 @@ def test_all_models_or_none(tmp_path):
     assert len(files(every)) == len(every.runs) == 4
     assert Experiment.parse(every.experiments[0].toml()).keep_models == "all"
     none = run_experiment(Experiment.parse(text.format("none")), tmp_path / "b", Display())
-    assert not (none.path / "models").exists()
+    assert not files(none)
     assert none.experiments[0].resolved()["keep_models"] == "none"
 
 
 @pytest.mark.slow
 def test_export_writes_the_model(finished, tmp_path):
-    kept = fedax.load_params(finished.path / "models" / "0000.safetensors")
+    kept, run = fedax.load_params(model_of(finished, "FedAvg")), run_of(finished, "FedAvg")
     for name in ("m.safetensors", "new/m.safetensors"):
-        assert call("export", finished.path, "--run", 0, tmp_path / name).exit_code == 0
+        assert call("export", finished.path, "--run", run, tmp_path / name).exit_code == 0
         again = fedax.load_params(tmp_path / name)
         assert again.keys() == kept.keys()
         assert all(np.array_equal(again[leaf], kept[leaf]) for leaf in kept)
@@ -103,13 +112,14 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
     """A softmax in NumPy on the clients' test examples, from the file of the model."""
     task, kept = (
         Experiment.parse(GRID).plan().task,
-        fedax.load_params(finished.path / "models" / "0000.safetensors"),
+        fedax.load_params(model_of(finished, "FedAvg")),
     )
     test = task.test
     logits = test.arrays["x"] @ kept["kernel"] + kept["bias"]
     chances = np.exp(logits - logits.max(1, keepdims=True))
     chances /= chances.sum(1, keepdims=True)
-    result = call("predict", finished.path, "--run", 0, "test")
+    run = run_of(finished, "FedAvg")
+    result = call("predict", finished.path, "--run", run[:6], "test")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [int(row["y"]) for row in rows] == test.arrays["y"].tolist()
@@ -134,7 +144,7 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
                 "predict",
                 finished.path,
                 "--run",
-                0,
+                run,
                 tmp_path / name,
                 "--out",
                 tmp_path / "p.csv",
@@ -155,23 +165,20 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
         '[[algorithm]]\nname = "ditto"\n'
     )
     directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
-    plan, (number,) = (
-        Experiment.parse(text).plan(),
-        [n for n, r in directory.runs.items() if r.label == "Ditto"],
-    )
-    assert {name for name in files(directory) if "personal" in name} == {
-        f"{number:04d}-personal.safetensors"
-    }
+    plan, run = Experiment.parse(text).plan(), run_of(directory, "Ditto")
+    assert [name for name in files(directory) if "personal" in name] == [
+        f"{run}/model-personal.safetensors"
+    ]
     own = fedax.run(
         plan.algorithms["Ditto"], plan.task, seed=0, personal=True, **plan.arguments_of("Ditto")
     ).personal
-    kept = fedax.load_params(tmp_path / "a" / "models" / f"{number:04d}-personal.safetensors")
+    kept = fedax.load_params(model_of(directory, "Ditto", "-personal"))
     for name in ("bias", "kernel"):
         np.testing.assert_allclose(kept[name], getattr(own, name), rtol=1e-12)
     out = tmp_path / "own.safetensors"
-    assert call("export", directory.path, "--run", number, "--client", 2, out).exit_code == 0
+    assert call("export", directory.path, "--run", run, "--client", 2, out).exit_code == 0
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
-    result = call("predict", directory.path, "--run", number, "--client", 2, "test")
+    result = call("predict", directory.path, "--run", run, "--client", 2, "test")
     rows, x = list(csv.DictReader(io.StringIO(result.stdout))), plan.task.test[2]["x"]
     assert {row["client"] for row in rows} == {"2"}
     assert [int(row["label"]) for row in rows] == (x @ kept["kernel"][2] + kept["bias"][2]).argmax(
@@ -181,10 +188,11 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
         (("--client", 4), "--client: got 4; allowed: 0 to 3"),
         (("--client", 0, "--best"), "exclude each"),
     ):
-        assert words in call("predict", directory.path, "--run", number, "test", *more).stderr
+        assert words in call("predict", directory.path, "--run", run, "test", *more).stderr
+    other = run_of(directory, "FedAvg")
     assert (
         "kept no models of the clients"
-        in call("export", directory.path, "--run", 0, "--client", 1, out).stderr
+        in call("export", directory.path, "--run", other, "--client", 1, out).stderr
     )
     with pytest.raises(RuntimeError, match="killed"):
         run_experiment(Experiment.parse(text), tmp_path / "b", Crash(3))
@@ -209,27 +217,27 @@ def test_own_models_of_many_clients_are_refused_before_they_run(monkeypatch, tmp
     ("arguments", "words"),
     [
         (
-            ("export", "m.pt", "--run", 0),
+            ("export", "m.pt", "--run", "FedAvg"),
             "FILE: got 'm.pt'; allowed: names that end in .safetensors",
         ),
         (
             ("export", "m.safetensors"),
-            "--run: got none; allowed: one of the runs 0: Tiny <run>, FedAvg, seed 0; ",
+            "--run: got none; allowed: one of the runs [0-9a-f]{16}: Tiny <run>, FedAvg, seed 0; ",
         ),
-        (("export", "m.safetensors", "--run", 99), "--run: got 99"),
-        (("export", "m.safetensors", "--run", 0, "--best"), "kept no best model"),
+        (("export", "m.safetensors", "--run", "x9"), "--run: got x9"),
+        (("export", "m.safetensors", "--run", "FedAvg", "--best"), "kept no best model"),
         (
-            ("export", "m.safetensors", "--run", 1),
-            "kept no model; audits, runs that only select",
+            ("export", "m.safetensors", "--run", "FedProx mu=1, mu=0.0"),
+            "kept no model; audits and runs that only select",
         ),
-        (("predict", "--run", 0, "tests"), "Did you mean 'test'"),
-        (("predict", "--run", 0, "validation"), r"one that task .* has: train, test"),
+        (("predict", "--run", "FedAvg", "tests"), "Did you mean 'test'"),
+        (("predict", "--run", "FedAvg", "validation"), r"one that task .* has: train, test"),
         (
-            ("predict", "--run", 0, "bad.npz"),
+            ("predict", "--run", "FedAvg", "bad.npz"),
             "x'.*: got rows of shape .*; allowed: \\(60,\\)",
         ),
-        (("predict", "--run", 0, "none.npz"), r"none\.npz"),
-        (("predict", "--run", 0, "a.txt"), "names that end in .npz, .csv"),
+        (("predict", "--run", "FedAvg", "none.npz"), r"none\.npz"),
+        (("predict", "--run", "FedAvg", "a.txt"), "names that end in .npz, .csv"),
     ],
 )
 def test_what_cannot_be_exported_or_predicted_is_said(
@@ -237,7 +245,11 @@ def test_what_cannot_be_exported_or_predicted_is_said(
 ):
     monkeypatch.chdir(tmp_path)
     np.savez("bad.npz", x=np.zeros((2, 5)))
-    command, *rest = arguments
+    # by label: the id of its run, of FedProx the one that selects
+    runs = {label: name for (label, seed), name in ids(finished).items() if seed == 7} | {
+        "FedAvg": run_of(finished, "FedAvg")
+    }
+    command, *rest = (runs.get(part, part) for part in arguments)
     result = call(command, finished.path, *rest)
     assert result.exit_code == 2
     assert "Traceback" not in result.output
@@ -246,12 +258,13 @@ def test_what_cannot_be_exported_or_predicted_is_said(
 
 @pytest.mark.slow
 def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
-    path = finished.path / "models" / "0000.safetensors"
+    path = model_of(finished, "FedAvg")
     text = TINY.replace('name = "synthetic"', f'name = "synthetic"\nparams = "{path}"').replace(
         "rounds = 2", "rounds = 0"
     )
     again = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
-    assert again.runs[0].metrics["train_loss"][0] == finished.runs[0].metrics["train_loss"][-1]
+    losses = [made.records[0].metrics["train_loss"] for made in (again, finished)]
+    assert losses[0][0] == losses[1][-1]
     assert RunDirectory.load(again.path).experiments[0].task.options["params"] == str(path)
     with pytest.raises(fedax.InvalidInput, match=r"missing\.safetensors: cannot be read"):
         Experiment.parse(text.replace(str(path), "missing.safetensors")).plan()
@@ -321,7 +334,7 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(NORMED)
     directory = run_experiment(Experiment.parse(NORMED_EXPERIMENT), tmp_path / "a", Display())
     (seen,) = (record.metrics["test_accuracy"][-1] for record in directory.runs.values())
-    kept = tmp_path / "a" / "models" / "0000.safetensors"
+    kept = model_of(directory, "FedAvg")
     arguments = (directory.path, "--trust-code")
     assert accuracy_of(*arguments, "central") == pytest.approx(seen)
     assert call("export", directory.path, "m.safetensors").exit_code == 0
@@ -330,7 +343,7 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     text = NORMED_EXPERIMENT.replace("rounds = 3", "rounds = 0")
     text = text.replace('task"', 'task"\nparams = "m.safetensors"')
     started = run_experiment(Experiment.parse(text), tmp_path / "b", Display())
-    assert started.runs[0].metrics["test_accuracy"][0] == pytest.approx(seen)
+    assert started.records[0].metrics["test_accuracy"][0] == pytest.approx(seen)
     state = ("norm.mean.value", "norm.var.value")
     fedax.save_params({name: a for name, a in arrays.items() if name not in state}, kept)
     result = call("predict", *arguments, "central")

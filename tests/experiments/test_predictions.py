@@ -3,8 +3,8 @@ tables.
 """
 
 import csv
+import dataclasses
 import io
-import json
 import re
 import shutil
 
@@ -18,10 +18,12 @@ import fedax
 from fedax import cli
 from fedax.core import DataError
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import batches
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
+from fedax.results.store import write_run
 
 STUDY = """
 name = "study"
@@ -86,7 +88,7 @@ def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-CHANGED = "task .*: its examples are not those that runs/0000.npz was made with"
+CHANGED = "task .*: its examples are not those that run [0-9a-f]+ was made with"
 
 
 @pytest.mark.slow
@@ -146,8 +148,9 @@ def test_examples_that_another_machine_computed_are_warned_of(tmp_path):
     # a file is read by the encoding of the run, whatever the task's examples are now
     assert call("predict", tmp_path / "run", tmp_path / "new.npz").exit_code == 0
     assert call("predict", tmp_path / "run", "train").exit_code == 2
-    versions = tmp_path / "run" / "versions.json"
-    versions.write_text(json.dumps(json.loads(versions.read_text()) | {"numpy": "0.1"}))
+    ((name, run),) = RunDirectory.load(tmp_path / "run").runs.items()
+    elsewhere = dataclasses.replace(run, versions=run.versions | {"numpy": "0.1"})
+    write_run(tmp_path / "run" / "runs" / name, elsewhere)
     result = call("predict", tmp_path / "run", "train")
     assert result.exit_code == 0, result.output
     assert "by other versions or on another machine" in result.stderr

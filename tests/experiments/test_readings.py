@@ -4,7 +4,7 @@ kept."""
 import csv
 import io
 import json
-import lzma
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -15,11 +15,10 @@ from rich.console import Console
 from fedax import papers
 from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.core.history import Outcome
-from fedax.experiments.results.archive import parse_runs_csv, runs_csv
 from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.recipe import Recipe
-from fedax.papers.study import PaperStudy, tables_of
+from fedax.papers.study import PaperStudy
 from fedax.results.tables.finals import read_runs
 from fedax.results.tables.numbers import Results
 from fedax.results.tables.reductions import (
@@ -28,10 +27,10 @@ from fedax.results.tables.reductions import (
     read_curve,
 )
 from fedax.results.tables.summary import scale_of
-from samples import OWN, record
+from samples import OWN, put, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
-FOLDERS = sorted(path.parent.name for path in REPRODUCTION.glob("*/runs.csv"))
+FOLDERS = sorted(path.parent.name for path in REPRODUCTION.glob("*/runs.tar.xz"))
 TABLES = sorted(name for name in papers.recipe_files() if name.startswith("fedbc-table-"))
 
 
@@ -131,33 +130,6 @@ def test_tables_show_the_further_readings_beside_the_first():
     stream = io.StringIO()
     show_comparison(comparison, Console(file=stream, width=300))
     assert "ours, means of the last 2 rounds" in stream.getvalue()
-    lines, _ = parse_runs_csv(runs_csv(runs, runs, recipe.readings))
-    assert Comparison(recipe, lines, []).csv() == comparison.csv()
-
-
-def test_runs_csv_has_all_that_cells_and_claims_read():
-    claims = (
-        '[[claim]]\ntext = "x"\ncheck = "better"\na = "Prox"\nb = "Plain"\nmetric = '
-        '"{}"\nread = "{}"\n'
-    )
-    own = [
-        ("test_accuracy", "mean_last_3_rounds"),
-        ("train_loss", "rounds_to_1.5"),
-        ("train_loss", "last_over_half"),
-    ]
-    recipe = Recipe.parse(ALSO + "".join(claims.format(*pair) for pair in own)).model_copy(
-        update={"ran": "paper"}
-    )
-    runs = [
-        record(label, "Only", s, losses=(2.0, 1.2 - s / 9, 0.5))
-        for label in ("Plain", "Prox")
-        for s in (0, 1, 2)
-    ]
-    lines, _ = parse_runs_csv(runs_csv(runs, runs, recipe.readings))
-    from_lines, from_runs = Comparison(recipe, lines, []), Comparison(recipe, runs, [])
-    assert from_lines.csv() == from_runs.csv()
-    assert from_lines.readme({}, [], 0.0) == from_runs.readme({}, [], 0.0)
-    assert len(recipe.readings) == 6
 
 
 @pytest.mark.parametrize(
@@ -262,8 +234,7 @@ def test_data_that_cannot_be_had_are_named_with_the_reason():
 
 
 def same_table(made, kept):
-    """Whether two tables say the same: `runs.csv` has nine digits, so that p-values differ in their
-    last ones."""
+    """Whether two tables say the same: p-values differ in their last digits."""
     rows = [list(csv.reader(io.StringIO(text))) for text in (made, kept)]
     assert len(rows[0]) == len(rows[1])
     for mine, other in zip(*rows, strict=True):
@@ -276,10 +247,10 @@ def same_table(made, kept):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
-def test_the_tables_of_kept_folders_are_made_of_their_runs_csv(name):
-    """Nothing but the numbers of the runs is needed, whichever version wrote them."""
-    folder = REPRODUCTION / name
-    made = tables_of(folder)
+def test_the_tables_of_kept_folders_are_made_of_their_runs(name):
+    kept = RunDirectory.load(folder := REPRODUCTION / name)
+    parts = kept.shown(), kept.experiments, kept.versions, kept.records
+    made = kept.study.files(folder, *parts)
     for table in ("results.csv", "claims.csv"):
         same_table(made[table], (folder / table).read_text())
     assert (
@@ -292,13 +263,15 @@ def test_the_tables_of_kept_folders_are_made_of_their_runs_csv(name):
 def test_the_kept_tables_are_of_the_kept_curves(name):
     """Read without the library: the highest accuracy of every curve, its mean and deviation over
     the seeds."""
-    _, *lines = (
-        lzma.decompress((REPRODUCTION / name / "runs.jsonl.xz").read_bytes()).decode().splitlines()
-    )
+    files = {}
+    with tarfile.open(REPRODUCTION / name / "runs.tar.xz") as archive:
+        for member in archive:
+            run, _, part = member.name.partition("/")
+            files.setdefault(run, {})[part] = archive.extractfile(member).read()
     best, late = {}, {}
-    for line in map(json.loads, lines):
-        curve = 100 * np.array(line["curves"]["metrics/test_accuracy"][1])
-        rounds = np.array(line["curves"]["rounds"][1])
+    for run in files.values():
+        line, curves = json.loads(run["run.json"]), np.load(io.BytesIO(run["curves.npz"]))
+        curve, rounds = 100 * curves["metrics/test_accuracy"].astype(float), curves["rounds"]
         best.setdefault((line["task"], line["label"]), []).append(curve.max())
         late.setdefault((line["task"], line["label"]), []).append(
             curve[rounds > rounds[-1] - (20 if "7" in name else 10)].mean()
@@ -324,7 +297,7 @@ def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path)
     made.study = PaperStudy(recipe.model_copy(update={"ran": "paper"}))
     (made.path / "recipe.toml").write_text(made.study.text)
     made.configure(made.study.recipe.experiments("paper"))
-    made.add(record("Plain", "Only", 0, 5, losses=(9.0, 3.0, 1.0)), 0)
+    put(made, record("Plain", "Only", 0, 5, losses=(9.0, 3.0, 1.0)))
     made.close("finished")
     made.keep(tmp_path / "b")
     text = (tmp_path / "b" / "recipe.toml").read_text()
@@ -333,10 +306,7 @@ def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path)
             "also_read = []", 'also_read = ["mean_last_2_rounds"]'
         )
     )
-    RunDirectory.load(tmp_path / "b").renew_archive()
-    with (tmp_path / "b" / "runs.csv").open() as stream:
-        (row,) = (row for row in csv.DictReader(stream) if row["metric"] == "train_loss")
-    assert float(row["mean_last_2_rounds"]) == 2.0
-    same_table(
-        tables_of(tmp_path / "b")["results.csv"], (tmp_path / "b" / "results.csv").read_text()
-    )
+    RunDirectory.load(tmp_path / "b").write_outputs()
+    with (tmp_path / "b" / "results.csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    assert float(row["mean_last_2_rounds_mean"]) == 2.0

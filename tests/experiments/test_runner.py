@@ -49,8 +49,9 @@ def test_a_finished_directory(finished):
     summary = json.loads((path / "summary.json").read_text())
     assert summary["status"] == "finished"
     assert [run["outcome"] for run in summary["runs"]] == ["ok"] * 4
-    assert [run["number"] for run in summary["runs"]] == [0, 1, 2, 3]
-    kept = json.loads((path / "versions.json").read_text())
+    assert [run["id"] for run in summary["runs"]] == [run.id for run in finished.planned]
+    run = json.loads((path / "runs" / summary["runs"][0]["id"] / "run.json").read_text())
+    kept = run["versions"]
     assert {
         "fedax",
         "python",
@@ -70,7 +71,7 @@ def test_a_finished_directory(finished):
 @pytest.mark.slow
 def test_the_kept_configuration_reproduces_the_run(finished, tmp_path):
     again = run_experiment(
-        Experiment.read(finished.path / "config.toml"), tmp_path / "again", Display()
+        Experiment.read(finished.path / "study.toml"), tmp_path / "again", Display()
     )
     for first, second in zip(finished.records, again.records, strict=True):
         np.testing.assert_array_equal(first.metrics["train_loss"], second.metrics["train_loss"])
@@ -162,13 +163,11 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
 def test_several_folders_are_not_kept(tmp_path):
     """--keep copies one run directory; it is not ignored elsewhere."""
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "runs.csv").touch()
-    for folders, words in (
-        ("ab", r"--keep: got .*; allowed: one run directory"),
-        ("a", "is made by"),
-    ):
-        with pytest.raises(InvalidInput, match=words):
-            report([tmp_path / name for name in folders], keep=tmp_path / "kept")
+    (tmp_path / "a" / "runs.tar.xz").touch()
+    with pytest.raises(InvalidInput, match=r"--keep: got .*; allowed: one run directory"):
+        report([tmp_path / "a", tmp_path / "b"], keep=tmp_path / "kept")
+    with pytest.raises(InvalidInput, match=r"a: is made by --keep"):
+        report([tmp_path / "a"], keep=tmp_path / "kept")
     with pytest.raises(InvalidInput, match="missing: not a run directory"):
         report([tmp_path / "missing"], keep=tmp_path / "kept")
     assert not (tmp_path / "kept").exists()

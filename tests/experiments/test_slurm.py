@@ -18,6 +18,7 @@ from fedax.cli import app
 from fedax.core import FedaxError, RunFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import ClusterSection
+from fedax.experiments.results.planned import planned_runs
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import pools
 from fedax.experiments.running.batches import Batch
@@ -207,7 +208,7 @@ class FakeSubmitit:
 
     def submit(self, function, batch, *arguments):
         assert self.is_clean
-        self.jobs.append(FakeJob(batch.numbers[0], self.alive))
+        self.jobs.append(FakeJob(batch.seeds[0], self.alive))
         self.counts.append(len(self.alive))
         return self.jobs[-1]
 
@@ -220,14 +221,15 @@ def fake(monkeypatch):
     return made
 
 
-BATCHES = [Batch(0, ("FedAvg",), (seed,), (seed,)) for seed in range(7)]
+SEVEN = planned_runs([Experiment.parse(TINY.replace("[0, 1]", str(list(range(7)))))])
+BATCHES = [Batch((run,)) for run in SEVEN[:7]]
 
 
 @pytest.mark.parametrize(("most", "at_once"), [(2, 2), (None, 7)])
 def test_jobs_at_a_time_are_limited(tmp_path, fake, most, at_once):
     cluster = ClusterSection(minutes=5, jobs=most)
     done = list(pools.run_on_cluster(BATCHES, [Experiment.parse(SWEEP)], tmp_path, cluster))
-    assert sorted(batch.numbers for batch, _ in done) == [(number,) for number in range(7)]
+    assert sorted(batch.seeds for batch, _ in done) == [(seed,) for seed in range(7)]
     assert max(fake.counts) == at_once
     ids = (tmp_path / "slurm" / "jobs.txt").read_text().split()
     assert ids == [str(number) for number in range(7)]
@@ -287,7 +289,7 @@ def fedax(tmp_path):
 def kill_after(child, out, runs, log):
     """Kills a command and its jobs as soon as some runs are kept; returns how many there are."""
     end = time.monotonic() + 900
-    while len(list((out / "runs").glob("*.npz"))) < runs:
+    while len(list((out / "runs").glob("*/run.json"))) < runs:
         assert child.poll() is None, log.read_text()
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.1)

@@ -86,10 +86,10 @@ def test_runs_store_the_number_and_go_on_with_it(tmp_path):
     numbers = by_label(Experiment.parse(TEXT).with_step_sizes())
     for run in directory.records:
         assert run.settings["solver"]["learning_rate"] == numbers[run.label]
-    text = (tmp_path / "a" / "config.toml").read_text()
+    text = (tmp_path / "a" / "study.toml").read_text()
     assert "theory" not in text
     written = run_experiment(Experiment.parse(text), tmp_path / "b", Display())
-    (tmp_path / "a" / "runs" / "0001.npz").unlink()
+    (tmp_path / "a" / "runs" / directory.planned[1].id / "run.json").unlink()
     again = resume(tmp_path / "a", Display())
     for runs in (written, again, RunDirectory.load(tmp_path / "a")):
         for run, other in zip(directory.records, runs.records, strict=True):

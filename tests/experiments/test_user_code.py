@@ -17,10 +17,9 @@ from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import fingerprint_sources
 from fedax.experiments.results.joint import comparison_page
-from fedax.experiments.results.reuse import import_runs
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import resume, run_experiment
+from fedax.experiments.running.runner import find_runs, resume, run_experiment
 from fedax.results import render
 from samples import TINY
 
@@ -186,18 +185,19 @@ def test_a_run_directory_is_read_without_its_code(here):
     for copy in foreign.glob("sources/*/code.py"):
         copy.write_text("raise SystemExit('code of a stranger')")
     before = times_run(here)
+    run = RunDirectory.load(here / "out").planned[0].id
     for folder in (here / "out", foreign):
         assert call("report", folder).exit_code == 0
         assert call("report", folder, "--keep", here / f"kept-{folder.parent.name}").exit_code == 0
         assert call("report", here / f"kept-{folder.parent.name}").exit_code == 0
         assert "Half" in call("cite", folder).output
-        assert call("export", folder, "--run", "0", here / "model.safetensors").exit_code == 0
+        assert call("export", folder, "--run", run, here / "model.safetensors").exit_code == 0
         directory = RunDirectory.load(folder)
         render(comparison_page([directory, directory]))
-        assert len(import_runs(directory.experiments, [folder])) == len(directory.runs)
+        assert find_runs(directory.planned, [folder], False, print).keys() == directory.runs.keys()
     assert times_run(here) == before
     assert call("report", here / "out", foreign, "--out", here / "both.html").exit_code == 0
-    for command in (["resume", foreign], ["predict", foreign, "--run", "0", "train"]):
+    for command in (["resume", foreign], ["predict", foreign, "--run", run, "train"]):
         refused = call(*command)
         assert refused.exit_code == 2, refused.output
         assert "neither code.py nor its copy" in refused.output

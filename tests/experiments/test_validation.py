@@ -123,7 +123,7 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
         run_experiment(Experiment.parse(EARLY), tmp_path / "b", Crash(2))
     again = resume(tmp_path / "b", Display())
     files = [
-        {file.name: file.read_bytes() for file in (d.path / "models").iterdir()}
+        {str(file.relative_to(d.path)): file.read_bytes() for file in d.path.rglob("*.safetensors")}
         for d in (straight, again)
     ]
     assert files[0] == files[1]

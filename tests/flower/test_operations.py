@@ -289,7 +289,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     assert sizes == [12, 21]
     (note,) = directory.notes.values()
     assert ": 2 clients, 33 training examples. Schedule:" in note
-    assert directory.runs[0].gradients[-1] == np.mean(sizes)
+    assert directory.records[0].gradients[-1] == np.mean(sizes)
     (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
     command = ["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]
     done = CliRunner().invoke(app, command)

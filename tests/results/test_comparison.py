@@ -14,13 +14,12 @@ from typer.testing import CliRunner
 import fedax
 from fedax import cli
 from fedax.core import Outcome
-from fedax.experiments.results.store import RunDirectory
 from fedax.results.compare import EMPTY, compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.forms import FORMS, format_tables
 from fedax.results.record import to_csv as curves_csv
 from fedax.results.tables.statistics import holm, paired_t
-from samples import record
+from samples import made_up, record
 
 RNG = np.random.default_rng(0)
 COMMON = RNG.normal(size=6)
@@ -148,8 +147,7 @@ def test_the_report_says_what_is_not_distinguishable():
 
 
 def test_the_command(tmp_path):
-    directory = RunDirectory.create(tmp_path / "a", "Study")
-    directory.take(dict(enumerate(RECORDS)))
+    directory = made_up(tmp_path / "a", *RECORDS)
     directory.close("finished")
 
     def call(*arguments):

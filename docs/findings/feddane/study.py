@@ -2,7 +2,7 @@
 repairs it.
 
 python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as
-FOLDER/<set>-<variant>-<seed>.npz
+FOLDER/<set>-<variant>-<seed>
 python study.py draw FOLDER         the pictures and the table of repairs
 python study.py successors          the runs and the table of FedDANE's successors"""
 
@@ -16,6 +16,7 @@ import fedax
 from fedax.observe import Curvature, Dissimilarity, Inexactness, Objective, TrainLoss
 from fedax.results import Record
 from fedax.results.drawing import Picture, curves, save
+from fedax.results.store import read_run, write_run
 from fedax.theory import feddane, live
 
 SETS = {
@@ -130,9 +131,11 @@ def watched_rounds(folder: Path, name: str) -> pd.DataFrame:
 
 
 def kept(folder: Path, name: str, variant: str, seed: int = 0) -> Record:
-    return Record.from_bytes(
-        (folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz").read_bytes()
-    )
+    return read_run(place(folder, name, variant, seed))
+
+
+def place(folder: Path, name: str, variant: str, seed: int) -> Path:
+    return folder / f"{name}-{variant.replace(' ', '_')}-{seed}"
 
 
 def draw(folder: Path) -> None:
@@ -145,8 +148,10 @@ def draw(folder: Path) -> None:
     parts = []
     for name in reversed(ORDER):
         for variant in VARIANTS:
-            files = sorted(folder.glob(f"{name}-{variant.replace(' ', '_')}-?.npz"))
-            runs = [Record.from_bytes(file.read_bytes()) for file in files]
+            runs = [
+                read_run(file.parent)
+                for file in sorted(folder.glob(f"{name}-{variant.replace(' ', '_')}-?/run.json"))
+            ]
             if not runs:
                 continue
             values = np.stack([run.metrics["objective"] for run in runs])
@@ -202,9 +207,9 @@ def main() -> None:
     for seed in range(int(sys.argv[3])):
         for variant in VARIANTS:
             for name in ORDER:
-                path = folder / f"{name}-{variant.replace(' ', '_')}-{seed}.npz"
+                path = place(folder, name, variant, seed)
                 if not path.exists():
-                    path.write_bytes(run(name, variant, seed).to_bytes())
+                    write_run(path, run(name, variant, seed))
                     print(path.name, flush=True)
 
 

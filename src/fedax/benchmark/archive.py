@@ -1,6 +1,7 @@
 """The archive: one compressed file for each method and task."""
 
 import dataclasses
+import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedax.benchmark.task import BenchTask
-from fedax.experiments.results.curves import packed, unpacked
 from fedax.results import Record
+from fedax.results.store import pack, unpack
 from fedax.utils.files import portable, read, write, writing
 
 SHIPPED = Path(__file__).parent / "archive"
 """The archive of the standing benchmark."""
-ENDING = ".jsonl.xz"
+ENDING = ".tar.xz"
 
 Keys = Mapping[tuple[str, str], str]
 """Fingerprints of current results, by task and title of the method."""
@@ -58,13 +59,14 @@ class Entry:
     versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
     def to_bytes(self) -> bytes:
-        """Returns the entry as compressed lines of JSON."""
+        """Returns the entry as an archive: `entry.json`, and the files of each run."""
         about = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name != "records"
         }
-        return packed(about, dict(enumerate(self.records)))
+        runs = {str(place): run for place, run in enumerate(self.records)}
+        return pack(runs, {"entry.json": json.dumps(about).encode()})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Entry":
@@ -73,10 +75,10 @@ class Entry:
         Raises:
             ValueError: damaged data.
         """
-        about, runs = unpacked(data)
+        runs, others = unpack(data)
         try:
-            return cls(**about, records=tuple(runs.values()))
-        except TypeError as error:  # other fields than those of an entry
+            return cls(**json.loads(others["entry.json"]), records=tuple(runs.values()))
+        except (KeyError, TypeError) as error:  # other fields than those of an entry
             raise ValueError(f"not a file of the benchmark ({error})") from error
 
 

@@ -20,9 +20,9 @@ from fedax.benchmark.task import BenchTask, Method, Target
 from fedax.core import InvalidInput, Task
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.plan import Plan
-from fedax.experiments.results.provenance import versions
 from fedax.experiments.running.batches import run_batch
 from fedax.results import Record
+from fedax.results.versions import versions
 
 SEQUENCE = "halton"
 Score = tuple[float, ...]

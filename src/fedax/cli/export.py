@@ -13,7 +13,7 @@ from fedax.errors import InvalidInput
 def export(
     folder: Folder,
     out: Annotated[Path, Argument(help="File for the model.", metavar="FILE.safetensors")],
-    number: Run = None,
+    name: Run = None,
     best: Best = False,
     client: Client = None,
     trust: TrustCode = False,
@@ -22,7 +22,7 @@ def export(
 
     It has arrays by the names of the model's leaves.
 
-    Example: `fedax export runs/digits model.safetensors --run 3`
+    Example: `fedax export runs/digits model.safetensors --run 'seed 0'`
     """
     from fedax.cli.models import model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
@@ -33,12 +33,12 @@ def export(
     if out.suffix != ".safetensors":
         raise InvalidInput.of("FILE", str(out), "names that end in .safetensors")
     directory = RunDirectory.load(folder)
-    run_number = select_run(directory, number)
-    path = kept_model(folder, run_number, model_kind(best, client))
+    run = select_run(directory, name)
+    path = kept_model(folder / "runs" / run, model_kind(best, client))
     arrays, facts = read_weights(path)
     # the file of personal models has all clients'; the task says how they are laid out
     if client is not None:
-        client_params, task = own_model(path, client, task_of(directory, run_number, trust))
+        client_params, task = own_model(path, client, task_of(directory, run, trust))
         arrays, facts = named_arrays(client_params, task.state), facts | {"client": client}
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)

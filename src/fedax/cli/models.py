@@ -3,13 +3,13 @@
 import warnings
 
 from fedax.core import InvalidInput, Task
-from fedax.experiments.config.experiment import Experiment
+from fedax.examples.encoding import Encoding
 from fedax.experiments.config.plan import Plan
-from fedax.experiments.config.run_ids import list_run_ids
 from fedax.experiments.config.user_code import with_code
-from fedax.experiments.results.provenance import versions
-from fedax.experiments.results.settings import data_differences, jax_differences
+from fedax.experiments.results.planned import PlannedRun, is_reported
 from fedax.experiments.results.store import RunDirectory
+from fedax.results import Record
+from fedax.results.versions import differing_versions, made_with
 from fedax.tasks import task
 
 
@@ -25,90 +25,91 @@ def model_kind(best: bool, client: int | None) -> str:
     return "best" if best else "" if client is None else "personal"
 
 
-def task_of(directory: RunDirectory, number: int, trust: bool = False) -> Task:
+def task_of(directory: RunDirectory, run: str, trust: bool = False) -> Task:
     """Returns the task of a run, made again from its experiment, without the engine of the run.
 
     Args:
         directory: with the run.
-        number: of the run.
+        run: its id.
         trust: whether copies of user code in the directory may be run.
     """
-    experiment = with_code(_experiment_of(directory, number), directory.path, trust)
+    position = next(planned.experiment for planned in directory.planned if planned.id == run)
+    experiment = with_code(directory.experiments[position], directory.path, trust)
     # not the whole plan: a deployment's engine exists only in its server, and the cohort of a
     # deployment may be larger than its stand-in task
     return task(experiment.task.name, **experiment.task.options)
 
 
-def check_examples(directory: RunDirectory, number: int, task: Task) -> None:
+def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
     """Refuses a task whose examples are others than those that a run was made with.
 
-    Runs of versions that kept no hash of them are passed over. Examples that another machine or
-    version computed may differ in their last bits: then there is a warning, unless they were read
-    from tables without means and deviations of their own, which are the same everywhere.
+    Examples that another machine or version computed may differ in their last bits: then there is a
+    warning, unless they were read from tables without means and deviations of their own, which are
+    the same everywhere.
 
     Args:
         directory: with the run.
-        number: of the run.
+        run: its id.
         task: of the run, made again; see `task_of`.
 
     Raises:
         InvalidInput: other examples.
     """
-    record = directory.runs[number]
-    if "examples" not in data_differences(record, Plan(task, {}, {}).data_hashes):
+    record = directory.runs[run]
+    then, field = (record.settings or {}).get("data", {}).get("examples"), f"task {task.name!r}"
+    if then in (None, Plan(task, {}, {}).data_hashes["examples"]):
         return
-    # a run that was imported says itself with which versions it was made
-    run_versions, field = record.versions or directory.versions, f"task {task.name!r}"
-    has_same_versions = all(run_versions.get(name) == value for name, value in versions().items())
     is_computed = task.encoding is None or task.encoding.measured
-    if is_computed and (not has_same_versions or jax_differences(record)):
+    if is_computed and differing_versions(record.versions or {}, made_with()):
         reason = (
-            f"its examples are not to the bit those that runs/{number:04d}.npz was made with, by "
+            f"its examples are not to the bit those that run {run} was made with, by "
             "other versions or on another machine"
         )
         warnings.warn(f"{field}: {reason}. Predictions may be for other examples.", stacklevel=2)
         return
-    reason = f"its examples are not those that runs/{number:04d}.npz was made with"
+    reason = f"its examples are not those that run {run} was made with"
     hint = "Put the files back as they were."
     raise InvalidInput.because(field, reason, hint)
 
 
-def _experiment_of(directory: RunDirectory, number: int) -> Experiment:
-    # numbers are unique in a directory
-    (slot,) = (slot for slot in list_run_ids(directory.experiments) if slot.number == number)
-    return directory.experiments[slot.experiment]
+def encoding_of(record: Record) -> Encoding | None:
+    """Returns the encoding of the tables that a run was made with, None if there were none."""
+    text = (record.settings or {}).get("encoding")
+    return None if text is None else Encoding.from_json(text)
 
 
-def select_run(directory: RunDirectory, number: int | None) -> int:
-    """Returns the number of an existing run: `number`, or the only run that is reported.
+def select_run(directory: RunDirectory, name: str | None) -> str:
+    """Returns the id of an existing run: the one whose id begins so or whose title ends so, or the
+    only run that is reported.
 
     Raises:
         InvalidInput: no such run, or several to choose from.
     """
-    # by identity: `shown` returns the directory's objects
-    shown = {id(record) for record in directory.shown()}
-    # without a number only reported runs count; with one, also those that select
+    chosen = directory.selections()
+    # without a name only reported runs count; with one, also those that select
     runs = {
-        i: record
-        for i, record in directory.runs.items()
-        if number is not None or id(record) in shown
+        run.id: run
+        for run in directory.planned
+        if run.id in directory.runs
+        and (name is not None or is_reported(run, directory.experiments, chosen))
     }
-    if number in runs:
-        return number
-    if number is None and len(runs) == 1:
-        return next(iter(runs))
-    choices = "; ".join(
-        f"{i}: {record.task}, {record.label}, seed {record.seed}"
-        for i, record in sorted(runs.items())
-    )
+
+    def title(run: PlannedRun, label: str) -> str:
+        return f"{directory.experiments[run.experiment].name}, {label}, seed {run.seed}"
+
+    def matches(run: PlannedRun) -> bool:
+        # of a grid, the member that is reported stands for its algorithm
+        titles = [title(run, label) for label in (run.member.label, run.member.method)]
+        return run.id.startswith(name or "") or any(t.endswith(f", {name}") for t in titles)
+
+    matching = [run.id for run in runs.values() if matches(run)]
+    if len(matching) == 1:
+        return matching[0]
+    choices = "; ".join(f"{run.id}: {title(run, run.member.label)}" for run in runs.values())
     if not directory.runs:
         # a directory without runs may have checkpoints that can be continued
         newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
         choices = f"none of {directory.path}, where no run is done yet ({directory.status})"
         choices += f"; its newest checkpoint is {newest}" if newest else ""
         choices += ". `fedax resume`, or `fedax deploy resume` of a deployment, continues it"
-    raise InvalidInput.found(
-        "--run",
-        "none" if number is None else str(number),
-        f"one of the runs {choices or 'of a later time'}",
-    )
+    raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")

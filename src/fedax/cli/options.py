@@ -44,9 +44,12 @@ OnHosts = Annotated[
 Folder = Annotated[Path, Argument(help="A run directory.", metavar="DIR")]
 Folders = Annotated[list[Path], Argument(help="One or more run directories.", metavar="DIR...")]
 Run = Annotated[
-    int | None,
+    str | None,
     Option(
-        "--run", help="Number of the run, as summary.json lists them.", show_default="the only run"
+        "--run",
+        help="The beginning of the run's id, as summary.json lists them, or the end of its title, "
+        "such as 'FedAvg, seed 0'.",
+        show_default="the only run",
     ),
 ]
 Client = Annotated[

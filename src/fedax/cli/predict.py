@@ -22,7 +22,7 @@ def predict(
     out: Annotated[
         Path | None, Option(help="File for the table.", show_default="the terminal")
     ] = None,
-    number: Run = None,
+    name: Run = None,
     best: Best = False,
     client: Client = None,
     trust: TrustCode = False,
@@ -36,11 +36,10 @@ def predict(
 
     The task is made again from its files, which have to be those of the run.
 
-    Example: `fedax predict runs/digits test --run 3 --out predictions.csv`
+    Example: `fedax predict runs/digits test --run 'seed 0' --out predictions.csv`
     """
-    from fedax.cli.models import check_examples, model_kind, select_run, task_of
+    from fedax.cli.models import check_examples, encoding_of, model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
-    from fedax.experiments.results.settings import encoding_of
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
     from fedax.models.storage import place_model, read_weights
@@ -55,14 +54,14 @@ def predict(
         with writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory.load(folder)
-    run_number = select_run(directory, number)
+    run = select_run(directory, name)
     path, task = (
-        kept_model(folder, run_number, model_kind(best, client)),
-        task_of(directory, run_number, trust),
+        kept_model(folder / "runs" / run, model_kind(best, client)),
+        task_of(directory, run, trust),
     )
     # a file is read by the encoding of the run, whatever the task's examples are now
     if file is None:
-        check_examples(directory, run_number, task)
+        check_examples(directory, run, task)
     # the task comes back in the state of the model, such as statistics of its layers
     params, task = (
         place_model(read_weights(path).arrays, task, str(path))
@@ -72,7 +71,7 @@ def predict(
     if file is None:
         chosen = of_split(task, examples, client)
     else:
-        chosen = examples_of(task, file, encoding_of(directory.runs[run_number]))
+        chosen = examples_of(task, file, encoding_of(directory.runs[run]))
     table = predictions_csv(task, params, chosen)
     if out is None:
         echo(table, nl=False)
@@ -80,4 +79,4 @@ def predict(
         with writing(out):
             write(out, table)
         echo(f"Predictions: {out}")
-    next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run_number)
+    next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run)

@@ -44,11 +44,12 @@ def report(
     """Write the page, a table or the figures of run directories.
 
     Several run directories go on one page, `comparison.html`, or into one table. In a folder that
-    `--keep` has made, the tables are made again, and the page where it has curves.
+    `--keep` has made, tables, pictures and the page are made again.
 
     Example: `fedax report runs/study --table latex --metric test_accuracy --out table.tex`
     """
     from fedax.core import InvalidInput
+    from fedax.experiments.results.store import is_archive
 
     work = {"--table": table, "--figures": figures, "--keep": keep}
     asked = [name for name, value in work.items() if value is not None]
@@ -60,7 +61,7 @@ def report(
         _write_table(folders, table, metric, out)
     elif figures is not None:
         _draw_figures(folders, figures, metric, against, out)
-    elif len(folders) == 1 and (folders[0] / "runs.csv").exists() and _is_copy(folders[0]):
+    elif len(folders) == 1 and is_archive(folders[0]):
         if out is not None or keep is not None:
             reason = "is made by --keep, so --out and --keep do not apply"
             raise InvalidInput.because(str(folders[0]), reason)
@@ -128,17 +129,12 @@ def _draw_figures(
     next_step("prints BibTeX for what the runs used.", "cite", *folders)
 
 
-def _is_copy(folder: Path) -> bool:
-    """Returns whether a folder is no run directory, but may be what `--keep` makes."""
-    return not (folder / "summary.json").exists()
-
-
 def _renew_copy(folder: Path) -> None:
-    from fedax.experiments.results.store import RunDirectory, is_archive
-    from fedax.papers.study import rebuild
+    from fedax.experiments.results.store import RunDirectory
+    from fedax.utils.files import writing
 
-    # older copies have numbers for the tables only
-    files = RunDirectory.load(folder).renew_archive() if is_archive(folder) else rebuild(folder)
+    with writing(folder):
+        files = RunDirectory.load(folder).write_outputs()
     for file in files:
         echo(str(file))
 

@@ -1,19 +1,15 @@
 """A recipe beside the runs of a directory: its tables, figures and files."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import kept_experiments, list_config_files, parse_runs_csv
 from fedax.experiments.results.figures import Drawer
-from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.results.store import STUDY, RunDirectory
 from fedax.experiments.results.study import Study
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
@@ -22,10 +18,8 @@ from fedax.papers.recipe import Recipe
 from fedax.results import Record, Sheet
 from fedax.results.captions import describe_source
 from fedax.results.drawing import Picture, beside_paper, caption_of
-from fedax.results.tables.numbers import AnyRun
 from fedax.results.tables.summary import column_of
-from fedax.utils.files import read_text, write, writing
-from fedax.utils.plugins import forbidden
+from fedax.results.versions import describe_other_versions
 
 CONCLUSION = "conclusion.md"
 """Written by hand beside the results, two sentences, which come on top of the folder's
@@ -63,7 +57,7 @@ class PaperStudy(Study):
         return bool(self.recipe.figure)
 
     def comparison(
-        self, records: Sequence[AnyRun], experiments: Sequence[Experiment]
+        self, records: Sequence[Record], experiments: Sequence[Experiment]
     ) -> Comparison:
         """Compares the paper's numbers and claims with runs."""
         return Comparison(self.recipe, records, experiments)
@@ -91,36 +85,11 @@ class PaperStudy(Study):
         made: Sequence[Record],
     ) -> dict[str, str]:
         seconds = sum(float(record.seconds[-1]) for record in made)
-        return self._tables(
-            folder,
-            records,
-            experiments,
-            versions,
-            seconds,
-            provenance.describe_other_versions(made),
-        )
-
-    def rebuild_tables(self, folder: Path) -> dict[str, str]:
-        """Returns the tables of an archive, made from its `runs.csv`."""
-        versions = json.loads(read_text(folder / "versions.json"))
-        experiments = kept_experiments(folder)
-        lines, seconds = parse_runs_csv(read_text(folder / "runs.csv"))
-        return self._tables(folder, lines, experiments, versions, seconds)
-
-    def _tables(
-        self,
-        folder: Path,
-        records: Sequence[AnyRun],
-        experiments: Sequence[Experiment],
-        versions: Mapping[str, Any],
-        seconds: float,
-        others: Sequence[str] = (),
-    ) -> dict[str, str]:
         comparison = self.comparison(records, experiments)
-        settings = [file.name for file in list_config_files(folder)]
+        others = describe_other_versions(made, versions)
         top = top_of(folder, self.recipe)
         return {
-            "README.md": comparison.readme(versions, settings, seconds, others, top),
+            "README.md": comparison.readme(versions, [STUDY], seconds, others, top),
             "results.csv": comparison.csv(),
             "claims.csv": comparison.claims_csv(),
         }
@@ -187,35 +156,6 @@ def reproduce(
     return run_experiments(
         experiments, out, f"{recipe.title} ({scale})", display, jobs, study, reuse, elsewhere
     )
-
-
-def rebuild(folder: Path) -> list[Path]:
-    """Rewrites the tables of an archive from its `runs.csv`, and returns the files that it wrote.
-
-    Raises:
-        InvalidInput: a folder without that file, its recipe or versions.
-    """
-    texts = tables_of(folder)
-    for name, text in texts.items():
-        with writing(folder / name):
-            write(folder / name, text)
-    return [folder / name for name in texts]
-
-
-@forbidden()  # to load user code: the folder may come from somebody else
-def tables_of(folder: Path) -> dict[str, str]:
-    """Returns the tables of an archive, by file name, made from its `runs.csv`.
-
-    Raises:
-        InvalidInput: a folder without that file, its recipe or versions.
-    """
-    try:
-        return PaperStudy.parse(read_text(folder / "recipe.toml")).rebuild_tables(folder)
-    except OSError as error:
-        reason = (
-            f"neither a run directory nor an archive of one: {error.filename}: {error.strerror}"
-        )
-        raise InvalidInput.because(str(folder), reason) from error
 
 
 def top_of(folder: Path, recipe: Recipe) -> list[str]:

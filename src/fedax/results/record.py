@@ -2,13 +2,10 @@
 
 import csv
 import dataclasses
-import hashlib
 import io
-import json
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +15,6 @@ from fedax.core.directions import is_percent as is_percent
 from fedax.core.history import is_by_client
 from fedax.errors import printable
 from fedax.observe.modes import mode_of
-
-_SUM = b"sha256:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +35,8 @@ class Record:
             not known.
         settings: the configuration that it was made with, as plain values; None if not known.
         compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
-        versions: of the libraries and the machine that it was made with, if it was taken over from
-            elsewhere.
+        versions: of the libraries and the machine that it was made with, and JAX's settings; None
+            if not known.
         clients: the names of the clients, None if they have none.
         modes: directions of metrics, as far as the built-in observers do not state them; None if
             there are none.
@@ -87,6 +82,8 @@ class Record:
         object.__setattr__(
             self, "metrics", {printable(name): values for name, values in self.metrics.items()}
         )
+        if self.clients is not None:
+            object.__setattr__(self, "clients", [printable(name) for name in self.clients])
 
     @classmethod
     def of(
@@ -186,82 +183,6 @@ class Record:
         """Returns the run with another label."""
         return dataclasses.replace(self, label=label)
 
-    def to_bytes(self) -> bytes:
-        """Returns an `.npz` archive, whose comment is the SHA-256 sum of everything before it."""
-        buffer = io.BytesIO()
-        meta = {
-            "task": self.task,
-            "label": self.label,
-            "seed": self.seed,
-            "draw": self.draw,
-            "summed": True,
-        }
-        # a name is written only where there is one
-        meta["outcome"] = {
-            key: value
-            for key, value in dataclasses.asdict(self.outcome).items()
-            if key != "name" or value
-        }
-        meta |= {} if self.clients is None else {"clients": self.clients}
-        meta |= {} if self.settings is None else {"settings": self.settings}
-        meta |= {} if self.versions is None else {"versions": self.versions}
-        meta |= {} if self.modes is None else {"modes": self.modes}
-        arrays = {f"metrics/{name}": values for name, values in self.metrics.items()}
-        arrays |= {
-            "rounds": self.rounds,
-            "seconds": self.seconds,
-            "bits": self.bits,
-            "meta": np.array(json.dumps(meta)),
-        }
-        optional = {
-            name: getattr(self, name) for name in ("gradients", "compiling", "time", "energy")
-        }
-        arrays |= {name: values for name, values in optional.items() if values is not None}
-        np.savez_compressed(buffer, **cast(Any, arrays))
-        with zipfile.ZipFile(buffer, "a") as archive:
-            # the comment ends the file: 64 zero bytes reserve the place of the digits
-            archive.comment = _SUM + bytes(64)
-        # the sum covers everything before it, the word "sha256:" included
-        body = buffer.getvalue()[:-64]
-        return body + hashlib.sha256(body).hexdigest().encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Record":
-        """Reads what `to_bytes` returns; files of earlier versions have no checksum.
-
-        Raises:
-            ValueError: damaged data.
-        """
-        try:
-            # a comment with a sum ends every file of this version
-            summed = data[-64 - len(_SUM) : -64] == _SUM
-            if summed and hashlib.sha256(data[:-64]).hexdigest().encode() != data[-64:]:
-                raise ValueError("its checksum does not fit")
-            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-                meta = json.loads(str(stored["meta"]))
-                # the file says that it had a sum: the comment was cut off
-                if meta.pop("summed", False) and not summed:
-                    raise ValueError("its checksum is missing")
-                metrics = {
-                    name.removeprefix("metrics/"): stored[name]
-                    for name in stored.files
-                    if name.startswith("metrics/")
-                }
-                outcome = Outcome(**meta.pop("outcome"))
-                curve_names = (
-                    "rounds",
-                    "seconds",
-                    "bits",
-                    "gradients",
-                    "compiling",
-                    "time",
-                    "energy",
-                )
-                curves = {name: stored[name] for name in curve_names if name in stored.files}
-                return cls(**meta, **curves, metrics=metrics, outcome=outcome)
-        except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
-            raise ValueError(str(error) or type(error).__name__) from error
-
 
 def to_csv(records: Sequence[Record]) -> str:
     """Returns all scalar metrics of all runs as one long table: one row per run and observation.
@@ -319,16 +240,16 @@ def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
         records: all runs.
         reported: those that reports show; the others have the purpose `selection`.
     """
-    # by identity: `reported` holds objects of `records`
-    runs, reported_ids = with_named_clients(records), {id(record) for record in reported}
+    runs = with_named_clients(records)
+    reported_runs = {(run.task, run.label, run.seed, run.draw) for run in reported}
     metrics = list(dict.fromkeys(name for record in runs for name in record.by_client))
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     head = ["task", "algorithm", "seed", "draw", "purpose", "client"]
     table.writerow([*head, *map(column_name, metrics)])
     for record in runs:
-        purpose = "report" if id(record) in reported_ids else "selection"
-        run_cells = [record.task, record.label, record.seed, record.draw, purpose]
+        names = record.task, record.label, record.seed, record.draw
+        run_cells = [*names, "report" if names in reported_runs else "selection"]
         values = [record.by_client.get(name) for name in metrics]
         for k, client in enumerate(record.clients or ()):
             numbers = [

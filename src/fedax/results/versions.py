@@ -1,9 +1,18 @@
 """Versions of what numbers depend on besides the configuration."""
 
+import functools
 import os
 import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+
+from fedax.engine.compilation.fingerprint import random_settings
+from fedax.errors import printable
+from fedax.results.record import Record
 
 _PACKAGES = ("fedax", "jax", "jaxlib", "equinox", "optax", "numpy")
 
@@ -14,9 +23,60 @@ def packages() -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """Returns the versions of the library and of what it computes with, and the machine."""
-    return packages() | {
+    """Returns the versions of the library and of what it computes with, the machine, and the commit
+    of the library's repository, if it runs from one.
+    """
+    machine = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
     }
+    commit = _commit()
+    return packages() | machine | ({"commit": commit} if commit else {})
+
+
+def made_with() -> dict[str, Any]:
+    """Returns `versions` and JAX's settings that affect random numbers and rounding."""
+    return versions() | random_settings()
+
+
+@functools.cache
+def _commit() -> str | None:
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def differing_versions(
+    then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
+) -> list[str]:
+    """Returns in words which versions of then are not those of now; commits do not count.
+
+    >>> differing_versions({"jax": "0.1", "numpy": "2.0"}, {"jax": "0.2", "numpy": "2.0"})
+    ['jax 0.1 then and 0.2 now']
+    """
+    return [
+        f"{name} {then.get(name)} then and {now[name]} now"
+        for name in names or now
+        if name != "commit" and then.get(name) != now[name]
+    ]
+
+
+def describe_other_versions(records: Sequence[Record], usual: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each set of versions among the runs that were not made with the usual
+    ones.
+    """
+    counts = Counter(
+        printable(", ".join(f"{name} {value}" for name, value in run.versions.items()))
+        for run in records
+        if run.versions and differing_versions(run.versions, usual)
+    )
+    return [
+        f"{count} of the runs were made elsewhere: {description}."
+        for description, count in counts.items()
+    ]

@@ -143,6 +143,8 @@ class Experiment(Table):
     sources: dict[str, str] = {}
     """SHA-256 of the files of your own code, by the names in the file; a run directory's copy has
     it, and a file that has changed since is refused."""
+    data: dict[str, str] = {}
+    """Hashes of the data, see `Plan.data_hashes`; a run directory's copy has them."""
 
     _source: Source | None = PrivateAttr(None)
     _is_stored: bool = PrivateAttr(False)
@@ -175,9 +177,9 @@ class Experiment(Table):
         return cls._from_source(source, kept)
 
     @classmethod
-    def parse(cls, text: str, name: str = "experiment") -> "Experiment":
-        """Reads and checks TOML text; `name` is for messages."""
-        return cls._from_source(Source(text, name), False)
+    def parse(cls, text: str, name: str = "experiment", kept: bool = False) -> "Experiment":
+        """Reads and checks TOML text; `name` is for messages, `kept` as in `read`."""
+        return cls._from_source(Source(text, name), kept)
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":

@@ -1,4 +1,4 @@
-"""The models of a run directory: one file of safetensors for each run, beside its curves."""
+"""The models of a run: files of safetensors beside its curves."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,6 @@ from fedax.results import Record
 from fedax.utils.files import write
 from fedax.utils.memory_check import bytes_of
 
-FOLDER = "models"
 KINDS = ("", "best", "personal")
 """Models of a run: the final one, the best on validation examples, and the clients' own, with a
 first axis over clients."""
@@ -75,44 +74,49 @@ def own_model(path: Path, client: int, task: Task) -> tuple[PyTree, Task]:
     return task.assembled(params), task
 
 
-def keep_models(folder: Path, number: int, record: Record) -> None:
+def keep_models(folder: Path, record: Record) -> None:
     """Writes the models that a record comes with; before the record itself, so that a run that is
     there has its models.
+
+    Args:
+        folder: of the run, whose name is its id.
+        record: the run.
     """
     facts = {name: getattr(record, name) for name in ("task", "label", "seed", "draw")}
     settings = record.settings or {}
-    facts |= {"run": number, "algorithm": settings.get("algorithm", {}).get("type", record.label)}
+    facts |= {"run": folder.name}
+    facts |= {"algorithm": settings.get("algorithm", {}).get("type", record.label)}
     facts |= {"rounds": int(record.rounds[-1]), "outcome": str(record.outcome)}
     for which, model in record.models.items():
-        (folder / FOLDER).mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         # a model of another directory is read, because its file gets the facts of this run
         arrays: Mapping[str, np.ndarray] = (
             read_weights(model).arrays if isinstance(model, Path) else model
         )
         write(
-            model_path(folder, number, which),
+            model_path(folder, which),
             to_bytes(arrays, about=facts | ({"which": which} if which else {})),
         )
 
 
-def models_in(folder: Path, number: int) -> dict[str, Path]:
+def models_in(folder: Path) -> dict[str, Path]:
     """Returns the files of a run's models, as `Record.models` has them."""
-    paths = {which: model_path(folder, number, which) for which in KINDS}
+    paths = {which: model_path(folder, which) for which in KINDS}
     return {which: path for which, path in paths.items() if path.exists()}
 
 
-def model_path(folder: Path, number: int, which: str = "") -> Path:
+def model_path(folder: Path, which: str = "") -> Path:
     """Returns the file of one of the models of a run, see `KINDS`."""
-    return folder / FOLDER / (f"{number:04d}{which and '-'}{which}.safetensors")
+    return folder / f"model{which and '-'}{which}.safetensors"
 
 
-def kept_model(folder: Path, number: int, which: str = "") -> Path:
+def kept_model(folder: Path, which: str = "") -> Path:
     """Returns the file of a model that exists.
 
     Raises:
         InvalidInput: it is not.
     """
-    path = model_path(folder, number, which)
+    path = model_path(folder, which)
     if path.exists():
         return path
     if which:
@@ -122,8 +126,5 @@ def kept_model(folder: Path, number: int, which: str = "") -> Path:
             "method that has them",
         }[which]
     else:
-        reason = (
-            "kept no model; audits, runs that only select in a grid, and those before "
-            "models were kept have none"
-        )
-    raise InvalidInput.because(f"run {number} of {folder}", reason)
+        reason = "kept no model; audits and runs that only select in a grid have none"
+    raise InvalidInput.because(f"run {folder.name}", reason)

@@ -1,102 +1,65 @@
-"""The run directory: everything about a comparison on disk, valid after every run."""
+"""The run directory: everything about a study on disk, valid after every run."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import shlex
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
+import tomli_w
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.toml import Source
 from fedax.experiments.config.user_code import copy_sources
-from fedax.experiments.results import provenance
-from fedax.experiments.results.archive import (
-    copy_archive_files,
-    draw_pictures,
-    kept_experiments,
-    list_config_files,
-    runs_csv,
-)
-from fedax.experiments.results.curves import NAME as CURVES
-from fedax.experiments.results.curves import packed, unpacked
 from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
-from fedax.experiments.results.settings import (
-    check_configurations,
-    record_fingerprint,
-    stored_settings,
-)
+from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
 from fedax.experiments.results.study import Study, parse_study
 from fedax.results import Page, Record, render
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
-from fedax.results.drawing import Picture
+from fedax.results.drawing import Picture, save, weight_pictures
 from fedax.results.page import clients_sheets
 from fedax.results.record import by_task, clients_csv, to_csv, with_named_clients
+from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.membership import membership_csv, select_audits
 from fedax.results.tables.summary import Row, counted, summarize
+from fedax.results.versions import describe_other_versions, made_with
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
 from fedax.utils.plugins import forbidden
 
+SUMMARY = "summary.json"
+STUDY = "study.toml"
+PACKED = "runs.tar.xz"
+"""The runs of an archive in one file."""
+Status = Literal["running", "finished", "interrupted", "failed"]
+_Name = Annotated[str, AfterValidator(printable)]
+
 
 def refuse_if_taken(path: Path) -> None:
-    """Raises `RunExists` if a path is anything but a new or an empty folder."""
-    if owner := holder(path):
-        raise RunExists(
-            f"{path} is in use by {owner}; nothing was overwritten. Choose another folder."
-        )
-    if path.is_dir() and any(path.iterdir()):
-        # `create` writes this file before anything runs
-        has_run = (path / "summary.json").exists()
-        state = "already holds a run" if has_run else "is not empty"
-        advice = (
-            f"continue it with `fedax resume {shlex.quote(str(path))}`"
-            if has_run
-            else "remove this one"
-        )
-        raise RunExists(
-            f"{path} {state}; nothing was overwritten. Choose another folder, or {advice}."
-        )
-    if path.exists() and not path.is_dir():
-        raise RunExists(
-            f"{path} is a file, not a folder; nothing was overwritten. Choose another folder."
-        )
-
-
-def make_folder(path: Path) -> None:
-    """Makes a folder with `runs/` and `versions.json`.
-
-    Raises:
-        RunExists: it exists and is not empty.
-        InvalidInput: it cannot be written.
+    """Raises `RunExists` if a path is anything but a run directory, a new or an empty folder that
+    no other process works in.
     """
-    refuse_if_taken(path)
-    try:
-        (path / "runs").mkdir(parents=True)
-    except OSError as error:
-        refuse_if_taken(path)  # another process was quicker
-        reason = error.strerror or ""
-        raise InvalidInput.because(str(path), f"cannot be written: {reason}") from error
-    with writing(path):
-        write(path / "versions.json", json.dumps(provenance.versions(), indent=2) + "\n")
+    advice = "nothing was overwritten. Choose another folder"
+    if owner := holder(path):
+        raise RunExists(f"{path} is in use by {owner}; {advice}.")
+    if path.exists() and not path.is_dir():
+        raise RunExists(f"{path} is a file, not a folder; {advice}.")
+    # `create` writes the summary before anything runs
+    if path.is_dir() and any(path.iterdir()) and not (path / SUMMARY).exists():
+        raise RunExists(f"{path} is not empty; {advice}, or remove this one.")
 
 
-_Name = Annotated[str, AfterValidator(printable)]
-_VERSIONS = TypeAdapter(dict[_Name, _Name | int | float | None])
-
-Status = Literal["running", "finished", "interrupted", "failed"]
-
-
-class _About(BaseModel):
+class _Header(BaseModel):
     """The part of `summary.json` that is read again."""
 
     title: _Name
@@ -104,42 +67,46 @@ class _About(BaseModel):
     status: Status
     reason: _Name = ""
     jobs: int = 1
+    versions: dict[_Name, _Name | bool | int | float | None]
 
 
 @dataclasses.dataclass
 class RunDirectory:
     """A folder with the results of one or more experiments.
 
-    Files: `config.toml` (`config-<n>.toml` if several), `versions.json`, `runs/<n>.npz` (all
-    observations of a run, with those of the single clients), `models/<n>.safetensors` (its final
-    model), `metrics.csv` (all scalars as one long table), `runs.csv` (the numbers of every run),
-    `clients.csv` (the clients' own numbers at the end, where clients have names), `summary.json`,
-    `report.html`.
+    Files: `study.toml` (the experiments with every default), `runs/<id>/` (of each run `run.json`
+    with its settings and versions, `curves.npz` with all observations, and its models), and
+    `summary.json`. When the runs have ended also `metrics.csv` (all scalars as one long table),
+    `clients.csv` (the clients' own numbers at the end, where clients have names) and `report.html`.
 
     Attributes:
         path: the folder.
         title: heading of the report.
         notes: one line about a task, by the task's title.
         status: `"running"`, `"finished"`, `"interrupted"` or `"failed"`.
-        runs: the runs so far by number, which is their place in the order of experiments,
-            algorithms and seeds.
+        runs: the runs so far by id.
         experiments: what the folder is for, in its order.
         study: of the paper whose recipe they come from, if any.
         versions: of the libraries that the runs were made with, and the machine.
         jobs: processes among which the runs were spread.
         reason: why a run failed or was interrupted, where that is known.
+        planned: the runs that the experiments need.
     """
 
     path: Path
     title: str
     notes: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     status: Status = "running"
-    runs: dict[int, Record] = dataclasses.field(default_factory=dict[int, Record])
+    runs: dict[str, Record] = dataclasses.field(default_factory=dict[str, Record])
     experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
     study: Study | None = None
-    versions: dict[str, Any] = dataclasses.field(default_factory=provenance.versions)
+    versions: dict[str, Any] = dataclasses.field(default_factory=made_with)
     jobs: int = 1
     reason: str = ""
+    planned: list[PlannedRun] = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.planned = planned_runs(self.experiments)
 
     @classmethod
     def create(cls, path: Path, title: str, jobs: int = 1) -> "RunDirectory":
@@ -150,21 +117,18 @@ class RunDirectory:
             RunExists: the folder exists and is not empty.
             InvalidInput: it cannot be written.
         """
-        make_folder(path)
+        refuse_if_taken(path)
+        try:
+            (path / "runs").mkdir(parents=True)
+        except FileExistsError as error:
+            raise RunExists(f"{path} already holds a run; nothing was overwritten.") from error
+        except OSError as error:
+            reason = error.strerror or ""
+            raise InvalidInput.because(str(path), f"cannot be written: {reason}") from error
         directory = cls(path, printable(title), jobs=jobs)
-        directory.flush()
+        with writing(path):
+            directory.save()
         return directory
-
-    @property
-    def records(self) -> list[Record]:
-        return [self.runs[number] for number in sorted(self.runs)]
-
-    @property
-    def grids(self) -> list[Experiment]:
-        """One experiment with a grid for every task; those on other draws of its data select
-        together with it.
-        """
-        return grids_of(self.experiments)
 
     @classmethod
     @forbidden()  # to load user code: the directory may come from somebody else
@@ -173,37 +137,18 @@ class RunDirectory:
         whose files are damaged.
 
         Raises:
-            InvalidInput: no run directory, or one whose files are damaged, or whose runs were made
-                with another configuration.
+            InvalidInput: no run directory, or one whose files are damaged.
         """
         try:
-            runs: dict[int, Record] = {}
+            header = _Header.model_validate(json.loads(read_text(path / SUMMARY)))
             if is_archive(path):
-                about, runs = unpacked(read(path / CURVES))
+                runs = unpack(read(path / PACKED))[0]
             else:
-                about = json.loads(read_text(path / "summary.json"))
-            summary = _About.model_validate(about)
-            for file in sorted((path / "runs").glob("*.npz")):
-                # with `repair` a damaged run is left out, and made again
-                with contextlib.suppress(*([ValueError] if repair else [])):
-                    runs[int(file.stem)] = _load_record(file)
-            experiments = kept_experiments(path)
-            text = path / "recipe.toml"
-            study = parse_study(read_text(text)) if text.exists() else None
-            versions = _VERSIONS.validate_json(read(path / "versions.json"))
-            check_configurations(experiments, runs)
-            return cls(
-                path,
-                summary.title,
-                summary.notes,
-                summary.status,
-                runs,
-                experiments,
-                study,
-                versions,
-                summary.jobs,
-                summary.reason,
-            )
+                runs = _read_runs(path / "runs", repair)
+            recipe = path / "recipe.toml"
+            study = parse_study(read_text(recipe)) if recipe.exists() else None
+            about = {name: getattr(header, name) for name in _Header.model_fields}
+            return cls(path, runs=runs, experiments=kept_experiments(path), study=study, **about)
         except OSError as error:
             # every kind of damage ends in one error that names the directory
             reason = f"not a run directory: {error.filename}: {error.strerror}"
@@ -213,65 +158,51 @@ class RunDirectory:
         except ValidationError as error:
             problem = error.errors()[0]
             field = ".".join(map(str, problem["loc"])) or "its form"
-            raise InvalidInput.because(
-                str(path), f"a run directory with damaged files: {field}: {problem['msg']}"
-            ) from error
+            reason = f"a run directory with damaged files: {field}: {problem['msg']}"
+            raise InvalidInput.because(str(path), reason) from error
         except RecursionError as error:
-            raise InvalidInput.because(
-                str(path), "a run directory with damaged files: nested too deep"
-            ) from error
+            reason = "a run directory with damaged files: nested too deep"
+            raise InvalidInput.because(str(path), reason) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput.because(
-                str(path), f"a run directory with damaged files: {error}"
-            ) from error
+            reason = f"a run directory with damaged files: {error}"
+            raise InvalidInput.because(str(path), reason) from error
 
     def configure(self, experiments: Sequence[Experiment]) -> None:
-        """Writes the resolved configurations, and copies of the files of user code that they
-        name.
-        """
+        """Writes the experiments, and copies of the files of user code that they name."""
         self.experiments = list(experiments)
-        for number, experiment in enumerate(experiments):
-            name = f"config-{number}.toml" if len(experiments) > 1 else "config.toml"
-            write(self.path / name, experiment.toml())
+        self.planned = planned_runs(self.experiments)
+        documents = [experiment.resolved() for experiment in experiments]
+        study = documents[0] if len(documents) == 1 else {"experiment": documents}
+        write(self.path / STUDY, tomli_w.dumps(study))
+        for experiment in experiments:
             copy_sources(experiment, self.path)
 
-    def add(self, record: Record, number: int | None = None) -> None:
-        """Keeps a run, under a number or the next one."""
-        self.take({len(self.runs) if number is None else number: record})
-
-    def take(self, runs: dict[int, Record], imported: bool = False) -> None:
-        """Keeps runs by their numbers, with their configurations, and brings all files up to date.
-
-        Args:
-            runs: by number.
-            imported: whether they were made by another process, whose settings of JAX they keep.
-        """
-        for number, record in runs.items():
-            settings = stored_settings(self.experiments, number, record, imported)
-            stored_record = dataclasses.replace(record, settings=settings)
-            keep_models(self.path, number, stored_record)
+    def take(self, runs: Mapping[str, Record]) -> None:
+        """Keeps runs by their ids."""
+        for name, record in runs.items():
+            keep_models(self.path / "runs" / name, record)
+            write_run(self.path / "runs" / name, record)
             # on disk now; in memory the models of all runs would add up
-            stored_record = dataclasses.replace(stored_record, models={})
-            write(self.path / "runs" / f"{number:04d}.npz", stored_record.to_bytes())
-            self.runs[number] = stored_record
-        self.flush()
+            self.runs[name] = dataclasses.replace(record, models={})
+        self.save()
 
     def close(self, status: Status, reason: str = "") -> None:
-        """Marks the directory as complete or not."""
+        """Marks the directory as complete or not, and writes its tables and its report."""
         self.status, self.reason = status, printable(reason)
-        self.flush()
-        self.write_report()
+        if status != "running":
+            self.write_outputs()
+        self.save()
 
     def renew(self) -> None:
-        """Rewrites all files while no other process writes.
+        """Writes tables and report again, while no other process writes.
 
         Raises:
             RunExists: another process does.
             WriteFailed: a full disk, for example.
         """
         with writing(self.path), held(self.path):
-            self.flush()
-            self.write_report()
+            self.write_outputs()
+            self.save()
 
     def keep(self, target: Path) -> None:
         """Copies what version control should have into another folder, over an earlier copy:
@@ -283,118 +214,105 @@ class RunDirectory:
             WriteFailed: a full disk, for example.
         """
         # runs that only the earlier copy has must not be lost
-        if is_archive(target):
-            metrics = dict[str | None, set[str]]()
-            for run in self.records:
-                metrics.setdefault(record_fingerprint(run), set()).update(run.metrics)
-            archived = RunDirectory.load(target).records
-            # a run may stand under fewer observers now, but its metrics are to stay
-            if lost := sum(
-                not metrics.get(record_fingerprint(run), set()).issuperset(run.metrics)
-                for run in archived
-            ):
-                reason = (
-                    f"holds {lost} of {len(archived)} runs that {self.path} does not have; "
-                    "nothing was overwritten"
-                )
-                hint = (
-                    "Take them over (`fedax reproduce ... --reuse "
-                    f"{shlex.quote(str(target))}`), or remove the folder."
-                )
-                raise InvalidInput.because(str(target), reason, hint)
-        header = {
-            "title": self.title,
-            "status": self.status,
-            "jobs": self.jobs,
-            "notes": self.notes,
-        }
+        archived = RunDirectory.load(target).runs if is_archive(target) else {}
+        if lost := len(archived.keys() - self.runs.keys()):
+            reason = (
+                f"holds {lost} of {len(archived)} runs that {self.path} does not have; "
+                "nothing was overwritten"
+            )
+            hint = (
+                f"Take them over (`fedax reproduce ... --reuse {shlex.quote(str(target))}`), or "
+                "remove the folder."
+            )
+            raise InvalidInput.because(str(target), reason, hint)
         with writing(target):
-            copy_archive_files(self.path, target)
-            write(target / CURVES, packed(header, self.runs))
-            if self.study is not None:
-                draw_pictures(self.pictures(), self.shown(), target)
-                # last, because README.md lists the settings and pictures that lie in the folder
-                self._write_study_files(target)
+            target.mkdir(parents=True, exist_ok=True)
+            for name in (STUDY, "recipe.toml", SUMMARY):
+                if (self.path / name).exists():
+                    shutil.copy(self.path / name, target / name)
+            if (self.path / "sources").is_dir():
+                shutil.copytree(self.path / "sources", target / "sources", dirs_exist_ok=True)
+            write(target / PACKED, pack(self.runs))
+            dataclasses.replace(self, path=target).write_tables()
 
-    def flush(self) -> None:
-        """Rewrites the tables and the summary from the records."""
-        write(self.path / "metrics.csv", to_csv(self.records))
-        self._write_number_files()
-        if with_named_clients(self.records):
-            write(self.path / "clients.csv", clients_csv(self.records, self.shown()))
-        if select_audits(self.records):
-            write(self.path / "audit.csv", membership_csv(self.records))
-        self._write_study_files()
-        write(
-            self.path / "summary.json",
-            json.dumps(self._summary(), indent=2, allow_nan=False) + "\n",
-        )
+    def save(self) -> None:
+        """Writes `summary.json`."""
+        summary = {name: getattr(self, name) for name in _Header.model_fields} | {
+            "warnings": [*self.warnings(), *self.doubts()],
+            "tasks": {
+                title: [
+                    _summarize_row(row) for row in summarize(runs, self.reads.get(title, "last"))
+                ]
+                for title, runs in by_task(self.shown()).items()
+            },
+            "runs": [
+                {
+                    "id": run.id,
+                    "task": record.task,
+                    "algorithm": record.label,
+                    "seed": record.seed,
+                    "draw": record.draw,
+                    "rounds": int(record.rounds[-1]),
+                    "outcome": str(record.outcome),
+                    "seconds": round(float(record.seconds[-1]), 3),
+                }
+                for run, record in self._planned_records()
+            ],
+        }
+        write(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
-    def write_report(self) -> None:
-        """Writes the page, which takes a second or more to draw."""
-        write(self.path / "report.html", render(self.page()))
-
-    def renew_archive(self) -> list[Path]:
-        """Rewrites the tables, the pictures and the report of what `keep` has made, and returns the
-        files that it wrote.
-        """
-        with writing(self.path):
-            drawn = self.pictures() if self.study is not None else []
-            pictures = draw_pictures(drawn, [], self.path)
-            files = [
-                *pictures,
-                *self._write_number_files(),
-                *self._write_study_files(),
-                self.path / "report.html",
-            ]
-            write(files[-1], render(self.page()))
+    def write_outputs(self) -> list[Path]:
+        """Writes tables and report, and returns the files."""
+        report = self.path / "report.html"
+        files = [*self.write_tables(), report]
+        write(report, render(self.page()))
         return files
 
-    def _write_number_files(self) -> list[Path]:
-        """Writes the numbers of all runs, which a recipe with further readings extends."""
-        readings, units = self.study and self.study.readings, self.study is None
-        texts = {"runs.csv": runs_csv(self.records, self.shown(), readings, units)}
+    def write_tables(self) -> list[Path]:
+        """Writes tables, and what the recipe adds, and returns the files; an archive has pictures
+        in place of the long tables.
+        """
+        records, shown, files = self.records, self.shown(), list[Path]()
+        texts = dict[str, str]()
         if self.grids:
-            texts["grid.csv"] = grid_csv(self.grids, self.records)
+            texts["grid.csv"] = grid_csv(self.grids, records)
+        if select_audits(records):
+            texts["audit.csv"] = membership_csv(records)
+        if is_archive(self.path):
+            if self.study:
+                files += save([*self.pictures(), *weight_pictures(shown)], self.path, ["png"])
+        else:
+            texts["metrics.csv"] = to_csv(records)
+            if with_named_clients(records):
+                texts["clients.csv"] = clients_csv(records, shown)
+        if self.study:
+            # after the pictures, because README.md shows those that lie in the folder
+            texts |= self.study.files(self.path, shown, self.experiments, self.versions, records)
         for name, text in texts.items():
             write(self.path / name, text)
-        return [self.path / name for name in texts]
-
-    def _write_study_files(self, target: Path | None = None) -> list[Path]:
-        """Writes the tables beside the recipe; those of a copy are about its pictures too."""
-        if self.study is None:
-            return []
-        folder = target or self.path
-        texts = self.study.files(
-            folder, self.shown(), self.experiments, self.versions, self.records
-        )
-        for name, text in texts.items():
-            write(folder / name, text)
-        return [folder / name for name in texts]
+            files.append(self.path / name)
+        return files
 
     def page(self) -> Page:
         """Returns the content of the report."""
-        settings = {file.name: read_text(file) for file in self._list_settings()}
-        sheets = self.study.sheets(self.shown(), self.experiments) if self.study else []
+        shown = self.shown()
+        study = self.path / STUDY
+        settings = {STUDY: read_text(study)} if study.exists() else {}
+        sheets = self.study.sheets(shown, self.experiments) if self.study else []
         sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
-        sheets += [] if self.study else differences_sheet(self.shown(), self.reads)
-        sheets += clients_sheets(self.shown())
-        reads, runs, other_versions = (
-            self.reads,
-            self.shown(),
-            " ".join(provenance.describe_other_versions(self.records)),
-        )
-        versions = self.versions | ({"taken over": other_versions} if other_versions else {})
+        sheets += [] if self.study else differences_sheet(shown, self.reads)
+        sheets += clients_sheets(shown)
+        others = " ".join(describe_other_versions(self.records, self.versions))
         return Page(
             self.title,
             " ".join([self.line(), *self.doubts()]),
-            runs,
+            shown,
             self.notes,
             settings,
-            versions,
+            self.versions | ({"taken over": others} if others else {}),
             sheets,
             self._draw_study(),
-            reads,
+            self.reads,
         )
 
     def pictures(
@@ -412,8 +330,26 @@ class RunDirectory:
     def _draw_study(self) -> list[Picture]:
         return self.study.pictures(self.shown(), self.experiments) if self.study else []
 
-    def _list_settings(self) -> list[Path]:
-        return list_config_files(self.path)
+    def _planned_records(self) -> list[tuple[PlannedRun, Record]]:
+        """Returns the runs that are there, with the names that the experiments give them."""
+        return [
+            (
+                run,
+                dataclasses.replace(
+                    self.runs[run.id],
+                    task=self.experiments[run.experiment].name,
+                    label=run.member.label,
+                    draw=data_seed(self.experiments[run.experiment]),
+                ),
+            )
+            for run in self.planned
+            if run.id in self.runs
+        ]
+
+    @property
+    def records(self) -> list[Record]:
+        """All runs, in the order of the experiments."""
+        return [record for _, record in self._planned_records()]
 
     def shown(self) -> list[Record]:
         """Returns the runs that reports show.
@@ -421,14 +357,19 @@ class RunDirectory:
         Of a grid these are the runs of the members that its rule selects, without those that
         selected them.
         """
-        selected_labels = {task: set(labels.values()) for task, labels in self.selections().items()}
-        seeds = {experiment.name: experiment.seeds for experiment in self.grids}
+        chosen = self.selections()
         return [
             record
-            for record in self.records
-            if record.task not in selected_labels
-            or (record.label in selected_labels[record.task] and record.seed in seeds[record.task])
+            for run, record in self._planned_records()
+            if is_reported(run, self.experiments, chosen)
         ]
+
+    @property
+    def grids(self) -> list[Experiment]:
+        """One experiment with a grid for every task; those on other draws of its data select
+        together with it.
+        """
+        return grids_of(self.experiments)
 
     @property
     def reads(self) -> dict[str, str]:
@@ -453,20 +394,17 @@ class RunDirectory:
 
     def line(self) -> str:
         """Returns the results in one line: how many runs, and how they ended."""
-        tasks = by_task(self.records)
-        labels = {record.label for record in self.records}
-        members = [member for experiment in self.grids for member in experiment.members()]
-        methods = {member.label: member.method for member in members}
+        records = self.records
+        names = {(run.member.method, run.member.label) for run, _ in self._planned_records()}
         counts = [
-            counted(len({methods.get(label, label) for label in labels}), "algorithm"),
-            *([counted(len(labels), "setting")] if members else []),
-            counted(len(tasks), "task"),
-            counted(len(self.records), "run"),
+            counted(len({method for method, _ in names}), "algorithm"),
+            *([counted(len({label for _, label in names}), "setting")] if self.grids else []),
+            counted(len(by_task(records)), "task"),
+            counted(len(records), "run"),
         ]
-        interrupted = sum(record.outcome.kind == "interrupted" for record in self.records)
         ended = {
-            "diverged": sum(record.diverged for record in self.records),
-            "interrupted": interrupted,
+            "diverged": sum(record.diverged for record in records),
+            "interrupted": sum(record.outcome.kind == "interrupted" for record in records),
         }
         troubles = [f"{count} {kind}" for kind, count in ended.items() if count]
         status = {
@@ -475,42 +413,11 @@ class RunDirectory:
             "interrupted": " Interrupted before all runs were done.",
             "finished": "",
         }
+        others = len(self.runs.keys() - {run.id for run in self.planned})
         return (
             f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
+            + (f" {counted(others, 'run')} in the folder are not of its study." if others else "")
         )
-
-    def _summary(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "status": self.status,
-            **({"reason": self.reason} if self.reason else {}),
-            "jobs": self.jobs,
-            "notes": self.notes,
-            "warnings": [*self.warnings(), *self.doubts()],
-            "tasks": {
-                title: [
-                    _summarize_row(row) for row in summarize(runs, self.reads.get(title, "last"))
-                ]
-                for title, runs in by_task(self.shown()).items()
-            },
-            "runs": [
-                {
-                    "number": i,
-                    "file": f"runs/{i:04d}.npz",
-                    "task": r.task,
-                    "algorithm": r.label,
-                    "seed": r.seed,
-                    "draw": r.draw,
-                }
-                | {
-                    "rounds": int(r.rounds[-1]),
-                    "outcome": str(r.outcome),
-                    "seconds": round(float(r.seconds[-1]), 3),
-                }
-                | ({} if r.compiling is None else {"compiling": round(float(r.compiling[-1]), 3)})
-                for i, r in sorted(self.runs.items())
-            ],
-        }
 
 
 def _summarize_row(row: Row) -> dict[str, Any]:
@@ -531,17 +438,35 @@ def _summarize_row(row: Row) -> dict[str, Any]:
     }
 
 
-def _load_record(file: Path) -> Record:
-    try:
-        return Record.from_bytes(read(file))
-    except ValueError as error:
-        hint = f"`fedax resume {shlex.quote(str(file.parent.parent))}` makes this run again"
-        raise ValueError(f"{file.name} in {file.parent} is damaged ({error}); {hint}") from error
+def kept_experiments(folder: Path) -> list[Experiment]:
+    """Returns the experiments of a run directory."""
+    path = folder / STUDY
+    if not path.exists():
+        return []
+    documents = Source.read(path).document.get("experiment")
+    if documents is None:
+        return [Experiment.read(path, kept=True)]
+    return [Experiment.parse(tomli_w.dumps(text), str(path), kept=True) for text in documents]
+
+
+def _read_runs(folder: Path, repair: bool) -> dict[str, Record]:
+    runs = dict[str, Record]()
+    for path in sorted(folder.glob("*/run.json")):
+        try:
+            runs[path.parent.name] = read_run(path.parent)
+        except (OSError, ValueError) as error:
+            if repair:
+                # left out, and made again
+                continue
+            hint = f"`fedax resume {shlex.quote(str(folder.parent))}` makes this run again"
+            reason = f"run {path.parent.name} is damaged ({error}); {hint}"
+            raise ValueError(reason) from error
+    return runs
 
 
 def is_archive(path: Path) -> bool:
-    """Returns whether a folder is what `RunDirectory.keep` makes, with the curves of its runs."""
-    return (path / CURVES).exists() and not (path / "summary.json").exists()
+    """Returns whether a folder is what `RunDirectory.keep` makes."""
+    return (path / PACKED).exists()
 
 
 def slug(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from fedax.engine.driver.run import Progress, program_key, run_grid
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.plan import majority_of
-from fedax.experiments.config.run_ids import RunId, data_seed, list_run_ids
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of, check_own_models
+from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
 from fedax.results import Record
+from fedax.results.store import run_id
 from fedax.results.tables.summary import counted
+from fedax.results.versions import made_with
 
 Hook = Callable[[Progress], bool | None]
 
@@ -30,27 +32,37 @@ class Batch:
     program.
 
     Args:
-        experiment: its place among those of the directory.
-        labels: of the members.
-        seeds: of each.
-        numbers: of the runs: the first label with all seeds, then the next.
-        selecting: whether the runs only select among the members of a grid.
+        runs: the first member with all seeds, then the next.
     """
 
-    experiment: int
-    labels: tuple[str, ...]
-    seeds: tuple[int, ...]
-    numbers: tuple[int, ...]
-    selecting: bool = False
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def experiment(self) -> int:
+        """Its place among those of the directory."""
+        return self.runs[0].experiment
+
+    @property
+    def selecting(self) -> bool:
+        """Whether the runs only select among the members of a grid."""
+        return self.runs[0].selecting
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.member.label for run in self.runs))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(run.seed for run in self.runs))
 
     @property
     def is_single(self) -> bool:
         """Whether it is a single run."""
-        return len(self.numbers) == 1
+        return len(self.runs) == 1
 
     def folder(self, out: Path) -> Path:
         """Returns the folder of its checkpoints."""
-        return out / "checkpoints" / f"{self.numbers[0]:04d}"
+        return out / "checkpoints" / run_id({"runs": [run.id for run in self.runs]})
 
     def heading(self, experiment: Experiment, several: bool) -> str:
         """Returns the heading of its progress bar."""
@@ -80,7 +92,7 @@ class Batch:
             record = run_audited(
                 plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints
             )
-            return [_with_data_hashes(record, experiment)]
+            return self._complete([record], experiment)
         # runs that only select are many: their models are kept only with `all`
         keep = experiment.keep_models in (
             ("all",) if self.selecting else ("all", "reported", "personal")
@@ -101,19 +113,20 @@ class Batch:
             **common,
             **checkpoints,
         )
-        return [_with_data_hashes(record, experiment) for record in records]
+        return self._complete(records, experiment)
 
-
-def _with_data_hashes(record: Record, experiment: Experiment) -> Record:
-    """Returns a record that says with which data it was made."""
-    plan = plan_of(experiment)
-    settings = (record.settings or {}) | {"data": plan.data_hashes}
-    if plan.task.encoding is not None:
-        settings["encoding"] = plan.task.encoding.to_json()
-    # clients of a deployment have examples of their own
-    if experiment.engine != "flower":
-        settings["majority"] = majority_of(plan.task)
-    return dataclasses.replace(record, settings=settings)
+    def _complete(self, records: Sequence[Record], experiment: Experiment) -> list[Record]:
+        """Returns records that say what they were made of and with."""
+        plan, facts = plan_of(experiment), dict[str, Any]()
+        if plan.task.encoding is not None:
+            facts["encoding"] = plan.task.encoding.to_json()
+        # clients of a deployment have examples of their own
+        if experiment.engine != "flower":
+            facts["majority"] = majority_of(plan.task)
+        return [
+            dataclasses.replace(record, settings=run.settings | facts, versions=made_with())
+            for run, record in zip(self.runs, records, strict=True)
+        ]
 
 
 def _has_own_models(algorithm: Algorithm[Any]) -> bool:
@@ -129,7 +142,7 @@ def plan_of(experiment: Experiment) -> Plan:
     a task serve all its methods and seeds.
     """
     # with the data folder: another one may hold other files of the same name
-    key = repr((str(data_folder()), experiment.model_dump()))
+    key = repr((str(data_folder()), experiment.model_dump(exclude={"data"})))
     if key not in _newest:
         _newest.clear()  # before the next data are made
         _newest[key] = experiment.plan()
@@ -137,7 +150,9 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def batches_of(
-    experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]] | None = None
+    experiments: Sequence[Experiment],
+    chosen: Mapping[str, Mapping[str, str]] | None = None,
+    done: Container[str] = (),
 ) -> list[Batch]:
     """Returns all batches of one stage, in the order of experiments, algorithms and seeds.
 
@@ -145,45 +160,30 @@ def batches_of(
         experiments: of the directory.
         chosen: by task and algorithm, the label of the member that was selected. Then the runs to
             report; without, those that select (none, where there is nothing to select).
+        done: ids of the runs that are there.
     """
+    # by program and label, the runs in the order of their seeds; each id once
+    runs: dict[tuple[int, Any], dict[str, list[PlannedRun]]] = {}
+    ids = set[str]()
+    for run in planned_runs(experiments):
+        is_wanted = run.selecting if chosen is None else is_reported(run, experiments, chosen)
+        if not is_wanted or run.id in done or run.id in ids:
+            continue
+        ids.add(run.id)
+        key = run.experiment, _batch_key(experiments[run.experiment], run.member)
+        runs.setdefault(key, {}).setdefault(run.member.label, []).append(run)
     batches: list[Batch] = []
-    run_ids = list_run_ids(experiments)
-    for position, experiment in enumerate(experiments):
-        # by program, then by label; the ids are in the order of the seeds
-        groups: dict[Any, dict[str, list[RunId]]] = {}
-        for run_id in run_ids:
-            member = run_id.member
-            is_wanted = (
-                run_id.selecting
-                if chosen is None
-                else not run_id.selecting and _is_reported(experiment, member, chosen)
-            )
-            if run_id.experiment != position or not is_wanted:
-                continue
-            groups.setdefault(_batch_key(experiment, member), {}).setdefault(
-                member.label, []
-            ).append(run_id)
-        for group in groups.values():
-            # every label of a group has the same seeds
-            seeds = [run_id.seed for run_id in next(iter(group.values()))]
-            # positions of the seeds of each batch
-            seed_groups = (
-                [range(len(seeds))]
-                if shares_program(experiment)
-                else [[i] for i in range(len(seeds))]
-            )
-            for seed_indices in seed_groups:
-                # the first label with all seeds, then the next
-                numbers = tuple(group[label][i].number for label in group for i in seed_indices)
-                batches.append(
-                    Batch(
-                        position,
-                        tuple(group),
-                        tuple(seeds[i] for i in seed_indices),
-                        numbers,
-                        chosen is None,
-                    )
-                )
+    for (position, _), by_label in runs.items():
+        # members that lack the same seeds, of all seeds together or of each
+        groups: dict[tuple[int, ...], list[PlannedRun]] = {}
+        for missing in by_label.values():
+            if shares_program(experiments[position]):
+                parts = [missing]
+            else:
+                parts = [[run] for run in missing]
+            for part in parts:
+                groups.setdefault(tuple(run.seed for run in part), []).extend(part)
+        batches += [Batch(tuple(group)) for group in groups.values()]
     return batches
 
 
@@ -253,17 +253,11 @@ def stages_of(experiment: Experiment) -> tuple[list[Batch], list[Batch]]:
 def count_runs(experiment: Experiment) -> str:
     """Returns a sentence with the number of runs of an experiment."""
     selecting, reporting = (
-        sum(len(batch.numbers) for batch in stage) for stage in stages_of(experiment)
+        sum(len(batch.runs) for batch in stage) for stage in stages_of(experiment)
     )
     runs, rounds = counted(selecting + reporting, "run"), counted(experiment.rounds, "round")
     breakdown = f": {selecting} to select in the grid, {reporting} to report" if selecting else ""
     return f"The experiment makes {runs} of {rounds}{breakdown}."
-
-
-def _is_reported(
-    experiment: Experiment, member: Member, chosen: Mapping[str, Mapping[str, str]]
-) -> bool:
-    return member.label == chosen.get(experiment.name, {}).get(member.method, member.label)
 
 
 def shares_program(experiment: Experiment) -> bool:

@@ -3,7 +3,7 @@ along without files.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedax.core import InvalidInput
@@ -22,17 +22,15 @@ NOWHERE = Path(os.devnull) / "rank"
 class Following(RunDirectory):
     """A run directory as ranks other than 0 have it: in memory."""
 
-    def configure(self, experiments: Sequence[Experiment]) -> None:
-        self.experiments = list(experiments)
-
-    def add(self, record: Record, number: int | None = None) -> None:
-        self.runs[len(self.runs) if number is None else number] = record
-
-    def take(self, runs: dict[int, Record], imported: bool = False) -> None:
+    def take(self, runs: Mapping[str, Record]) -> None:
         self.runs |= runs
 
-    def flush(self) -> None:
+    def save(self) -> None:
         """Does nothing: only rank 0 writes."""
+
+    def write_outputs(self) -> list[Path]:
+        """Writes nothing."""
+        return []
 
 
 def team() -> ProcessGroup:

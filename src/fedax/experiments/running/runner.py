@@ -3,37 +3,35 @@ again.
 """
 
 import contextlib
+import dataclasses
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedax.core import FedaxError, InvalidInput, RunExists, WriteFailed
+from fedax.engine.compilation.fingerprint import random_settings
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.run import Progress
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.plan import merge_settings
-from fedax.experiments.config.run_ids import data_seed, list_run_ids
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import with_code
-from fedax.experiments.results.provenance import packages
-from fedax.experiments.results.reuse import import_runs
-from fedax.experiments.results.settings import check_configurations, check_data
+from fedax.experiments.results.models import models_in
+from fedax.experiments.results.planned import PlannedRun, data_seed, other_data, planned_runs
 from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_taken, slug
 from fedax.experiments.results.study import Study
-from fedax.experiments.running.batches import (
-    Batch,
-    batches_of,
-    client_sizes,
-    plan_of,
-)
+from fedax.experiments.running.batches import Batch, batches_of, client_sizes, plan_of
 from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.pools import run_in_processes, run_on_cluster
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import Tracking, check_installed
 from fedax.results import Record
+from fedax.results.tables.summary import counted
+from fedax.results.versions import differing_versions, made_with, packages
 from fedax.utils.files import write, writing
 from fedax.utils.lock import held, holder
 
@@ -49,7 +47,7 @@ def run_experiment(
 
     Args:
         experiment: what to run.
-        out: the run directory, new or empty.
+        out: the run directory: new, empty, or with some of the runs.
         display: where progress is shown.
         jobs: processes.
         cluster: whose jobs do the work, instead of processes here.
@@ -58,7 +56,7 @@ def run_experiment(
         The directory, with status `finished`, or `interrupted` after Ctrl-C.
 
     Raises:
-        RunExists: `out` is not empty; checked before anything is made or compiled.
+        RunExists: `out` is not empty, and holds none of these runs; nothing is overwritten.
         InvalidInput: the experiment does not fit its task.
         WriteFailed: a full disk, for example; what was kept before is whole, and `resume`
             continues.
@@ -87,46 +85,143 @@ def run_experiments(
 
     `study` is of the paper that they come from.
 
-    Runs that are finished in one of the folders `reuse` are taken from there (see `import_runs`),
-    `elsewhere` also those that were made with other versions or on another machine.
+    Runs that are finished in one of the folders `reuse` are taken from there (see `find_runs`),
+    `elsewhere` also those that were made with other versions or on another machine. `out` may hold
+    some of the runs: then only the others are made.
     """
     # what can be refused is refused before the folder exists
     team_of(experiments, jobs)
-    refuse_if_taken(out)
+    earlier = _open_earlier(out)
     check_installed(experiments[0].trackers)
-    experiments = [experiment.with_step_sizes() for experiment in experiments]
-    imported = import_runs(
-        experiments,
-        reuse,
-        elsewhere,
-        hashes_of=lambda experiment: plan_of(experiment).data_hashes,
-        say=display.say,
-    )
-    for experiment in reversed(
-        _first_of_each_kind(experiments)
-    ):  # the plan of the first is kept for its runs
-        plan_of(experiment)
-    with writing(out):
+    experiments, notes = _prepare(experiments)
+    planned = planned_runs(experiments)
+    if earlier is None:
+        directory = None
+    else:
+        directory = dataclasses.replace(earlier, title=title, experiments=experiments)
+        directory.runs = _finished(directory)
+        _check_earlier(directory, earlier, display)
+    reused = find_runs(planned, reuse, elsewhere, display.say)
+    if directory is None:
         directory = RunDirectory.create(out, title, jobs)
     # the lock is held until the last run is written
     with held(out):
         with writing(out):
+            directory.study, directory.notes = study, notes
             if study is not None:
-                directory.study = study
                 write(out / "recipe.toml", study.text)
             directory.configure(experiments)
-        return _run_missing(directory, display, jobs, imported if reuse else None, cluster)
+            directory.save()
+        return _run_missing(directory, display, jobs, reused, cluster)
 
 
-def _first_of_each_kind(experiments: Sequence[Experiment]) -> list[Experiment]:
-    """Returns the first experiment of each data set, and of each that is audited.
+def _open_earlier(out: Path) -> RunDirectory | None:
+    """Returns the run directory at a path; None of a new or an empty folder.
 
-    Their plans show before anything is compiled what is missing or does not fit.
+    Raises:
+        RunExists: a folder of something else, or one that another process works in.
+        InvalidInput: an archive, or a damaged directory.
     """
-    first_experiments: dict[Any, Experiment] = {}
-    for experiment in experiments:
-        first_experiments.setdefault((experiment.task.name, experiment.audit is None), experiment)
-    return list(first_experiments.values())
+    refuse_if_taken(out)
+    if not out.is_dir() or not any(out.iterdir()):
+        return None
+    _refuse_archive(out)
+    return RunDirectory.load(out, repair=True)
+
+
+def _check_earlier(directory: RunDirectory, earlier: RunDirectory, display: Display) -> None:
+    """Refuses to run into the directory of other experiments, and says what is there.
+
+    Raises:
+        RunExists: a directory without any of the runs.
+        InvalidInput: one with runs of other versions.
+    """
+    out, ids = directory.path, {run.id for run in directory.planned}
+    if earlier.planned and ids.isdisjoint(run.id for run in earlier.planned):
+        changed = other_data([run.settings for run in earlier.planned], directory.planned)
+        reason = "of other data" if changed else "of other settings"
+        raise RunExists(
+            f"{out} already holds runs {reason}; nothing was overwritten. Choose another folder, "
+            f"or continue it with `fedax resume {shlex.quote(str(out))}`."
+        )
+    _check_versions(earlier)
+    if present := len(directory.runs.keys() & ids):
+        display.say(f"{counted(present, 'run')} are there already.")
+
+
+def _check_versions(directory: RunDirectory) -> None:
+    """Refuses to continue runs that began with other versions or settings of JAX."""
+    now = packages() | random_settings()
+    if changed := differing_versions(directory.versions, now):
+        hint = "Install those of then, or run in another folder."
+        reason = f"begun with other versions: {'; '.join(changed)}"
+        raise InvalidInput.because(str(directory.path), reason, hint)
+
+
+def _prepare(
+    experiments: Sequence[Experiment],
+) -> tuple[list[Experiment], dict[str, str]]:
+    """Returns experiments with step sizes and hashes of their data, and the notes on their tasks.
+
+    It shows before anything is compiled what is missing or does not fit.
+    """
+    prepared, notes = list[Experiment](), dict[str, str]()
+    # the plan of the first is kept for its runs
+    for experiment in reversed(experiments):
+        resolved = experiment.with_step_sizes()
+        plan = plan_of(resolved)
+        notes = {resolved.name: describe(resolved, plan)} | notes
+        prepared.append(resolved.model_copy(update={"data": plan.data_hashes}))
+    return prepared[::-1], notes
+
+
+def find_runs(
+    planned: Sequence[PlannedRun],
+    folders: Sequence[Path],
+    elsewhere: bool,
+    say: Callable[[str], None],
+) -> dict[str, Record]:
+    """Returns the planned runs that are finished in run directories, by id; the first directory
+    that has a run counts.
+
+    Args:
+        planned: the runs.
+        folders: run directories, or what `fedax report --keep` copied of them.
+        elsewhere: also takes runs made with other versions, on another machine, or with other
+            settings of JAX; they keep what they say about them.
+        say: called with a sentence about runs of other data.
+
+    Raises:
+        InvalidInput: no run directory, or, unless `elsewhere`, a run made with other versions or on
+            another machine, whose numbers may differ.
+    """
+    ids, found = {run.id for run in planned}, dict[str, Record]()
+    for folder in folders:
+        directory = RunDirectory.load(folder, repair=True)
+        for name, record in _finished(directory).items():
+            if name not in ids or name in found:
+                continue
+            differing = differing_versions(record.versions or {}, made_with())
+            if differing and not elsewhere:
+                reason = (
+                    "made with other versions, so its runs cannot be reused: "
+                    f"{', '.join(differing)}"
+                )
+                hint = "--elsewhere takes them all the same, and the tables say so."
+                raise InvalidInput.because(str(folder), reason, hint)
+            found[name] = dataclasses.replace(record, models=models_in(folder / "runs" / name))
+        others = [run.settings or {} for name, run in directory.runs.items() if name not in ids]
+        if changed := other_data(others, planned):
+            say(f"{counted(changed, 'run')} of {folder} are of other data, and are not taken.")
+    return found
+
+
+def _finished(directory: RunDirectory) -> dict[str, Record]:
+    return {
+        name: record
+        for name, record in directory.runs.items()
+        if record.outcome.kind != "interrupted"
+    }
 
 
 def resume(
@@ -153,74 +248,45 @@ def resume(
 
     Raises:
         RunExists: another process works in the folder.
-        InvalidInput: no run directory, or one without experiments; one whose finished runs were
-            made with another configuration, with other versions, other random settings of JAX or
-            other data.
+        InvalidInput: no run directory, or one without experiments; one that began with other
+            versions, other random settings of JAX or other data.
     """
     if who := holder(out):
         raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
-    if is_archive(out):
-        hint = (
-            f"`fedax reproduce ... --reuse {shlex.quote(str(out))}` makes the runs that it lacks, "
-            "in another folder."
-        )
-        raise InvalidInput.because(
-            str(out),
-            "a copy made by `fedax report --keep`, which cannot be continued in place",
-            hint,
-        )
+    _refuse_archive(out)
     directory = RunDirectory.load(out, repair=True)
     if not directory.experiments:
         raise InvalidInput.because(
             str(out), "no run was begun there", "Remove the folder, and run again."
         )
-    directory.experiments = [
-        with_code(experiment, out, trust) for experiment in directory.experiments
-    ]
-    check_configurations(directory.experiments, directory.runs, going_on=True)
-    # by package, the version at the beginning and now
-    package_versions = {
-        name: (directory.versions.get(name), now) for name, now in packages().items()
-    }
-    if changed := [
-        f"{name} {then} then, {now} now"
-        for name, (then, now) in package_versions.items()
-        if then != now
-    ]:
-        hint = "Install those of then, or run in another folder."
-        raise InvalidInput.because(
-            str(out), f"begun with other versions: {'; '.join(changed)}", hint
-        )
-    # finished runs that still stand where the files say; all others run again
-    run_ids = {run_id.number: run_id for run_id in list_run_ids(directory.experiments)}
-    directory.runs = {
-        number: record
-        for number, record in directory.runs.items()
-        if number in run_ids
-        and run_ids[number].is_of(record)
-        and record.outcome.kind != "interrupted"
-    }
-    _check_data(directory)
+    experiments = [with_code(experiment, out, trust) for experiment in directory.experiments]
+    directory = dataclasses.replace(directory, experiments=experiments)
+    _check_versions(directory)
+    directory.runs = _finished(directory)
+    # only of experiments that have runs to be made: it takes time to make data
+    pending = batches_of(experiments, done=directory.runs)
+    pending = pending or batches_of(experiments, directory.selections(), directory.runs)
+    for position in {batch.experiment for batch in pending}:
+        experiment = experiments[position]
+        hashes = plan_of(experiment).data_hashes
+        if changed := [name for name, then in experiment.data.items() if hashes.get(name) != then]:
+            raise InvalidInput.because(
+                f"task {experiment.task.name!r}",
+                f"its {' and '.join(changed)} have changed since the runs of {out} began",
+                "Put the files back as they were, or run in another folder.",
+            )
     with held(out):
         return _run_missing(directory, display, jobs, cluster=cluster)
 
 
-def _check_data(directory: RunDirectory) -> None:
-    """Checks the data of the experiments that have finished runs and lack others."""
-    experiments = directory.experiments
-    batches = batches_of(experiments) + batches_of(experiments, directory.selections())
-    incomplete = {
-        batch.experiment for batch in batches if not set(batch.numbers) <= directory.runs.keys()
-    }
-    runs: dict[int, dict[int, Record]] = {}
-    for run_id in list_run_ids(experiments):
-        record = directory.runs.get(run_id.number)
-        # data are made, which takes time, only for runs that say with which they were made
-        if run_id.experiment in incomplete and record and (record.settings or {}).get("data"):
-            runs.setdefault(run_id.experiment, {})[run_id.number] = record
-    for position, records in runs.items():
-        experiment = experiments[position]
-        check_data(experiment, records, plan_of(experiment).data_hashes)
+def _refuse_archive(out: Path) -> None:
+    if is_archive(out):
+        hint = (
+            f"`fedax reproduce ... --reuse {shlex.quote(str(out))}` makes the runs that it lacks, "
+            "in another folder."
+        )
+        reason = "a copy made by `fedax report --keep`, which cannot be continued in place"
+        raise InvalidInput.because(str(out), reason, hint)
 
 
 def follow(ranks: ProcessGroup) -> None:
@@ -237,13 +303,13 @@ def _run_missing(
     directory: RunDirectory,
     display: Display,
     jobs: int,
-    imported: dict[int, Record] | None = None,
+    reused: Mapping[str, Record] = MappingProxyType({}),
     cluster: ClusterSection | None = None,
 ) -> RunDirectory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
 
-    `imported` are runs, by number, that were made elsewhere.
+    `reused` are runs, by id, that were made elsewhere.
     """
     ranks = team_of(directory.experiments, jobs)
     if ranks.rank == 0:
@@ -261,8 +327,8 @@ def _run_missing(
             directory.jobs = jobs
         try:
             # selection comes first, because it decides which runs are reported
-            if selecting := batches_of(directory.experiments):
-                _run_stage(directory, selecting, display, interruption, jobs, imported, cluster)
+            if any(run.selecting for run in directory.planned):
+                _run_stage(directory, None, display, interruption, jobs, reused, cluster)
                 if interruption.asked:
                     raise KeyboardInterrupt
                 for task, selection in directory.selections().items():
@@ -270,8 +336,8 @@ def _run_missing(
                     display.say(f"Selected for {task}: {'; '.join(members)}.")
                 for warning in directory.warnings():
                     display.say(f"At the edge of the grid: {warning}")
-            reported = batches_of(directory.experiments, directory.selections())
-            _run_stage(directory, reported, display, interruption, jobs, imported, cluster)
+            chosen = directory.selections()
+            _run_stage(directory, chosen, display, interruption, jobs, reused, cluster)
         except KeyboardInterrupt:
             # checkpoints stay for `resume`
             directory.close("interrupted")
@@ -295,30 +361,27 @@ def _run_missing(
 
 def _run_stage(
     directory: RunDirectory,
-    batches: Sequence[Batch],
+    chosen: Mapping[str, Mapping[str, str]] | None,
     display: Display,
     interruption: Interruption,
     jobs: int,
-    imported: dict[int, Record] | None,
+    reused: Mapping[str, Record],
     cluster: ClusterSection | None,
 ) -> None:
-    if imported is not None:
-        # only runs of this stage: `imported` also has those of the other one
-        stage_numbers = {number for batch in batches for number in batch.numbers}
-        stage_runs = {
-            number: record for number, record in imported.items() if number in stage_numbers
-        }
-        directory.take(stage_runs, imported=True)
-        display.say(f"{len(stage_runs)} runs are taken over.")
-    # a batch runs as a whole, even if only one of its runs is missing
-    batches = [batch for batch in batches if not set(batch.numbers) <= directory.runs.keys()]
+    """Makes the missing runs that select, or, with what is `chosen`, those to report."""
+    batches = batches_of(directory.experiments, chosen, directory.runs)
+    ids = [run.id for batch in batches for run in batch.runs]
+    if copied := {name: reused[name] for name in ids if name in reused}:
+        directory.take(copied)
+        display.say(f"{counted(len(copied), 'run')} are taken over.")
+        batches = batches_of(directory.experiments, chosen, directory.runs)
     if jobs == 1 and cluster is None:
         done = _run_in_turn(directory, batches, display, interruption)
     else:
         done = _run_in_processes(directory, batches, display, jobs, cluster)
     for batch, records in done:
-        for number, record in zip(batch.numbers, records, strict=True):
-            directory.add(record, number)
+        ids = [run.id for run in batch.runs]
+        directory.take(dict(zip(ids, records, strict=True)))
         if any(record.outcome.kind == "interrupted" for record in records):
             raise KeyboardInterrupt
         # not before the records are on disk: until then the checkpoint is the only copy
@@ -337,7 +400,6 @@ def _run_in_turn(
             f"[{position}/{len(batches)}] "
             f"{batch.heading(experiment, len(directory.experiments) > 1)}"
         )
-        directory.notes.setdefault(experiment.name, describe(experiment, plan_of(experiment)))
         # a batch of several runs is sent to trackers when it has ended
         live = _make_tracking(experiment, batch, 0, directory.path) if batch.is_single else None
 
@@ -372,10 +434,6 @@ def _run_in_processes(
 ) -> Iterator[tuple[Batch, list[Record]]]:
     """Yields batches as processes of this machine, or jobs of a cluster, have worked on them."""
     experiments = directory.experiments
-    for experiment in experiments:
-        if experiment.name not in directory.notes:
-            # only for the note: processes make their own plans
-            directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
     if cluster is None:
         done = run_in_processes(batches, experiments, directory.path, jobs)
     else:
@@ -392,16 +450,12 @@ def _run_in_processes(
 
 
 def _make_tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
-    label, seed = (
-        batch.labels[position // len(batch.seeds)],
-        batch.seeds[position % len(batch.seeds)],
-    )
-    draw = data_seed(experiment)
-    name = slug(f"{experiment.name} {label.replace('.', 'p')} draw {draw} seed {seed}")
-    member = next(member for member in experiment.members() if member.label == label)
+    run, draw = batch.runs[position], data_seed(experiment)
+    member, seed = run.member, run.seed
+    name = slug(f"{experiment.name} {member.label.replace('.', 'p')} draw {draw} seed {seed}")
     options = {
         "algorithm": member.algorithm.name,
-        "label": label,
+        "label": member.label,
         "seed": seed,
         "draw": draw,
         "rounds": experiment.rounds,
