@@ -12,6 +12,7 @@ import fedax
 from fedax.core import DataError, UnknownName
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
 from fedax.results.record import Record, clients_csv
+from fedax.results.store import from_files, to_files
 from parts import with_unseen
 
 NAMES = ["client1", "client2", "client10"]
@@ -66,7 +67,7 @@ def test_histories_have_the_numbers_of_a_client_by_name(runs):
 def test_tables_and_pages_name_the_clients(runs, tmp_path):
     _, history = runs
     record = Record.of(history, task="files", label="FedAvg", seed=0)
-    again = Record.from_bytes(record.to_bytes())
+    again = from_files(to_files(record))
     assert again.clients == NAMES
     head, *rows = csv.reader(io.StringIO(clients_csv([again], [again])))
     assert [row[head.index("client")] for row in rows] == NAMES

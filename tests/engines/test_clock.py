@@ -16,6 +16,7 @@ from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.planned import planned_runs
 from fedax.results.frame import curves_frame
 from fedax.results.record import Record, to_csv
+from fedax.results.store import from_files, to_files
 from fedax.results.tables.finals import read_run
 from fedax.utils.random import stream
 from problems import regression, vector
@@ -413,7 +414,7 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
     arguments = plan.arguments_of("FedAvg")
     history = fedax.run(plan.algorithms["FedAvg"], plan.task, seed=0, **arguments)
     record = Record.of(history, task="digits", label="FedAvg", seed=0)
-    again = Record.from_bytes(record.to_bytes())
+    again = from_files(to_files(record))
     assert again.time.tolist() == record.time.tolist() == history.clock.seconds.tolist()
     assert again.energy.tolist() == history.clock.joules.tolist()
     assert (

@@ -14,6 +14,7 @@ from fedax.core import InvalidInput
 from fedax.core.directions import check_mode, is_better, worst_of
 from fedax.papers.claims import Claim
 from fedax.results.record import Record
+from fedax.results.store import from_files, to_files
 from fedax.results.tables.numbers import Results
 from parts import with_unseen
 
@@ -210,7 +211,7 @@ def test_claims_and_tables_use_the_direction_that_a_run_states():
         **ONE,
     )
     records = [Record.of(history, task="T", label="A", seed=s) for s in (0, 1)]
-    records = [Record.from_bytes(record.to_bytes()) for record in records]
+    records = [from_files(to_files(record)) for record in records]
     assert records[0].modes == {"test_recall": "max"}
     others = [Record.of(low, task="T", label="B", seed=s) for s in (0, 1)]
     claim = Claim(text="A is better.", check="better", a="A", b="B", exact=True)

@@ -7,12 +7,13 @@ import pytest
 
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments.results.figures import draw_curves
-from fedax.results import Page, Record, Sheet, render
+from fedax.results import Page, Sheet, render
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import save, weight_pictures, weights_frame
 from fedax.results.forms import format_tables
 from fedax.results.page import clients_sheets
 from fedax.results.record import clients_csv, to_csv
+from fedax.results.store import from_files, to_files
 from fedax.results.tables.summary import (
     COLUMNS,
     best,
@@ -181,7 +182,7 @@ def test_an_empty_page_can_be_rendered():
 
 def test_records_survive_storage():
     kept = record("a/b", outcome=Outcome("diverged", 2), extra=np.arange(3))
-    again = Record.from_bytes(kept.to_bytes())
+    again = from_files(to_files(kept))
     assert (again.label, again.outcome) == (kept.label, kept.outcome)
     assert again.metrics.keys() == kept.metrics.keys()
     for name, values in kept.metrics.items():
@@ -369,9 +370,9 @@ def test_further_tables_are_on_the_page():
 
 def test_gradients_are_kept():
     run = dataclasses.replace(record(), gradients=np.array([0.0, 3.0, 6.0]))
-    again = Record.from_bytes(run.to_bytes())
+    again = from_files(to_files(run))
     np.testing.assert_array_equal(again.gradients, run.gradients)
-    assert Record.from_bytes(record().to_bytes()).gradients is None
+    assert from_files(to_files(record())).gradients is None
 
 
 @pytest.mark.slow
