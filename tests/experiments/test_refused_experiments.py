@@ -76,7 +76,6 @@ REFUSED = [
     ("clients = 4", "clients = 10000000", 9, "examples"),
     ("clients = 4", "seed = 1" + "0" * 400, 9, "seed"),
     (SYNTHETIC, '"mnist"\nfolder = 3', 7, "folder"),
-    (SYNTHETIC, '"table"\ntable = 3', 7, "table"),
     (SYNTHETIC, f'"mnist"\nfolder = "{MEGABYTE[:5_000]}"', 5, "no file at"),
     (SYNTHETIC, '"digits"\ncrop = 99999999999', 7, "crop"),
     ('"synthetic"\nalpha = 1.0', '"synthetic"\nunseen = 2', 7, "unseen"),

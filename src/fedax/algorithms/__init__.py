@@ -8,8 +8,9 @@ import inspect
 import pkgutil
 from typing import Any
 
-from fedax.core import Algorithm, UnknownName
-from fedax.core.hyper import declared, is_concrete
+from fedax.core import Algorithm
+from fedax.core import UnknownName as UnknownName
+from fedax.core.hyper import construct, declared, is_concrete
 from fedax.core.solver import SGD
 from fedax.utils.plugins import find
 
@@ -62,27 +63,14 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
         InvalidInput: a hyperparameter out of its range.
     """
     kind = algorithm_class(name)
-    known = declared(kind)
-    for key in hyperparameters:
-        if key not in known:
-            hint = ""
-            # an option of SGD written among those of the method: say where it belongs
-            if key in declared(SGD):
-                hint = (
-                    f"{key} belongs to the solver. In a file write it in [solver], in [[algorithm]]"
-                    f" as solver = {{{key} = ...}}, or in [grid] as solver.{key} = [...]."
-                )
-            raise UnknownName.among(f"hyperparameter of {kind.__name__}", key, known, hint)
-        known[key].check(kind.__name__, hyperparameters[key])
-    reals = {
-        key: float(value) if _real(known[key].default, value) else value
-        for key, value in hyperparameters.items()
-    }
-    return kind(**reals)
-
-
-def _real(default: Any, value: Any) -> bool:
-    return isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool)
+    hint = ""
+    # options of SGD written among those of the method: say where they belong
+    for key in hyperparameters.keys() & declared(SGD).keys() - declared(kind).keys():
+        hint = (
+            f"{key} belongs to the solver. In a file write it in [solver], in [[algorithm]]"
+            f" as solver = {{{key} = ...}}, or in [grid] as solver.{key} = [...]."
+        )
+    return construct(f"hyperparameter of {kind.__name__}", kind, hyperparameters, hint)
 
 
 def __getattr__(name: str) -> type[Algorithm[Any]]:

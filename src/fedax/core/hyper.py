@@ -334,11 +334,30 @@ def make(
         InvalidInput: an option out of its range.
     """
     owner = class_of(kind, known_classes, name)
-    allowed = [*declared(owner), *fields]
-    for key in options:
-        if key not in allowed:
-            raise UnknownName.among(f"option of {kind} {name!r}", key, allowed or ["(none)"])
-    return owner(**options, **fields)
+    return construct(f"option of {kind} {name!r}", owner, options, **fields)
+
+
+def construct(
+    field: str, owner: type[Owner], options: Mapping[str, Any], hint: str = "", **fields: Any
+) -> Owner:
+    """Makes an object of a class with options; whole numbers become real ones where the class
+    declares real ones, because whole numbers would be constants of the compiled program.
+
+    `field` is the word for an option in messages, with a `hint` where one is unknown.
+
+    Raises:
+        UnknownName: no such option.
+        InvalidInput: an option out of its range.
+    """
+    known = declared(owner)
+    values: dict[str, Any] = {}
+    for key, value in options.items():
+        if key not in known:
+            raise UnknownName.among(field, key, [*known, *fields] or ["(none)"], hint)
+        is_whole = type(value) is int and not known[key].counts
+        # larger numbers fit into no float; the range check refuses them
+        values[key] = float(value) if is_whole and abs(value) < 1 << 1000 else value
+    return owner(**values, **fields)
 
 
 def class_of(kind: str, known_classes: Mapping[str, type[Owner]], name: str) -> type[Owner]:

@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedax import algorithms
@@ -16,7 +15,7 @@ from fedax.communication.channel import Channel, Codec
 from fedax.communication.privacy import Privacy
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.directions import Mode
-from fedax.core.hyper import MOST_COUNT, class_of, declared, is_concrete
+from fedax.core.hyper import MOST_COUNT, construct, is_concrete
 from fedax.core.scheduling.devices import Devices
 from fedax.core.solver import optax_names, optax_solver
 from fedax.engine.backends.mpi import MPI
@@ -123,8 +122,7 @@ class SolverSection(Section):
             known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
             allowed = "a class derived from fedax.Solver, with `minimize`"
             kind = find("solver", self.name, known, allowed, lambda x: is_concrete(x, Solver))
-        check_names(f"option of solver {self.name!r}", self.options, declared(kind))
-        return kind(**as_declared(self.options, kind))
+        return construct(f"option of solver {self.name!r}", kind, self.options)
 
 
 class AlgorithmSection(Section):
@@ -140,8 +138,7 @@ class AlgorithmSection(Section):
     """Options that differ from those of `[schedule]`."""
 
     def make(self) -> Algorithm[Any]:
-        values = {key: _convert_numbers(value) for key, value in self.options.items()}
-        return algorithms.make_algorithm(self.name, **values)
+        return algorithms.make_algorithm(self.name, **self.options)
 
     def shown(self) -> str:
         """Returns the label, or the method's name with the hyperparameters that were given."""
@@ -156,19 +153,6 @@ class AlgorithmSection(Section):
     def owners(self) -> list[str]:
         """The names in a grid under which values for it stand."""
         return list(dict.fromkeys((self.name, self.shown(), "solver", "schedule")))
-
-
-def _convert_numbers(value: Any) -> Any:
-    """Converts a list to one number per client; an invalid list stays one, which the hyperparameter
-    refuses.
-    """
-    # an empty list is no list of numbers: a method without personal leaves, say
-    if not isinstance(value, list) or not value:
-        return value
-    try:
-        return np.asarray(value, dtype=float)
-    except (ValueError, TypeError, OverflowError):
-        return value
 
 
 class StopSection(Table):
@@ -239,15 +223,8 @@ class CodecSection(Section):
 
     codec: "CodecSection | None" = None
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """The options of `fedax.codecs.make_codec`, with its name."""
-        kind = class_of("codec", codecs.CODECS, self.name)
-        inner = {} if self.codec is None else {"codec": self.codec.values}
-        return {"name": self.name, **as_declared(self.options, kind), **inner}
-
     def make(self) -> Codec:
-        return codecs.make_codec(**self.values)
+        return codecs.make_codec(**self.model_dump(exclude_none=True))
 
 
 class AttackSection(Section):
@@ -258,8 +235,7 @@ class AttackSection(Section):
     """
 
     def make(self) -> attacks.Attack:
-        kind = class_of("attack", attacks.ATTACKS, self.name)
-        return attacks.make_attack(self.name, **as_declared(self.options, kind))
+        return attacks.make_attack(**self.model_dump())
 
 
 class PrivacySection(OpenTable):
@@ -268,11 +244,8 @@ class PrivacySection(OpenTable):
     """
 
     def make(self) -> Privacy:
-        options = self.options
-        check_names("option of privacy", options, fields_of(Privacy))
-        if isinstance(options.get("clip"), list):
-            options["clip"] = tuple(options["clip"])
-        return Privacy(**options)
+        check_names("option of privacy", self.options, fields_of(Privacy))
+        return Privacy(**self.options)
 
 
 class ChannelSection(Table):
@@ -397,21 +370,6 @@ class AuditSection(Table):
         [0, 4, 8, 10]
         """
         return sorted({0, *range(self.every, rounds + 1, self.every), rounds})
-
-
-def as_declared(options: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Converts whole numbers to real ones wherever a class declares a real one: as a whole number
-    it would be a constant of the compiled program instead of its input.
-    """
-    counts = {name for name, limits in declared(kind).items() if limits.counts}
-    reals = declared(kind).keys() - counts
-    return {
-        # larger numbers fit into no float; they stay, and the range check refuses them
-        key: float(value)
-        if key in reals and type(value) is int and abs(value) < 1 << 1000
-        else value
-        for key, value in options.items()
-    }
 
 
 def check_names(field: str, values: Iterable[str], known_names: Iterable[str]) -> None:
