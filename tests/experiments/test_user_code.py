@@ -356,7 +356,9 @@ def test_messages_say_what_is_wrong(here, name, message, monkeypatch):
 
 
 def test_options_are_checked_by_the_declarations(here):
-    with pytest.raises(InvalidInput, match=r"Half\(lr=...\): got 2.0; allowed: numbers in \[0, 1\]"):
+    with pytest.raises(
+        InvalidInput, match=r"Half\(lr=...\): got 2.0; allowed: numbers in \[0, 1\]"
+    ):
         make_algorithm("code.py:Half", lr=2)
     with pytest.raises(
         UnknownName,
