@@ -25,8 +25,10 @@ LOSS = [
 
 
 def name_of(frame):
-    """Returns the name of a function of fedax, None for others."""
-    inside = frame.f_code.co_filename.startswith(fedax.__path__[0])
+    """Returns the name of a function of models, tasks and operations, None for others: listeners
+    of compilers and what ends with an object are no part of the walk."""
+    path = frame.f_code.co_filename.removeprefix(fedax.__path__[0])
+    inside = path.startswith(("/models", "/ops", "/tasks"))
     return frame.f_code.co_qualname if inside else None
 
 
