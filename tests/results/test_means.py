@@ -29,7 +29,7 @@ def run(label="A", seed=0, rounds=30, outcome=OK, start=0.1, end=0.9, every=1):
 
 def mean(runs, metric="test_accuracy", worst=np.nan, x="seconds"):
     frame = observations(runs)
-    return mean_curve(frame.assign(x=frame[x], value=frame[metric]), worst)
+    return mean_curve(frame.assign(x=frame[x], value=frame[metric], worst=worst))
 
 
 def test_seeds_that_ended_at_30_30_and_3_rounds():

@@ -143,7 +143,7 @@ def test_the_table_has_means_deviations_and_outcomes(page):
     assert cells[:6] == ["2", "2", "0.60 ± 0.14", "80.0 ± 0.0 %", "-", "ok"]
     assert cells[8] == "8.00 ± 0.00 (1 of 2 as the worst)"
     assert cells[11] == "2 diverged"
-    assert ("td", {"class": "bad"}) in reader.tags
+    assert ("td", {"class": "outcome bad"}) in reader.tags
 
 
 def test_text_from_users_stays_text(page):

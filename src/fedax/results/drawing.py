@@ -4,15 +4,15 @@ All of them take a data frame with a row for each observation (`curves_frame`) o
 figure of Matplotlib: a panel for each value of the columns `col`, a line for each value of `hue`.
 """
 
-import functools
+import contextlib
 import io
 import itertools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from fedax.results.frame import curves_frame
 from fedax.results.looks import COLOURS, THEME, Look, choose_looks
 from fedax.results.record import Record, by_draw, by_label, by_task, is_percent, weights_at
 from fedax.results.tables.finals import is_lost
+from fedax.results.tables.statistics import effect_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write, writing
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Columns = str | Sequence[str]
 Paper = Callable[[str, str, str], Sequence[float]]
-Arguments = ParamSpec("Arguments")
 FORMATS = ("pdf", "png", "svg")
 LINES = 6
 """Lines with a look of their own in a panel; further ones are grey."""
@@ -43,6 +43,7 @@ TITLES = {
     "seconds": "seconds",
     "hours": "hours on the virtual clock",
     "joules": "energy of all clients, J",
+    "rank": "clients, sorted",
 }
 """Of columns that are horizontal axes; other columns are titled by their names."""
 SHARE = "share of the examples"
@@ -55,20 +56,13 @@ _LETTER = 0.07  # inches, of a label
 _INK, _QUIET, _LINE = (THEME[name][0] for name in ("ink", "quiet", "line"))
 _STYLE: dict[str, Any] = {
     "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "figure.labelsize": 8,
-    "legend.fontsize": 8,
+    "axes.titlesize": "medium",
     "legend.frameon": False,
     "text.color": _INK,
     "axes.labelcolor": _INK,
     "axes.edgecolor": _QUIET,
     "xtick.color": _QUIET,
     "ytick.color": _QUIET,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
@@ -86,23 +80,13 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def _style() -> Any:
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    """Sets the style of figures; of functions, as a decorator."""
     from matplotlib import rc_context
 
-    return rc_context(_STYLE)
-
-
-def _styled(
-    draw: Callable[Arguments, "matplotlib.figure.Figure"],
-) -> Callable[Arguments, "matplotlib.figure.Figure"]:
-    @functools.wraps(draw)
-    def drawn(
-        *arguments: Arguments.args, **options: Arguments.kwargs
-    ) -> "matplotlib.figure.Figure":
-        with _style():
-            return draw(*arguments, **options)
-
-    return drawn
+    with rc_context(_STYLE):
+        yield
 
 
 class Picture(NamedTuple):
@@ -187,7 +171,7 @@ def to_svg(figure: "matplotlib.figure.Figure") -> str:
     return re.sub(r"\s*\n\s*", "\n", svg)
 
 
-def mean_curve(runs: pd.DataFrame, worst: float = math.nan) -> pd.DataFrame:
+def mean_curve(runs: pd.DataFrame) -> pd.DataFrame:
     """Returns the mean of runs with the ends of a band: columns `x`, `mean`, `low`, `high`.
 
     It has the rounds at which all runs were observed that had not ended. A run that has ended keeps
@@ -197,8 +181,8 @@ def mean_curve(runs: pd.DataFrame, worst: float = math.nan) -> pd.DataFrame:
     fill the chart.
 
     Args:
-        runs: rows with `run`, `round`, `x`, `value`, and, where runs were lost, `lost`.
-        worst: what a lost run counts as; NaN where nothing does.
+        runs: rows with `run`, `round`, `x`, `value`, and, where runs were lost, `lost` and `worst`,
+            which is what these count as; NaN where there is no worst value.
     """
     table = runs.pivot(index="round", columns="run", values=["x", "value"])
     seen = table["x"].notna()
@@ -209,8 +193,8 @@ def mean_curve(runs: pd.DataFrame, worst: float = math.nan) -> pd.DataFrame:
     steps, running = table["x"][kept], running[kept]
     x = steps.iloc[0].mean() + steps.diff().mean(axis=1).fillna(0).cumsum()
     if "lost" in runs and runs["lost"].any():
-        lost = runs.groupby("run")["lost"].first()
-        missing = (~running | ~np.isfinite(values)) & lost
+        worst = runs["worst"].iloc[0]
+        missing = (~running | ~np.isfinite(values)) & runs.groupby("run")["lost"].first()
         # where all are gone there is nothing to average
         values = values.mask(missing, worst).mask(missing.all(axis=1), math.nan)
     mean, spread = values.mean(axis=1, skipna=False), values.std(axis=1, ddof=1)
@@ -219,7 +203,7 @@ def mean_curve(runs: pd.DataFrame, worst: float = math.nan) -> pd.DataFrame:
     return pd.DataFrame({"x": x, "mean": mean, "low": low, "high": high})
 
 
-@_styled
+@_style()
 def curves(
     frame: pd.DataFrame,
     x: Columns = "round",
@@ -271,8 +255,8 @@ def curves(
     """
     hues, cols = _listed(hue), _listed(col)
     cols += [name for name in ("metric", "axis") if name not in (*cols, *hues)]
-    observed = _melt(frame, _listed(x), _listed(y), {*hues, *cols})
-    worst = _worst_values(observed, modes or {})
+    directions = {name: (modes or {}).get(name) or mode_of(name) for name in _listed(y)}
+    observed = _melt(frame, _listed(x), directions, {*hues, *cols})
     figure, panels = _divide(observed, hues, cols, width, sharey="row" if shared else False)
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
     for panel in panels:
@@ -284,16 +268,17 @@ def curves(
                 numbers.append(value)
         for label, rows in panel.rows.groupby("label", sort=False):
             first = rows.iloc[0]
-            key = str(first.get("task", "")), str(first["metric"])
             if points and "run" in rows:
                 rows = rows[rows["run"] == rows["run"].min()]
             curve = rows.assign(mean=rows["value"], low=math.nan, high=math.nan)
             if "run" in rows and not points:
-                curve = mean_curve(rows, worst.get(key, math.nan))
+                curve = mean_curve(rows)
             thin = np.linspace(0, len(curve) - 1, min(len(curve), most)).round().astype(int)
             if curve["mean"].notna().any():
                 drawn[str(label)] = curve.iloc[np.unique(thin)][["x", "mean", "low", "high"]]
-                for value in paper(key[1], key[0], str(first.get("method", "")))[:1]:
+                for value in paper(*(first.get(name, "") for name in ("metric", "task", "method")))[
+                    :1
+                ]:
                     colour = looks[str(label)].colour
                     axes.axhline(value, color=colour, linestyle=":", linewidth=1.1)
                     numbers.append(value)
@@ -301,7 +286,7 @@ def curves(
             _scale(axes, panel.metric, drawn.values(), numbers, log, shared)
         if log_x:
             axes.set_xscale("log")
-        best = _best(drawn, lines, (modes or {}).get(panel.metric) or mode_of(panel.metric))
+        best = _best(drawn, lines, directions[panel.metric])
         for position, (label, curve) in enumerate(drawn.items()):
             look = looks[label] if label in best else None
             _draw_line(axes, label, curve, look, (position, len(drawn)), band, points)
@@ -327,7 +312,7 @@ def _listed(names: Columns) -> list[str]:
 
 
 def _melt(
-    frame: pd.DataFrame, xs: Sequence[str], ys: Sequence[str], groups: set[str]
+    frame: pd.DataFrame, xs: Sequence[str], modes: Mapping[str, Mode | None], groups: set[str]
 ) -> pd.DataFrame:
     """Returns a row for each observation, axis and metric, without those that some runs of a line
     do not have: a mean over the others would be read as one over all.
@@ -335,28 +320,20 @@ def _melt(
     wanted = {"task", "method", "audit", "run", "round", "lost"} | groups
     kept = frame[[name for name in frame.columns if name in wanted]]
     parts = []
-    for x, y in itertools.product(xs, [y for y in ys if y in frame]):
+    for x, (y, mode) in itertools.product(xs, modes.items()):
+        if y not in frame:
+            continue
         values = frame[y].astype(float) * scale_of(y)
-        part = kept.assign(axis=x, metric=y, x=frame[x].astype(float), value=values)
+        part = kept.assign(axis=x, metric=y, x=frame[x].astype(float), value=values, worst=math.nan)
         if "run" in part:
             has_value = part.groupby("run")["value"].transform("count") > 0
             keys = [part[name] for name in ("task", "method", "audit") if name in part]
             part = part[has_value.groupby(keys).transform("all") if keys else has_value]
+        if mode is not None and part.get("lost", pd.Series()).any():
+            tasks = part.groupby("task")["value"]
+            part["worst"] = tasks.transform(lambda task, mode=mode: worst_of(task.to_numpy(), mode))
         parts.append(part.dropna(subset="x"))
     return pd.concat(parts, ignore_index=True)
-
-
-def _worst_values(observed: pd.DataFrame, modes: Mapping[str, Mode]) -> dict[Any, float]:
-    """Returns the worst value of each metric on each task with lost runs."""
-    if "lost" not in observed or not observed["lost"].any():
-        return {}
-    groups = observed.groupby(["task", "metric"], sort=False)["value"]
-    directions = {name: modes.get(name) or mode_of(name) for name in observed["metric"].unique()}
-    return {
-        (task, metric): worst_of(values.to_numpy(), mode)
-        for (task, metric), values in groups
-        if (mode := directions[metric]) is not None
-    }
 
 
 def _divide(
@@ -511,11 +488,12 @@ def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) 
             if axis.get_scale() == "log":
                 # 1, 2, 5 within one and a half decades, else powers of ten
                 steps = (1, 2, 5) if high / low < 30 else (1,)
+                steps = (1, 1.5, 2, 3, 5) if high / low < 8 else steps
                 axis.set_major_locator(ticker.LogLocator(subs=steps))
                 axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
                 axis.set_minor_formatter(ticker.NullFormatter())
             elif name == "x" and title in TITLES.values():
-                integer = title == TITLES["round"]
+                integer = title in (TITLES["round"], TITLES["rank"])
                 axis.set_major_locator(ticker.MaxNLocator(4, integer=integer, min_n_ticks=1))
                 if high >= 1e4:
                     axis.set_major_formatter(ticker.EngFormatter(sep=""))
@@ -565,21 +543,6 @@ def units(values: pd.Series, draws: pd.Series) -> np.ndarray:
     return means.to_numpy() if len(means) > 1 else values.to_numpy()
 
 
-def interval(values: np.ndarray) -> tuple[float, float]:
-    """Returns the 95 % confidence interval of a mean by Student's t; without width for one value.
-
-    >>> [round(end, 3) for end in interval(np.array([1.0, 2.0, 3.0]))]
-    [-0.484, 4.484]
-    """
-    import scipy.stats
-
-    mean, reach = float(values.mean()), 0.0
-    if len(values) > 1:
-        quantile = scipy.stats.t.ppf(0.975, len(values) - 1)
-        reach = float(quantile * values.std(ddof=1) / math.sqrt(len(values)))
-    return mean - reach, mean + reach
-
-
 def _draw_means(
     panel: _Panel,
     x: str,
@@ -625,7 +588,9 @@ def _draw_means(
             numbers = units(runs["value"], runs["draw"])
             mean = float(numbers.mean())
             deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
-            ends = interval(numbers) if intervals else (mean - deviation, mean + deviation)
+            ends = mean - deviation, mean + deviation
+            if intervals:
+                _, *ends = effect_of(numbers, "")[:3]
             draw("ours", place + shift, mean, *ends, **look.options, **named)
             line.append((place + shift, mean))
             if intervals:
@@ -645,7 +610,7 @@ _DIAMOND = {
 }
 
 
-@_styled
+@_style()
 def against_value(
     frame: pd.DataFrame,
     x: str,
@@ -700,7 +665,7 @@ def against_value(
     return figure
 
 
-@_styled
+@_style()
 def beside_paper(
     frame: pd.DataFrame,
     y: str,
@@ -793,12 +758,12 @@ def accuracies(records: Sequence[Record]) -> pd.DataFrame:
         curve = curve[:, np.isfinite(curve[0])]
         final = np.where(np.isfinite(curve[-1]), curve[-1], worst_of(curve[[0, -1]].ravel(), "max"))
         ranks = np.arange(1, len(final) + 1)
-        columns = {"round": ranks, "clients, sorted": ranks, "client_accuracy": np.sort(final)}
+        columns = {"round": ranks, "rank": ranks, "client_accuracy": np.sort(final)}
         parts.append(pd.DataFrame(columns).assign(task=run.task, method=run.label, run=number))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-@_styled
+@_style()
 def swatch(look: Look) -> "matplotlib.figure.Figure":
     """Draws a sample of a line for the legend of a page."""
     import matplotlib.figure
@@ -841,7 +806,7 @@ def weight_pictures(records: Sequence[Record]) -> list[Picture]:
     return [Picture("client_weight", draw_weights(frame), note=note)] if len(frame) else []
 
 
-@_styled
+@_style()
 def label_counts(
     counts: np.ndarray, splits: Mapping[str, np.ndarray], title: str
 ) -> "matplotlib.figure.Figure":

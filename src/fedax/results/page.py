@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
@@ -116,44 +117,33 @@ def clients_sheets(records: Sequence[Record]) -> list[Sheet]:
 
 
 def _clients_sheet(metric: str, mode: Mode, runs: Sequence[Record], task: str) -> Sheet:
-    values: dict[str, dict[str, list[float]]] = {}  # of the runs, by client and algorithm
+    parts = []
     for run in runs:
         curve = np.asarray(run.by_client.get(metric, np.zeros((1, 0))), float)
-        for client, first, last in zip(run.clients or (), curve[0], curve[-1], strict=False):
-            if np.isfinite(first):  # a client without test examples has no score at any time
-                values.setdefault(client, {}).setdefault(run.label, []).append(last)
+        # a client without test examples has no score at any time
+        names = [] if not curve.size else run.clients
+        part = pd.DataFrame({"client": names, "first": curve[0], "score": curve[-1]})
+        parts.append(part[np.isfinite(part["first"])].assign(method=run.label))
     labels = list(by_label(runs))
-    means = {
-        client: [float(np.mean(scores.get(label, math.nan))) for label in labels]
-        for client, scores in values.items()
-    }
-
-    def rank(client: str) -> float:
-        mean = float(np.mean(means[client]))
-        # one that is not finite is worse than all others
-        return (mean if mode == "max" else -mean) if math.isfinite(mean) else -math.inf
-
-    percent, has_several_runs = is_percent(metric), len(runs) > len(labels)
+    scores = pd.concat(parts).groupby(["client", "method"], sort=False)["score"]
+    means = scores.agg(lambda values: values.to_numpy().mean()).unstack().reindex(columns=labels)
+    ranks = means.mean(axis=1, skipna=False) * (1 if mode == "max" else -1)
+    # one that is not finite is worse than all others
+    ranks = ranks.where(np.isfinite(ranks), -math.inf).sort_values(kind="stable")
+    percent, several = is_percent(metric), len(runs) > len(labels)
     form = "{:.1f}" if percent else "{:.4g}"
     rows = [
-        [
-            client,
-            *(
-                form.format(mean * scale_of(metric)) if math.isfinite(mean) else "not finite"
-                for mean in means[client]
-            ),
-        ]
-        for client in sorted(means, key=rank)
+        [client, *(form.format(v) if math.isfinite(v) else "not finite" for v in values)]
+        for client, *values in (means.loc[ranks.index] * scale_of(metric)).itertuples()
     ]
-    score_name = metric.removeprefix("client_").replace("_", " ") + (" (%)" if percent else "")
     note = (
-        "On each client's test examples, at the "
-        f"end{', mean of the runs' if has_several_runs else ''}."
-        " Worst first, by the mean of the columns."
+        f"On each client's test examples, at the end{', mean of the runs' if several else ''}. "
+        "Worst first, by the mean of the columns."
     )
     if len(rows) > MOST_CLIENTS:
         note += f" The worst {MOST_CLIENTS} of {len(rows)} clients; clients.csv has all."
-    title = f"Clients: {score_name}" + (f", {task}" if task else "")
+    name = metric.removeprefix("client_").replace("_", " ") + (" (%)" if percent else "")
+    title = f"Clients: {name}" + (f", {task}" if task else "")
     return Sheet(title, ["Client", *labels], rows[:MOST_CLIENTS], note, first=10)
 
 
@@ -254,8 +244,9 @@ def _describe_task(
     mean = "; mean of the runs" if has_several_runs else ""
     accuracies = drawing.accuracies(runs)
     if len(accuracies):
+        # shared: also those that are served worst are in sight
         figure = drawing.curves(
-            accuracies, "clients, sorted", "client_accuracy", col=[], band=False, **options
+            accuracies, "rank", "client_accuracy", col=[], band=False, shared=True, **options
         )
         charts.append(("Accuracy by client", f"on its own test examples{mean}", {"": figure}))
     weights = drawing.weights_frame(runs)

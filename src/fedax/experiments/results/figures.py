@@ -187,61 +187,58 @@ class Drawer:
     def draw(self, figure: Figure) -> Picture | None:
         """Returns the picture of a figure, or None if there are no runs for it."""
         runs = self._list_runs(figure)
-        y = self.metric if figure.y is None else figure.y
-        metrics = [y] if isinstance(y, str) else y
         shown = runs[runs["shown"]]
+        y = self.metric if figure.y is None else figure.y
         known = {name for i in shown["run"] for name in self.records[i].scalars}
-        metrics = [metric for metric in metrics if metric in known]
+        metrics = [metric for metric in ([y] if isinstance(y, str) else y) if metric in known]
         if not metrics:
             return None
         columns = figure.columns
         lines = [name for name in ("task", "method", "metric") if name not in columns]
-        # so that a method looks the same in all figures
-        order = [s.shown() for e in self.experiments for s in e.algorithm if "method" in lines]
-        options: dict[str, Any] = {"paper": self._paper_numbers}
-        shared = figure.shared
+        options: dict[str, Any] = {
+            "log": figure.log,
+            "y_title": figure.y_title,
+            "paper": self._paper_numbers,
+            # so that a method looks the same in all figures
+            "order": [
+                s.shown() for e in self.experiments for s in e.algorithm if "method" in lines
+            ],
+        }
         if figure.axes == ["paper"]:
-            kind = "paper"
-            drawn = drawing.beside_paper(self._read(shown, metrics, figure), metrics[0], **options)
+            kind, numbers = "paper", self._read(shown, metrics, figure)
+            drawn = drawing.beside_paper(numbers, metrics[0], self._paper_numbers)
         elif figure.against_value:
             kind = "value" if figure.minus is None else "minus"
-            x = figure.axes[0]
+            path, numbers = figure.axes[0], self._read(runs, metrics, figure)
             # what the horizontal axis varies is no line
-            varied = "method" if x.startswith("algorithm.") else "task"
-            numbers = self._read(runs, metrics, figure)
+            varied = "method" if path.startswith("algorithm.") else "task"
+            lines = [name for name in lines if name != varied]
             drawn = drawing.against_value(
-                numbers[numbers["shown"]].dropna(subset=[x]),
-                x,
+                numbers[numbers["shown"]].dropna(subset=[path]),
+                path,
                 metrics,
-                [name for name in lines if name != varied],
+                lines,
                 columns,
                 minus=figure.minus or "",
-                x_title=figure.x_title or x.rpartition(".")[2].replace("_", " "),
-                y_title=figure.y_title,
-                log=figure.log,
-                shared=shared is None or shared,
-                order=order,
+                x_title=figure.x_title or path.rpartition(".")[2].replace("_", " "),
+                shared=figure.shared is not False,
                 **options,
             )
         else:
             kind = "dots" if figure.points else "curve"
             frame, axes = self._observe(shown, metrics, figure)
-            marks = [(mark.text, mark.value, mark.metric, mark.variants) for mark in figure.mark]
             drawn = drawing.curves(
                 frame,
                 axes,
                 metrics,
                 lines,
                 columns,
-                log=figure.log,
                 log_x=figure.log_x,
                 band=figure.band,
                 points=figure.points,
-                shared=bool(shared),
-                y_title=figure.y_title,
-                order=order,
+                shared=bool(figure.shared),
                 modes=drawing.modes_of(self.records),
-                marks=marks,
+                marks=[(m.text, m.value, m.metric, m.variants) for m in figure.mark],
                 **options,
             )
         groups = {
