@@ -51,7 +51,7 @@ def _describe(standing: Standing, family: str, measure: str) -> dict[str, Any]:
     if placed:
         rows = standing.profiles(measure)
         is_own = rows["family"].str.startswith(f"{family.capitalize()} (")
-        figure = draw_profiles(rows[is_own & rows["shown"]])
+        figure = draw_profiles(rows.loc[is_own & rows["shown"]])
         ranking = (
             "Ranked by the area under the performance profile, with its 95 % interval over tasks."
         )

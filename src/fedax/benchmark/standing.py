@@ -280,7 +280,7 @@ class Standing:
         rows = self.profiles(measure)
         if not len(rows):
             return None
-        figure = draw_profiles(rows[rows["shown"] | (rows["method"] == newcomer)])
+        figure = draw_profiles(rows.loc[rows["shown"] | (rows["method"] == newcomer)])
         title = f"Performance profiles: {COSTS[measure].heading.lower()}"
         return Picture(f"profiles-{measure}", figure, title)
 

@@ -199,7 +199,7 @@ def _draw_cells(
     keys = ["task", "algorithm", "paper_mean", "paper_deviation"]
     printed = {(task, method): numbers for task, method, *numbers in cells[keys].fillna(0.0).values}
     runs = pd.concat(parts, ignore_index=True)
-    runs = runs[[row in printed for row in zip(runs["task"], runs["method"], strict=True)]]
+    runs = runs.loc[[row in printed for row in zip(runs["task"], runs["method"], strict=True)]]
     title = f"{metric_heading(metric)}: the papers' numbers beside those of every folder"
     figure = beside_paper(runs, metric, lambda _, task, method: printed[task, method])
     return Picture(f"cells-{metric}", figure, title)

