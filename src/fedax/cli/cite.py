@@ -1,11 +1,12 @@
 """`fedax cite`: BibTeX for what runs used."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterable, Sequence
-from importlib.metadata import metadata
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Argument, echo
 
@@ -13,7 +14,15 @@ import fedax
 from fedax.cli.command import next_step
 from fedax.utils.plugins import is_user_code, title_of
 
-AUTHORS = "The fedax contributors"
+if TYPE_CHECKING:
+    from fedax.experiments.config.experiment import Experiment
+
+FEDAX = f"""% the library
+@software{{fedax,
+  author = {{The fedax contributors}},
+  title = {{fedax: federated optimization in {{JAX}}}},
+  version = {{{fedax.__version__}}}
+}}"""
 
 
 def cite(
@@ -27,11 +36,17 @@ def cite(
 
     Example: `fedax cite runs/demo`
     """
-    # of each run, its algorithms, its tasks and the paper of its recipe
-    methods, tasks, papers = zip(*map(list_sources, runs), strict=True)
-    unique_methods = _unique(name for names in methods for name in names)
-    unique_tasks = _unique(name for names in tasks for name in names)
-    echo(bibtex(unique_methods, unique_tasks, " ".join(papers)))
+    methods: dict[str, None] = {}
+    tasks: dict[str, None] = {}
+    papers = []
+    # in the order of the files, each once
+    for path in runs:
+        experiments, paper = read_run(path)
+        papers.append(paper)
+        for experiment in experiments:
+            tasks[experiment.task.name] = None
+            methods |= dict.fromkeys(section.name for section in experiment.algorithm)
+    echo(bibtex([*methods], [*tasks], " ".join(papers)))
     if runs[0].is_dir():
         next_step("prints their table.", "report", *runs, "--table", "latex")
     else:
@@ -61,23 +76,17 @@ def entries() -> list[Entry]:
     return bibliography
 
 
-def list_sources(path: Path) -> tuple[list[str], list[str], str]:
-    """Returns the names of a run's algorithms and tasks, and the paper of its recipe, if any.
-
-    Args:
-        path: a run directory or an experiment file.
+def read_run(path: Path) -> tuple[list[Experiment], str]:
+    """Returns the experiments of a run directory or an experiment file, and the paper of its
+    recipe, if any.
     """
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.results.store import RunDirectory
 
     if path.is_file():
-        experiments, paper = [Experiment.read(path)], ""
-    else:
-        directory = RunDirectory.load(path)
-        experiments, paper = directory.experiments, directory.study.paper if directory.study else ""
-    names = [section.name for experiment in experiments for section in experiment.algorithm]
-    methods = [name if is_user_code("algorithm", name) else name.lower() for name in names]
-    return _unique(methods), _unique(experiment.task.name for experiment in experiments), paper
+        return [Experiment.read(path)], ""
+    directory = RunDirectory.load(path)
+    return directory.experiments, directory.study.paper if directory.study else ""
 
 
 def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -> str:
@@ -90,54 +99,32 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
     >>> print(bibtex(["fedprox"]).splitlines()[0])
     % FedProx
     """
-    from fedax.algorithms import algorithm_classes
+    from fedax.algorithms import algorithm_class
 
+    bibliography = entries()
+    blocks = []
     # by entry, what it is cited for: several methods may share a paper
-    bibliography, blocks, reasons = entries(), [], {}
-    for name in (*methods, *tasks):
-        if is_user_code("algorithm" if name in methods else "task", name):
+    reasons: dict[Entry, list[str]] = {}
+    kinds = [*(("algorithm", name) for name in methods), *(("task", name) for name in tasks)]
+    for kind, name in kinds:
+        if is_user_code(kind, name):
             blocks.append(f"% {title_of(name)}: your own code ({name}), which has no entry here")
             continue
-        title = algorithm_classes()[name].__name__ if name in methods else f"data: {name}"
-        cited = [entry for entry in bibliography if name in entry.names]
-        # a method without an entry has at least its card
-        if not cited and name in methods:
-            cited = [
-                Entry(
-                    name,
-                    f"@misc{{{name},\n  note = {{{algorithm_classes()[name].card.paper}}}\n}}",
-                    frozenset(),
-                )
-            ]
+        cited = [entry for entry in bibliography if name.lower() in entry.names]
+        title = f"data: {name}"
+        if kind == "algorithm":
+            method = algorithm_class(name)
+            title = method.__name__
+            # a method without an entry has at least its card
+            text = f"@misc{{{name},\n  note = {{{method.card.paper}}}\n}}"
+            cited = cited or [Entry(name, text, frozenset())]
         for entry in cited:
             reasons.setdefault(entry, []).append(title)
     # the number of an arXiv paper, by which its entry is found
-    number = re.search(r"\d{4}\.\d{5}", paper)
-    for entry in bibliography if number else ():
-        if number and number[0] in entry.text:
-            reasons.setdefault(entry, []).append("the recipe")
+    if number := re.search(r"\d{4}\.\d{5}", paper):
+        for entry in bibliography:
+            if number[0] in entry.text:
+                reasons.setdefault(entry, []).append("the recipe")
     for entry, titles in reasons.items():
         blocks.append(f"% {', '.join(titles)}\n{entry.text}")
-    return "\n\n".join([*blocks, _fedax_entry()])
-
-
-def _fedax_entry() -> str:
-    fields = {
-        "author": f"{{{AUTHORS}}}",
-        "title": "fedax: federated optimization in {JAX}",
-        "version": fedax.__version__,
-    }
-    if address := _repository_url():
-        fields["url"] = address
-    lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
-    return f"% the library\n@software{{fedax,\n{lines}\n}}"
-
-
-def _repository_url() -> str | None:
-    """Returns the address of the repository that the installed package names, if it names one."""
-    urls = metadata("fedax").get_all("Project-URL") or []
-    return dict(entry.split(", ", 1) for entry in urls).get("Repository")
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+    return "\n\n".join([*blocks, FEDAX])

@@ -1,8 +1,7 @@
 """`fedax compare`: algorithms on one task, described by options."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
@@ -45,7 +44,7 @@ def compare(
     from fedax.experiments.running.progress import Display
 
     experiment = Experiment.of(
-        name=_title(parse_section(task)),
+        name=task,
         rounds=rounds,
         observe_every=observe_every,
         seeds=parse_value(f"[{seeds}]"),
@@ -58,9 +57,3 @@ def compare(
     console = Console()
     path = out or fresh(Path("runs"), slug(experiment.name))
     print_summary(runner.run_experiment(experiment, path, Display(console)), console)
-
-
-def _title(task: Mapping[str, Any]) -> str:
-    """Returns a task's section as text, such as `digits, clients = 10`."""
-    options = (f"{key} = {value}" for key, value in task.items() if key != "name")
-    return ", ".join([str(task["name"]), *options])

@@ -1,11 +1,13 @@
 """`fedax deploy`: an experiment on real devices, over Flower."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Exit, Option, Typer, echo
 
 from fedax.cli.command import Command, next_step, shell
+from fedax.cli.options import Settings
 
 NO_SERVER, INTERRUPTED = 1, 130
 """Exit codes."""
@@ -27,16 +29,6 @@ app = Typer(
 )
 
 Folder = Annotated[Path, Argument(help="The folder of the deployment.", metavar="FOLDER")]
-Settings = Annotated[
-    list[str] | None,
-    Option(
-        "--set",
-        help="A value in place of the experiment's, such as rounds=5 or task.clients=3; may be "
-        "repeated.",
-        metavar="PATH=VALUE",
-        show_default=False,
-    ),
-]
 Trial = Annotated[
     bool,
     Option(
@@ -170,7 +162,13 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
     command = shell("deploy", "resume", folder, out) + (" --trial" if trial else "")
     start_server = shell("deploy", "server", folder)
 
-    def submit_and_follow() -> None:
+    # without a server there is nothing to submit to
+    if not trial and (failure := connection_failure(deployment)) is not None:
+        hint = f"`{start_server}` starts it; --trial starts it with all clients on this machine"
+        raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
+    # a trial starts the server and all clients, and ends them after the run
+    processes = run_all_processes(deployment, echo) if trial else contextlib.nullcontext()
+    with processes:
         # from here on the run goes on at the server, even if this command ends
         number = submit(deployment, out, resume)
         try:
@@ -196,8 +194,7 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
         if not result.complete:
             details = result.details.rstrip(".")
             # a run that was stopped on purpose is no failure
-            stopped = details.startswith("stopped")
-            mark_run(out, "interrupted" if stopped else "failed", details)
+            mark_run(out, "interrupted" if details.startswith("stopped") else "failed", details)
             # without a summary nothing was kept, and there is nothing to continue
             so_far = f" Its results so far are in {out}. `{command}` continues it."
             raise FedaxError(
@@ -206,17 +203,6 @@ def _follow(folder: Path, out: Path, trial: bool, resume: bool) -> None:
             )
         echo(f"Results: {out}")
         next_step("prints a table for a paper.", "report", out, "--table", "latex")
-
-    if trial:
-        # starts the server and all clients, and ends them after the run
-        with run_all_processes(deployment, echo):
-            submit_and_follow()
-        return
-    # without a server there is nothing to submit to
-    if (failure := connection_failure(deployment)) is not None:
-        hint = f"`{start_server}` starts it; --trial starts it with all clients on this machine"
-        raise FedaxError(f"no server at {deployment.address}: {failure}. {hint}.")
-    submit_and_follow()
 
 
 @app.command(cls=NeedsFlower)
