@@ -98,7 +98,7 @@ def test_probabilities_are_named_by_the_labels(tmp_path):
 
 def test_tables_are_read_whatever_the_case_of_their_ending(runs, tmp_path):
     task, _ = runs
-    expected = task.data.encoding.features({"a": [1], "b": [5]}).astype(np.float32)
+    expected = task.data.encoding.features({"a": [1], "b": [5]})
     (tmp_path / "new.v2.CSV").write_text("b,a\n5,1\n")
     (tmp_path / "new.v2.csv.gz").write_bytes(gzip.compress(b"b,a\n5,1\n"))
     for name in ("new.v2.CSV", "new.v2.csv.gz"):
