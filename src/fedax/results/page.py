@@ -94,10 +94,8 @@ POINTS = 60
 """Of a line on a page, at most."""
 VERDICTS = {
     "holds": "good",
-    "holds in short runs": "good",
     "selected": "good",
     "does not hold": "bad",
-    "does not hold in short runs": "bad",
     "undecided": "open",
 }
 """Words in tables that are coloured, with their classes."""
