@@ -3,7 +3,7 @@ claim.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -113,25 +113,24 @@ class Comparison:
         """Returns the paper's numbers beside ours."""
         recipe = self.recipe
         title = "The paper beside ours"
-        table = pd.DataFrame()
-        cells = self.cells.to_dict("records")
-        for head in ("Task", "Algorithm", "Metric"):
-            table[head] = [cell[head.lower()] for cell in cells]
+        if self.cells.empty:
+            return Sheet(title, [], [])
+        table = self.cells[["task", "algorithm", "metric"]].rename(columns=str.capitalize)
         table["Metric"] = table["Metric"].map(metric_heading)
-        readings = {"Paper": "paper", "Ours": "ours"}
-        if recipe.also_read:
-            reads = {"ours": self.read} | {read: read for read in recipe.also_read}
-            heads = {f"Ours, {describe_reduction(r).lower()}": name for name, r in reads.items()}
-            readings = {"Paper": "paper"} | heads
-        for head, name in readings.items():
-            table[head] = [format_number(cell, name) for cell in cells]
-        diverged = [f" ({c['diverged']} diverged)" if c["diverged"] else "" for c in cells]
-        table["Runs"] = [f"{c['runs']}{text}" for c, text in zip(cells, diverged, strict=True)]
-        table["Difference"] = [_format(cell["difference"], "+.2f") for cell in cells]
-        table["p (Welch)"] = [_format(cell["welch_p"], ".2g") for cell in cells]
-        table["Status"] = [cell["status"] for cell in cells]
         if len(set(table["Metric"])) == 1:
             del table["Metric"]
+        heads = {"paper": "Paper", "ours": "Ours"}
+        if recipe.also_read:
+            reads = {"ours": self.read} | {read: read for read in recipe.also_read}
+            heads |= {name: f"Ours, {describe_reduction(r).lower()}" for name, r in reads.items()}
+        cells = self.cells.to_dict("records")
+        for name, head in heads.items():
+            table[head] = [format_number(cell, name) for cell in cells]
+        diverged = [f" ({c['diverged']} diverged)" if c["diverged"] else "" for c in cells]
+        table["Runs"] = self.cells["runs"].astype(str) + diverged
+        table["Difference"] = self.cells["difference"].map(_format("+.2f"))
+        table["p (Welch)"] = self.cells["welch_p"].map(_format(".2g"))
+        table["Status"] = self.cells["status"]
         remarks = [
             f"{metric_heading(recipe.metric)}, {describe_reduction(self.read).lower()}.",
             f"Scale: {recipe.ran}.",
@@ -221,8 +220,8 @@ def format_number(cell: Mapping[Any, Any], name: str) -> str:
     return f"{mean:.2f}" + (f" ± {deviation:.2f}" if math.isfinite(deviation) else "")
 
 
-def _format(value: float, form: str) -> str:
-    return "-" if math.isnan(value) else f"{value:{form}}"
+def _format(form: str) -> Callable[[float], str]:
+    return lambda value: "-" if math.isnan(value) else f"{value:{form}}"
 
 
 def _to_csv(table: pd.DataFrame) -> str:
