@@ -22,6 +22,13 @@ STATUSES = [
 ]
 """Whether a number is the paper's."""
 
+COLUMNS = (
+    *("task", "algorithm", "metric", "paper_mean", "paper_deviation", "paper_runs"),
+    *("ours_mean", "ours_deviation", "units", "runs", "diverged", "difference", "joint_error"),
+    *("welch_p", "within_2_points", "within_two_errors", "status"),
+)
+"""Of the frame, in the order of `results.csv`."""
+
 Targets = Mapping[str, Mapping[str, Sequence[float]]]
 """Numbers by task and algorithm: `[mean]` or `[mean, deviation]`."""
 
@@ -85,9 +92,10 @@ def compare_cells(
                     row[f"{name}_deviation"] = units.std(skipna=False)
                     row["units"] = len(units)
                 rows.append(row)
+    further = [f"{reading}_{number}" for reading in also for number in ("mean", "deviation")]
+    if not rows:
+        return pd.DataFrame(columns=[*COLUMNS, *further])
     cells = pd.DataFrame(rows)
-    if cells.empty:
-        return cells
     difference = cells["ours_mean"] - cells["paper_mean"]
     error = cells["paper_deviation"] * np.sqrt(1 / cells["paper_runs"] + 1 / cells["units"])
     has_test = (cells["paper_runs"] > 1) & (cells["units"] > 1)
@@ -97,7 +105,7 @@ def compare_cells(
     welch = scipy.stats.ttest_ind_from_stats(*ours, *paper, equal_var=False)
     points = (difference.abs() <= POINTS) & cells["metric"].map(is_percent)
     errors = difference.abs() <= 2 * error
-    return cells.assign(
+    cells = cells.assign(
         difference=difference,
         joint_error=error,
         welch_p=welch.pvalue,
@@ -105,3 +113,4 @@ def compare_cells(
         within_two_errors=errors.astype("Int64").where(error.notna()),
         status=np.select([points & errors, points, errors], STATUSES[:3], STATUSES[3]),
     )
+    return cells.reindex(columns=[*COLUMNS, *further])

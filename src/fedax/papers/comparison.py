@@ -79,7 +79,7 @@ class Comparison:
         )
         # a recipe without a scale (`ran` is None) is compared as if at the paper's
         self.comparable = recipe.ran is None or recipe.scale[recipe.ran].comparable
-        if not self.comparable and len(self.cells):
+        if not self.comparable:
             self.cells[_COMPARED] = math.nan
             self.cells["status"] = "no comparison"
         self.shorter = "" if recipe.ran in ("paper", None) else SHORTER
