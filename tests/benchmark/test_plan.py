@@ -118,7 +118,7 @@ def test_an_interrupted_run_goes_on_where_it_was(calls, folder, tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         bench.results(cells, console)
     made = {file.name for file in (tmp_path / "out" / "tiny").iterdir()}
-    assert made == {"FedAvg.jsonl.xz", "SCAFFOLD.jsonl.xz"}
+    assert made == {"FedAvg.tar.xz", "SCAFFOLD.tar.xz"}
     monkeypatch.setattr(command, "run_method", whole)
     before = len(calls)
     bench.results(cells, console)

@@ -376,6 +376,6 @@ def test_without_a_method_the_tasks_are_listed(folder, tmp_path):
 
 def test_damaged_files_are_named(tmp_path):
     (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "FedAvg.jsonl.xz").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"FedAvg.jsonl.xz is damaged"):
+    (tmp_path / "tiny" / "FedAvg.tar.xz").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"FedAvg.tar.xz is damaged"):
         list(Archive([tmp_path]).entries("tiny", ""))

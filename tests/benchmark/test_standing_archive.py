@@ -198,7 +198,7 @@ def test_profiles_are_those_of_plain_numpy_on_the_files():
     # single tasks count too, while families are incomplete
     for task in made.tasks:
         for method in made.entries[task.name]:
-            file = SHIPPED / task.name / f"{portable(method)}.jsonl.xz"
+            file = SHIPPED / task.name / f"{portable(method)}.tar.xz"
             _, *runs = map(json.loads, lzma.decompress(file.read_bytes()).splitlines())
             higher = "accuracy" in task.metric
             each = [plain_cost(r, task.metric, task.target.value, higher) for r in runs]

@@ -29,9 +29,11 @@ def first(tmp_path_factory):
 
 class Told(Display):
     def __init__(self):
+        super().__init__()
         self.begun, self.said = [], []
 
     def begin(self, title, rounds):
+        super().begin(title, rounds)
         self.begun.append(title)
 
     def say(self, message):
