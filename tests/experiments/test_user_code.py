@@ -200,7 +200,7 @@ def test_a_run_directory_is_read_without_its_code(here):
     for command in (["resume", foreign], ["predict", foreign, "--run", run, "train"]):
         refused = call(*command)
         assert refused.exit_code == 2, refused.output
-        assert "neither code.py nor its copy" in refused.output
+        assert "code.py is not there any more, or has changed" in refused.output
 
 
 @pytest.mark.slow
@@ -312,7 +312,6 @@ def test_commands_take_it(here):
     assert "Half lr=0.25" in compared.output
     listed = call("algorithms", "code.py:Half")
     assert "server step" in listed.output, listed.output
-    assert call("profile", "mine.toml", "--rounds", "1").exit_code == 0
     assert call("validate", "mine.toml").exit_code == 0
 
 

@@ -17,7 +17,7 @@ from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task
 from fedax.core.hyper import bound_to, check_population, declared
 from fedax.engine.driver.options import no_shared_memory
 from fedax.engine.driver.settings import hyperparameters_of
-from fedax.experiments.config.grids import GridSection, check_labels, expand_members
+from fedax.experiments.config.grids import GridSection, check_labels
 from fedax.experiments.config.observers import (
     OBSERVERS,
     Optimum,
@@ -236,7 +236,7 @@ class Experiment(Table):
         if self.grid:
             owners = [owner for section in self.algorithm for owner in section.owners]
             grid.check(owners, self.seeds, self.validates)
-        size = sum(grid.size(section.owners) for section in self.algorithm)
+        size = sum(grid.size(section) for section in self.algorithm)
         runs = size * (len(self.seeds) + len(grid.selecting(self.seeds)))
         if size > MOST_MEMBERS or runs > MOST_RUNS:
             allowed = f"at most {MOST_MEMBERS} and {MOST_RUNS}"
@@ -374,7 +374,19 @@ class Experiment(Table):
         >>> [member.label for member in Experiment.of(name="a", **sections).members()]
         ['FedProx, mu=0.0', 'FedProx, mu=1.0']
         """
-        return expand_members(self.algorithm, self.grid, self._merge_solver, self.schedule)
+        grid = self.grid or GridSection()
+        return [
+            Member(
+                position=position,
+                method=section.shown(),
+                algorithm=section.model_copy(update=point["algorithm"]),
+                solver=self._merge_solver(section, **point["solver"]),
+                schedule=self.schedule | section.schedule | point["schedule"],
+                values=point,
+            )
+            for position, section in enumerate(self.algorithm)
+            for point in grid.points(section)
+        ]
 
     def plan(self, task: Task | None = None, clients: int | None = None) -> Plan:
         """Makes the task (which may read or draw data) and everything else that `fedax.run` needs.

@@ -2,19 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from fedax.core import InvalidInput
-from fedax.experiments.config.plan import Member
 from fedax.experiments.config.sections import (
     TEXT,
     AlgorithmSection,
     OpenTable,
     Seeds,
-    SolverSection,
     check_different,
     check_names,
 )
@@ -40,7 +38,7 @@ class GridSection(OpenTable):
     experiment.
 
     >>> grid = GridSection(**{"fedprox": {"mu": [0.1, 1.0]}, "solver": {"learning_rate": [0.01]}})
-    >>> [point["fedprox"] for point in grid.points(["fedprox"])]
+    >>> [point["algorithm"] for point in grid.points(AlgorithmSection(name="fedprox"))]
     [{'mu': 0.1}, {'mu': 1.0}]
     """
 
@@ -103,10 +101,12 @@ class GridSection(OpenTable):
             allowed = "at least one, and none of the experiment's seeds"
             raise InvalidInput.of("grid.seeds", seeds, allowed)
 
-    def size(self, owners: Sequence[str]) -> int:
+    def size(self, section: AlgorithmSection) -> int:
         """Returns the number of `points`, without making any."""
         return math.prod(
-            len(choices) for owner in owners for choices in self.options.get(owner, {}).values()
+            len(choices)
+            for owner in section.owners
+            for choices in self.options.get(owner, {}).values()
         )
 
     def only(self, owners: Sequence[str]) -> "GridSection | None":
@@ -116,51 +116,21 @@ class GridSection(OpenTable):
             return None
         return GridSection(**self.model_dump(exclude=others))
 
-    def points(self, owners: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
-        """Yields all combinations of the values of some owners: by owner and key."""
+    def points(self, section: AlgorithmSection) -> Iterator[dict[str, dict[str, Any]]]:
+        """Yields all combinations of the values for an algorithm: by key, of the algorithm, its
+        solver and its schedule.
+        """
         axes = [
             [(owner, key, choice) for choice in choices]
-            for owner in owners
+            for owner in section.owners
             for key, choices in self.options.get(owner, {}).items()
         ]
         # the last axis varies fastest, as in nested loops
         for values in itertools.product(*axes):
-            point: dict[str, dict[str, Any]] = {}
+            point: dict[str, dict[str, Any]] = {"algorithm": {}, "solver": {}, "schedule": {}}
             for owner, key, value in values:
-                point.setdefault(owner, {})[key] = value
+                point[owner if owner in point else "algorithm"][key] = value
             yield point
-
-
-def expand_members(
-    sections: Sequence[AlgorithmSection],
-    grid: GridSection | None,
-    solver_of: Callable[..., SolverSection],
-    schedule: dict[str, Any],
-) -> list[Member]:
-    """Returns the algorithms of a file with all values that a grid gives them, in order.
-
-    Args:
-        sections: of the file.
-        grid: of the file, if it has one.
-        solver_of: the solver of a section, with some options replaced.
-        schedule: the options of the common schedule.
-    """
-    members = []
-    for position, section in enumerate(sections):
-        for point in grid.points(section.owners) if grid else [{}]:
-            values = {name: point.get(name, {}) for name in ("solver", "schedule")}
-            own = point.get(section.name, {}) | point.get(section.shown(), {})
-            members.append(
-                Member(
-                    position=position,
-                    method=section.shown(),
-                    algorithm=section.model_copy(update=own),
-                    solver=solver_of(section, **values["solver"]),
-                    schedule=schedule | section.schedule | values["schedule"],
-                    values={"algorithm": own, **values},
-                )
-            )
-    return members
 
 
 def check_labels(labels: Sequence[str]) -> None:

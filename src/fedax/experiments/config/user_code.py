@@ -137,12 +137,10 @@ def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
         if not path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == sha256:
             continue
         copy = folder / copy_path(name, sha256)
-        if _sha256(copy) != sha256:
-            reason = f"neither {path} nor its copy {copy} is the file that the runs were made with"
-            raise InvalidInput.because(name, reason)
-        if not trust:
-            hint = f"--trust-code runs the copy {copy}. Read it first if it is somebody else's."
-            raise InvalidInput.because(name, f"{path} is not there any more, or has changed", hint)
+        if _sha256(copy) != sha256 or not trust:
+            reason = f"{path} is not there any more, or has changed"
+            hint = f"--trust-code runs the copy {copy}, if it is the same: read it first."
+            raise InvalidInput.because(name, reason, hint)
         document = _replace_name(document, name, f"{copy}:{title}")
     return type(experiment).of(**document)
 
