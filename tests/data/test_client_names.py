@@ -12,7 +12,8 @@ import pytest
 import fedax
 from fedax.core import DataError, UnknownName
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
-from fedax.results.record import Record, clients_csv
+from fedax.results.frame import clients_csv
+from fedax.results.record import Record
 from fedax.results.store import from_files, to_files
 from parts import with_unseen
 

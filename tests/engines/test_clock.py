@@ -14,10 +14,9 @@ from fedax.errors import FedaxError, InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.planned import planned_runs
-from fedax.results.frame import curves_frame
-from fedax.results.record import Record, to_csv
+from fedax.results.frame import curves_csv, curves_frame, read_run
+from fedax.results.record import Record
 from fedax.results.store import from_files, to_files
-from fedax.results.tables.finals import read_run
 from fedax.utils.random import stream
 from problems import regression, vector
 
@@ -418,14 +417,17 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
     assert again.time.tolist() == record.time.tolist() == history.clock.seconds.tolist()
     assert again.energy.tolist() == history.clock.joules.tolist()
     assert (
-        to_csv([record])
+        curves_csv([record])
         .splitlines()[0]
         .startswith("task,algorithm,seed,draw,round,seconds,bits,clock_seconds,clock_joules,")
     )
     assert curves_frame([record])["hours"].iloc[-1] == history.clock.seconds[-1] / 3600
     level = float(history.metrics["train_loss"][2])
-    assert read_run(record, "train_loss", f"hours_to_{level}") == history.clock.seconds[2] / 3600
-    assert read_run(record, "train_loss", f"joules_to_{level}") == history.clock.joules[2]
+    assert (
+        read_run(record, "train_loss", f"hours_to_{level}", "min")
+        == history.clock.seconds[2] / 3600
+    )
+    assert read_run(record, "train_loss", f"joules_to_{level}", "min") == history.clock.joules[2]
     plain = fedax.run(
         plan.algorithms["FedAvg"],
         plan.task,
@@ -433,10 +435,10 @@ def test_files_have_devices_and_tables_have_their_clock(tmp_path):
         **arguments | {"devices": None, "stop": None, "rounds": 1},
     )
     before = Record.of(plain, task="digits", label="FedAvg", seed=0)
-    assert "clock" not in to_csv([before])
+    assert "clock" not in curves_csv([before])
     for read in ("hours_to_0.5", "joules_to_0.5"):
         with pytest.raises(InvalidInput, match="no devices"):
-            read_run(before, "train_loss", read)
+            read_run(before, "train_loss", read, "min")
     with pytest.raises(InvalidInput, match="against: got 'energy'"):
         draw_curves([before], against="energy")
     path = tmp_path / "page.html"

@@ -13,7 +13,7 @@ from fedax.core import Outcome
 from fedax.papers.cells import compare_cells
 from fedax.papers.claims import Claim
 from fedax.papers.comparison import Comparison
-from fedax.results.tables.numbers import Results, Run
+from fedax.papers.numbers import Results, Run
 from samples import OWN, record
 
 

@@ -17,10 +17,10 @@ from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.core.history import Outcome
 from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
+from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
 from fedax.papers.study import PaperStudy
-from fedax.results.tables.finals import read_runs
-from fedax.results.tables.numbers import Results
+from fedax.results.frame import numbers_frame
 from fedax.results.tables.reductions import (
     describe_reduction,
     is_value_reduction,
@@ -150,11 +150,10 @@ def test_tables_and_claims_read_a_lost_run_alike(metric, read, worst):
     curves = {"losses": (9.0, 3.0, 0.5), "test_accuracy": np.array([0.1, 0.6, 0.8])}
     outcomes = [None, Outcome("diverged", 2)]
     runs = [record("A", seed=s, outcome=outcomes[s], **curves) for s in range(2)]
-    values, lost = read_runs(runs, metric, read)
-    assert (values[1], lost) == (worst, 1)
-    scale = scale_of(metric)
-    claimed = list(Results(runs).of("T", "A", metric, read).values())
-    np.testing.assert_allclose(read_runs(runs, metric, read, scale=scale)[0], claimed)
+    rows = numbers_frame(runs, {"T": read}, [metric])
+    assert rows["lost"].tolist() == [False, True]
+    np.testing.assert_allclose(rows["value"][1], scale_of(metric) * worst)
+    assert list(Results(runs).of("T", "A", metric, read).values()) == rows["value"].tolist()
 
 
 def test_captions_name_every_reading():

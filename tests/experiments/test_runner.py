@@ -18,7 +18,7 @@ from fedax.experiments.running import demo
 from fedax.experiments.running.progress import Display, summary_table
 from fedax.experiments.running.progress import summary_line as line_about
 from fedax.experiments.running.runner import run_experiment
-from fedax.results.tables.summary import summarize
+from fedax.results.compare import compare_runs
 from fedax.utils.files import write
 from samples import TINY, record
 
@@ -210,8 +210,8 @@ def test_a_run_that_ends_above_its_start_has_diverged():
     ]
     assert [run.diverged for run in runs] == [False, True, True]
     assert [run.ending for run in runs] == ["ok", *["diverged: above its initial loss"] * 2]
-    (row,) = summarize(runs)
-    assert (row.outcome, row.ok) == ("1 ok, 2 diverged", False)
+    row = compare_runs(runs).iloc[0]
+    assert (row["outcome"], row["ok"]) == ("1 ok, 2 diverged", False)
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from fedax import observe
 from fedax.core import InvalidInput
 from fedax.core.directions import check_mode, is_better, worst_of
 from fedax.papers.claims import Claim
+from fedax.papers.numbers import Results
 from fedax.results.record import Record
 from fedax.results.store import from_files, to_files
-from fedax.results.tables.numbers import Results
 from parts import with_unseen
 
 ONE = {

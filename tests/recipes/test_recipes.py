@@ -12,8 +12,8 @@ from fedax import papers
 from fedax.core import DataError
 from fedax.data import MissingFile
 from fedax.experiments.running.progress import Display
+from fedax.papers.numbers import Results
 from fedax.papers.study import reproduce
-from fedax.results.tables.numbers import Results
 from fedax.results.tables.reductions import is_value_reduction
 from fedax.results.tables.summary import scale_of
 from samples import record

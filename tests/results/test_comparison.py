@@ -17,7 +17,7 @@ from fedax.core import Outcome
 from fedax.results.compare import EMPTY, compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.forms import FORMS, format_tables
-from fedax.results.record import to_csv as curves_csv
+from fedax.results.frame import curves_csv
 from fedax.results.tables.statistics import holm, paired_t
 from samples import made_up, record
 
@@ -272,14 +272,6 @@ def test_wide_letters_take_two_columns():
     lines = format_tables(made_table(**rows), "text").splitlines()[1:4]
     # the letters of the first method are as wide as four others; a column ends with room for a star
     assert lines == ["Algorithm       c", "方法       1.00", "FedAvg     1.00"]
-
-
-def test_html_escapes_names_and_marks_the_best():
-    page = table(
-        [*runs("<b>", [0.8, 0.9]), *runs("B", [0.1, 0.2])], "html", metrics=["test_accuracy"]
-    )
-    assert '<th>&lt;b&gt;</th><td class="best">' in page
-    assert page.count('class="best"') == 1
 
 
 @pytest.mark.parametrize("form", FORMS)

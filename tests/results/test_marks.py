@@ -61,6 +61,17 @@ def test_where_all_are_equal_none_is_the_best():
     assert marked([run("A", 0, 0.1), run("B", 0, 0.1)]) == set()
 
 
+def test_runs_without_numbers_have_rows():
+    """Of runs without observers the table says how they ended."""
+    runs = [run(label, 0, 0.1, metric="own") for label in "AB"]
+    rows = compare_runs(runs).to_dict("records")
+    assert [(row["method"], row["runs"], row["outcome"]) for row in rows] == [
+        ("A", 0, "ok"),
+        ("B", 0, "ok"),
+    ]
+    assert text(runs).splitlines()[2].split() == ["A", "-"]
+
+
 SINGLE = [run("A", 0, 0.1), run("B", 0, 0.9), run("C", 0, 1.9)]
 
 
@@ -304,7 +315,6 @@ def test_lists_with_a_seed_twice_are_paired_by_place(histories):
     for show in (fedax.table, fedax.compare):
         with pytest.raises(
             InvalidInput,
-            match=rf"{show.__name__}\(histories=\.\.\.\): got run 2 of 'B' with seed 4, and of 'A' "
-            "with seed 3",
+            match=rf"{show.__name__}\(histories=\.\.\.\): got run 2 of each list with seeds 3, 4",
         ):
             show({"A": [first, first], "B": [first, second]})

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from fedax.core import Outcome
 from fedax.experiments.results.figures import draw_curves
+from fedax.papers.numbers import Results
 from fedax.results import Page, Record, render
 from fedax.results.captions import describe_early_ends
+from fedax.results.compare import compare_runs
 from fedax.results.drawing import mean_curve, observations
-from fedax.results.tables.numbers import Results
-from fedax.results.tables.summary import format_row_value, summarize
+from fedax.results.forms import cell_text
 
 LOST = Outcome("diverged", 2)
 
@@ -109,17 +110,13 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     good = [run("B", seed=s, start=0.2) for s in (0, 1, 2)]
     runs = [run(seed=0), run(seed=1), run(seed=2, rounds=3, outcome=LOST), *good]
     expected = (0.9 + 0.9 + 0.1) / 3
-    row = next(row for row in summarize(runs) if row.label == "A")
-    np.testing.assert_allclose(row.values["test_accuracy"][0], expected)
-    from fedax.results.tables.summary import COLUMNS
-
-    accuracy = next(c for c in COLUMNS if c.metric == "test_accuracy")
-    assert format_row_value(row, accuracy).endswith("(1 of 3 as the worst)")
+    (row,) = rows_of(runs, "A")
+    np.testing.assert_allclose(row["mean"], 100 * expected)
+    assert cell_text(row).endswith("(1 of 3 diverged)")
     results = Results(runs)
     np.testing.assert_allclose(
         list(results.of("T", "A", "test_accuracy", "last").values()), [90, 90, 10]
     )
-    assert results.lost("T", "A", "test_accuracy", "last") == (1, 3)
     assert "A: 1 of 3 diverged (after 3 rounds)" in render(Page("t", "s", runs))
     picture = next(each for each in draw_curves(runs) if each.name == "test_accuracy")
     line = next(each for each in picture.figure.axes[0].lines if each.get_label() == "A")
@@ -132,8 +129,15 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
 def test_a_value_that_is_not_finite_is_never_left_out(read):
     broken = run(seed=1)
     broken.metrics["test_accuracy"][20:] = np.nan
-    rows = summarize([run(seed=0), broken, run("B", start=0.2)], read)
-    np.testing.assert_allclose(rows[0].values["test_accuracy"][0], (0.9 + 0.1) / 2)
-    assert rows[0].lost["test_accuracy"] == 1
-    alone = summarize([broken])[0]
-    assert not np.isfinite(alone.values["test_accuracy"][0])
+    others = [run("B", seed=seed, start=0.2) for seed in (0, 1)]
+    (row,) = rows_of([run(seed=0), broken, *others], "A", read)
+    np.testing.assert_allclose(row["mean"], 100 * (0.9 + 0.1) / 2)
+    assert row["lost"] == 1
+    (alone,) = rows_of([broken], "A", read)
+    assert not np.isfinite(alone["mean"])
+
+
+def rows_of(runs, label, read="last"):
+    """The row of a method's accuracy in a comparison."""
+    rows = compare_runs(runs, {"T": read}, ["test_accuracy"]).to_dict("records")
+    return [row for row in rows if row["method"] == label]

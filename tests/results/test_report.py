@@ -11,17 +11,10 @@ from fedax.results import Page, Sheet, render
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import save, weight_pictures, weights_frame
 from fedax.results.forms import format_tables
+from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.page import clients_sheets
-from fedax.results.record import clients_csv, to_csv
 from fedax.results.store import from_files, to_files
-from fedax.results.tables.summary import (
-    COLUMNS,
-    best,
-    columns_of,
-    format_row_value,
-    shown,
-    summarize,
-)
+from fedax.results.tables.summary import columns_of
 from samples import record
 
 EVIL = '</script><script>boom("&\\u2028")</script><img src=x onerror=boom()>{{data}}'
@@ -134,14 +127,14 @@ def test_the_table_has_means_deviations_and_outcomes(page):
         "Runs",
         "Rounds",
         "Train loss",
-        "Test accuracy",
+        "Test accuracy (%)",
         "Dissimilarity B",
         "Outcome",
     ]
     assert heads[7:9] == ["FedAvg", "Bad"]
     cells = reader.cells()
-    assert cells[:6] == ["2", "2", "0.60 ± 0.14", "80.0 ± 0.0 %", "-", "ok"]
-    assert cells[8] == "8.00 ± 0.00 (1 of 2 as the worst)"
+    assert cells[:6] == ["2", "2", "0.60 ± 0.14", "80.0 ± 0.0", "-", "ok"]
+    assert cells[8] == "8.00 ± 0.00 (1 of 2 diverged)"
     assert cells[11] == "2 diverged"
     assert ("td", {"class": "outcome bad"}) in reader.tags
 
@@ -190,42 +183,25 @@ def test_records_survive_storage():
 
 
 def test_csv_has_a_row_per_observation_and_quotes_labels():
-    lines = to_csv([record('a,"b"', extra=np.array([1.0, np.nan, 3.0])), record("c")]).splitlines()
+    lines = curves_csv(
+        [record('a,"b"', extra=np.array([1.0, np.nan, 3.0])), record("c")]
+    ).splitlines()
     assert lines[0] == (
         "task,algorithm,seed,draw,round,seconds,bits,train_loss,test_accuracy (fraction),extra"
     )
-    assert lines[1] == 'T,"a,""b""",0,0,0,0.0000,0,2,0.1,1'
-    assert lines[2].endswith(",nan")
+    assert lines[1] == 'T,"a,""b""",0,0,0,0,0,2,0.1,1'
+    assert lines[2].endswith(",0.45,")
     assert lines[4].endswith(",")
     assert len(lines) == 7
 
 
-def test_how_numbers_are_shown():
-    loss, accuracy = COLUMNS[0], next(column for column in COLUMNS if column.percent)
-    texts = [
-        shown(loss, value)
-        for value in ((0.5, np.nan), (0.5, 0.01), (123456.0, 2.0), (np.nan, np.nan), None)
-    ]
-    assert texts == ["0.500", "0.500 ± 0.010", "123456 ± 2", "not finite", "-"]
-    assert shown(accuracy, (0.8125, 0.01)) == "81.2 ± 1.0 %"
-    assert shown(accuracy, (0.919, 0.0002)) == "91.900 ± 0.020 %"
-    assert [shown(loss, (mean, np.nan)) for mean in (0.0, 2.62e-5, -0.0031)] == [
-        "0.00",
-        "2.62e-05",
-        "-0.00310",
-    ]
-
-
-def test_close_large_means_are_told_apart_as_in_the_table_of_methods():
+def test_close_large_means_are_told_apart():
     """1234.65 and 1231.25 would both be 1.23e+03."""
     made = [
         record(label, seed=seed, losses=(1e6, end + 0.1 * seed))
         for label, end in (("A", 1234.6), ("B", 1231.2))
         for seed in range(2)
     ]
-    column, rows = COLUMNS[0], summarize(made)
-    assert [format_row_value(row, column) for row in rows] == ["1234.65 ± 0.07", "1231.25 ± 0.07"]
-    assert best(column, rows) == {"B"}
     lines = format_tables(compare_runs(made, metrics=["train_loss"]), "text").splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines[2:4]] == [
         "1234.65 ± 0.07",
@@ -237,11 +213,10 @@ def test_a_run_that_was_stopped_diverged_and_an_ok_one_has_no_finite_score():
     stopped = record("Stopped", losses=(1.0, 0.5, 0.9), outcome=Outcome("diverged", 1))
     undefined = record("Undefined", losses=(1.0, 0.5, 0.4), test_auc=np.full(3, np.nan))
     made = [stopped, undefined]
-    columns = {column.metric: column for column in columns_of(made)}
-    rows = {row.label: row for row in summarize(made)}
-    assert format_row_value(rows["Stopped"], columns["train_loss"]) == "diverged"
-    assert format_row_value(rows["Undefined"], columns["test_auc"]) == "not finite"
-    assert rows["Stopped"].outcome == "diverged in round 2"
+    page = render(Page("", "", made))
+    assert "<td>diverged</td>" in page
+    assert "<td>not finite</td>" in page
+    assert '<td class="bad">diverged in round 2</td>' in page
     table = format_tables(
         compare_runs(made, metrics=["train_loss", "test_auc"]), "text"
     ).splitlines()
@@ -316,7 +291,7 @@ def test_epsilon_and_own_scores_with_a_direction_have_columns():
     reader = Reader(render(Page("", "", made, reads={"T": "best"})))
     assert reader.cells("th")[3:8] == [
         "Train loss",
-        "Test accuracy",
+        "Test accuracy (%)",
         "Epsilon",
         "Test mae",
         "Outcome",
@@ -348,16 +323,20 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
         record("c", losses=(1.0, 0.3)),
     ]
     made[2].metrics["test_accuracy"][-1] = 0.9
-    columns, table = columns_of(made), summarize(made)
-    assert [best(column, table) for column in columns] == [{"a"}, {"c"}]
-    assert best(columns[0], table[:1]) == set()
+    assert marked(made) == {("train_loss", "a"), ("test_accuracy", "c")}
     small = [record("a", losses=(1.0, 2e-4)), record("b", losses=(1.0, 1e-4))]
-    assert best(columns_of(small)[0], summarize(small)) == {"b"}
-    # two that read alike are both the best, or neither
-    alike = [record(name, losses=(1.0, end)) for name, end in (("a", 0.2), ("b", 0.20000001))]
-    assert best(columns_of(alike)[0], summarize(alike)) == set()
+    assert ("train_loss", "b") in marked(small)
+    # those that are equal are all the best, or none
+    alike = [record(name, losses=(1.0, 0.2)) for name in "ab"]
+    assert marked(alike) == set()
     alike.append(record("c", losses=(1.0, 0.3)))
-    assert best(columns_of(alike)[0], summarize(alike)) == {"a", "b"}
+    assert marked(alike) == {("train_loss", "a"), ("train_loss", "b")}
+
+
+def marked(runs):
+    """Metrics and methods that are bold."""
+    rows = compare_runs(runs).to_dict("records")
+    return {(row["metric"], row["method"]) for row in rows if row["top"]}
 
 
 def test_further_tables_are_on_the_page():

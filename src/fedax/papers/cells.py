@@ -8,7 +8,7 @@ import pandas as pd
 import scipy  # `scipy.stats` is imported on demand
 
 from fedax.observe.modes import mode_of
-from fedax.results.tables.numbers import Results, stated_modes
+from fedax.papers.numbers import Results
 from fedax.results.tables.summary import is_percent
 
 POINTS = 2.0
@@ -68,7 +68,7 @@ def compare_cells(
     rows = []
     for metric, tasks in targets.items():
         # of a metric without a direction there is no worst value to count a lost run as
-        worst = math.nan if mode_of(metric, stated_modes(results.records)) is None else None
+        worst = math.nan if mode_of(metric, results.modes) is None else None
         for task, numbers in tasks.items():
             for algorithm, (mean, *deviation) in numbers.items():
                 diverged, runs = results.diverged(task, algorithm)

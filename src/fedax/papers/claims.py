@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from fedax.core.directions import Mode
 from fedax.experiments.config.sections import Table
-from fedax.results.tables.numbers import Results, Values, higher_is_better
+from fedax.papers.numbers import Results, Values
 from fedax.results.tables.statistics import (
     LEVEL,
     Effect,
@@ -197,7 +197,7 @@ class Claim(Table):
         }
         if self.check in bounds:
             bound = bounds[self.check]
-        elif higher_is_better(metric, read, results.records, self.mode):
+        elif results.higher_is_better(metric, read, self.mode):
             bound = f"above {margin}"
         else:
             bound = f"below {digits(0.0 - self.margin)}"
@@ -250,7 +250,7 @@ class Claim(Table):
                 # two one-sided tests
                 tested = [margin - gaps, margin + gaps]
             else:
-                sign = 1 if higher_is_better(metric, read, results.records, self.mode) else -1
+                sign = 1 if results.higher_is_better(metric, read, self.mode) else -1
                 gain = _pair(a, b, lambda x, y: sign * (x - y) - margin)  # noqa: B023
                 tested = [results.units(gain)[0]]
             effect = effect_of(gaps, unit, self.exact)

@@ -15,10 +15,10 @@ from rich.text import Text
 from fedax.experiments.config.experiment import Experiment
 from fedax.papers.cells import compare_cells
 from fedax.papers.claims import Evidence, Part
+from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
 from fedax.results import Record, Sheet
 from fedax.results.tables.membership import AUDITED, membership_sheet
-from fedax.results.tables.numbers import AnyRun, Results
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.statistics import holm
 
@@ -62,7 +62,7 @@ class Comparison:
     """
 
     def __init__(
-        self, recipe: Recipe, records: Sequence[AnyRun], experiments: Sequence[Experiment]
+        self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]
     ) -> None:
         self.recipe = recipe
         self.read = recipe.table_read
@@ -70,9 +70,7 @@ class Comparison:
         self.left_out = [title for title in recipe.titles if title not in ran_tasks]
         # by label: of a grid's members, the algorithm that they stand for
         methods = {member.label: member.method for e in experiments for member in e.members()}
-        complete = [
-            r for r in records if not (isinstance(r, Record) and r.outcome.kind == "interrupted")
-        ]
+        complete = [run for run in records if run.outcome.kind != "interrupted"]
         self.results = Results(complete, methods)
         self.cells = compare_cells(
             self.results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read

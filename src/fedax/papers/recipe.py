@@ -57,7 +57,7 @@ class Recipe(Table):
         shows: which table or figure.
         title: of the report.
         metric, read: the numbers compared with the paper, see
-            `fedax.results.tables.numbers.Results.of`.
+            `fedax.papers.numbers.Results.of`.
         also_read: further readings that tables show beside `read`, values of the metric; claims and
             cells are judged by `read`.
         chosen: what the paper leaves open, and what was chosen, a sentence each.

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from fedax.results.frame import is_lost
 from fedax.results.record import Record
-from fedax.results.tables.finals import is_lost
 from fedax.results.tables.reductions import describe_reduction, is_value_reduction
 from fedax.results.tables.summary import counted
 

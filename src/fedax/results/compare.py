@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedax.core import InvalidInput, UnknownName
-from fedax.results.frame import fill_lost, numbers_frame
+from fedax.results.frame import numbers_frame
 from fedax.results.record import Record, by_label, by_task
 from fedax.results.tables.statistics import LEVEL, deviation_of, effect_of, holm
 from fedax.results.tables.summary import column_of, columns_of, unit_of
@@ -70,7 +70,8 @@ def compare_runs(
             raise UnknownName.among("metric", metric, known)
     parts = []
     for task, runs in by_task(records).items():
-        shown = metrics or [column.metric for column in columns_of(runs)]
+        # runs without any number still have their rows
+        shown = metrics or [column.metric for column in columns_of(runs)] or ["train_loss"]
         numbers = numbers_frame(runs, reads, shown)
         # plain arrays: groups of a frame are a hundred times slower
         columns = {name: numbers[name].to_numpy() for name in numbers}
@@ -149,9 +150,7 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         return filled
 
     # shapes (methods, pairs)
-    values = table(fill_lost(rows["value"], rows["first"], read, mode))
-    lost = table(np.isnan(rows["value"]))
-    diverged = table(rows["diverged"].astype(bool))
+    values, lost, diverged = (table(rows[name]) for name in ("value", "lost", "diverged"))
     present = table(np.ones(len(keys), bool))
     shared = present.all(0)
     used = present & shared if shared.any() else present

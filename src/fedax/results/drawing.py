@@ -23,10 +23,9 @@ import pandas as pd
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import mode_of
-from fedax.results.frame import curves_frame
+from fedax.results.frame import curves_frame, is_lost
 from fedax.results.looks import COLOURS, THEME, Look, choose_looks
 from fedax.results.record import Record, by_draw, by_label, by_task, is_percent, weights_at
-from fedax.results.tables.finals import is_lost
 from fedax.results.tables.statistics import effect_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write, writing

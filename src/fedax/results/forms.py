@@ -1,6 +1,5 @@
-"""Comparisons of methods as text, Markdown, LaTeX, CSV and HTML."""
+"""Comparisons of methods as text, Markdown, LaTeX and CSV."""
 
-import html
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -70,13 +69,14 @@ def note_of(table: Sequence[Row]) -> str:
     if most > 1:
         sentences = [f"Means and sample standard deviations over {runs}."]
     units = sorted({row["unit"] for row in rows if not math.isnan(row["p"])})
-    if units:
+    is_marked = any(row["top"] for row in rows)
+    if units and is_marked:
         unit = " or ".join(units).replace("draws", "draws of the data")
         sentences.append(
             f"Bold: the best mean, and those not significantly worse (paired by {unit}, t-test, "
             f"Holm, level {LEVEL:g})."
         )
-    elif any(row["top"] for row in rows):
+    elif is_marked:
         sentences.append("Bold: the best.")
     if most < 2:
         sentences.append("Nothing is tested: that takes several seeds.")
@@ -195,23 +195,6 @@ def to_latex(title: str, table: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def to_html(title: str, table: Sequence[Row]) -> str:
-    """Formats a table for a page: marked cells have the class `best`."""
-    marks = {True: ' class="best"', False: ""}
-
-    def cell(row: Row) -> str:
-        return f"<td{marks[row['top']]}>{html.escape(cell_text(row))}</td>"
-
-    head, *rows = grid_of(table, cell, "<td>-</td>")
-    lines = [f"<tr>{''.join(f'<th>{html.escape(text)}</th>' for text in head)}</tr>"]
-    for first, *cells in rows:
-        lines.append(f"<tr><th>{html.escape(first)}</th>{''.join(cells)}</tr>")
-    caption = f"<caption>{html.escape(title)}</caption>"
-    return "\n".join(
-        ["<table>", caption, *lines, "</table>", f"<p>{html.escape(note_of(table))}</p>"]
-    )
-
-
 def to_csv(comparison: pd.DataFrame) -> str:
     """Formats all tables as one CSV table, with a line for each method and column; heads name the
     units.
@@ -224,6 +207,6 @@ def to_csv(comparison: pd.DataFrame) -> str:
     return rows[list(CSV_HEADS)].rename(columns=CSV_HEADS).to_csv(index=False, float_format="%.9g")
 
 
-_WRITERS = {"text": to_text, "latex": to_latex, "markdown": to_markdown, "html": to_html}
+_WRITERS = {"text": to_text, "latex": to_latex, "markdown": to_markdown}
 FORMS = (*_WRITERS, "csv")
 """Names of the forms of tables."""

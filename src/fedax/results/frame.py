@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedax.core import InvalidInput
-from fedax.core.directions import Mode, worst_of
+from fedax.core.directions import Mode, column_name, worst_of
 from fedax.observe.modes import is_higher_better, mode_of
-from fedax.results.record import Record, by_task
+from fedax.results.record import Record, by_task, with_named_clients
 from fedax.results.tables.reductions import is_value_reduction, read_curve
 from fedax.results.tables.summary import scale_of
 
@@ -39,7 +39,7 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
     """Returns a row for each observation of each run.
 
     Columns: `task`, `method` (its label), `seed`, `draw`, `run` (position in `records`), `round`,
-    `bits`, `seconds`; `hours` and `joules` on the virtual clock, and `gradients`, where any run has
+    `seconds`, `bits`; `hours` and `joules` on the virtual clock, and `gradients`, where any run has
     them; the metrics, in the unit in which they are recorded. NaN where a run has no such number.
 
     Args:
@@ -64,8 +64,8 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
         "draw": np.repeat([run.draw for run in records], counts),
         "run": np.repeat(np.arange(len(records)), counts),
         "round": join([run.rounds for run in records]).astype(int),
-        "bits": join([run.bits for run in records]),
         "seconds": join([run.seconds for run in records]),
+        "bits": join([run.bits for run in records]),
     }
     if any(run.time is not None for run in records):
         columns["hours"] = join([run.time for run in records]) / 3600
@@ -77,41 +77,87 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
     return pd.DataFrame(columns)
 
 
+def curves_csv(records: Sequence[Record]) -> str:
+    """Returns all scalar metrics of all runs as one long table: one row per run and observation.
+    Heads name units. A number that is not finite or not there is an empty cell.
+    """
+    frame = curves_frame(records).drop(columns=["run", "gradients"], errors="ignore")
+    heads = {"method": "algorithm", "hours": "clock_seconds", "joules": "clock_joules"}
+    frame = frame.astype({"bits": int}).rename(columns=heads)
+    if "clock_seconds" in frame:
+        frame["clock_seconds"] *= 3600
+    return frame.rename(columns=column_name).to_csv(index=False, float_format="%.9g")
+
+
+def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
+    """Returns the clients' final numbers as CSV, one line for each run and client. Clients without
+    examples have no number.
+
+    Args:
+        records: all runs.
+        reported: those that reports show; the others have the purpose `selection`.
+    """
+    reported_runs = {(run.task, run.label, run.seed, run.draw) for run in reported}
+    parts = []
+    for run in with_named_clients(records):
+        key = run.task, run.label, run.seed, run.draw
+        about = dict(zip(("task", "algorithm", "seed", "draw"), key, strict=True))
+        about["purpose"] = "report" if key in reported_runs else "selection"
+        values = {column_name(name): curve[-1] for name, curve in run.by_client.items()}
+        parts.append(pd.DataFrame(about | {"client": run.clients} | values))
+    return pd.concat(parts).to_csv(index=False, float_format="%.9g")
+
+
 def numbers_frame(
     records: Sequence[Record],
     reads: Mapping[str, str] | None = None,
     metrics: Collection[str] | None = None,
+    modes: Mapping[str, Mode | None] | None = None,
 ) -> pd.DataFrame:
     """Returns a row for each run and scalar metric, with the number that its curve is reduced to.
 
-    Columns: `task`, `method`, `draw`, `seed`, `rounds`, `diverged`, `metric`, `mode` (its
-    direction, empty if unknown), `read` (the reduction), `first` (the initial value) and `value`,
-    both in the unit of `scale_of`. The value of a run without one is NaN: see `read_run`.
+    A run without a number, see `read_run`, counts as the worst of its task: of all runs' numbers
+    and initial values. The worst is infinite where the number is no value of the metric (rounds
+    until something, which such a run does not reach, or changes), and NaN for a metric without a
+    direction.
+
+    Columns: `task`, `method`, `draw`, `seed`, `run` (position in `records`), `diverged`, `metric`,
+    `mode` (its direction, empty if unknown), `read` (the reduction), `value` in the unit of
+    `scale_of`, and `lost`, whether the run has none.
 
     Args:
         records: the runs.
         reads: reductions by task, see `read_curve`; the last values by default. Epsilon is always
             what a run has spent by its end.
         metrics: which; all by default.
+        modes: directions of metrics that neither the runs nor the built-in observers state.
     """
-    names = ["task", "method", "draw", "seed", "rounds", "diverged"]
-    rows = []
+    positions = {id(run): position for position, run in enumerate(records)}
+    rows: list[tuple[Any, ...]] = []
     for task, runs in by_task(records).items():
-        read = (reads or {}).get(task, "last")
-        stated = [run.modes for run in runs]
-        modes: dict[str, Mode | None] = {}
-        for run in runs:
-            about = (task, run.label, run.draw, run.seed, int(run.rounds[-1]), run.diverged)
-            for metric, curve in run.scalars.items():
-                if metrics is not None and metric not in metrics:
-                    continue
-                if metric not in modes:
-                    modes[metric] = mode_of(metric, stated)
-                reading = "last" if metric == "epsilon" else read
-                first = float(curve[0]) * scale_of(metric)
-                value = read_run(run, metric, reading, modes[metric])
-                rows.append((*about, metric, modes[metric] or "", reading, first, value))
-    return pd.DataFrame(rows, columns=[*names, "metric", "mode", "read", "first", "value"])
+        names = metrics or list(dict.fromkeys(name for run in runs for name in run.scalars))
+        for metric in names:
+            read = "last" if metric == "epsilon" else (reads or {}).get(task, "last")
+            measured = [run for run in runs if metric in run.scalars]
+            mode = mode_of(metric, [run.modes for run in runs]) or (modes or {}).get(metric)
+            values = np.array([read_run(run, metric, read, mode) for run in measured])
+            lost = np.isnan(values)
+            if lost.any():
+                firsts = [float(run.scalars[metric][0]) * scale_of(metric) for run in measured]
+                values = np.where(lost, _worst_number([*values, *firsts], read, mode), values)
+            for run, value, is_lost in zip(measured, values, lost, strict=True):
+                about = task, run.label, run.draw, run.seed, positions[id(run)], run.diverged
+                rows.append((*about, metric, mode or "", read, value, is_lost))
+    heads = ["task", "method", "draw", "seed", "run", "diverged"]
+    return pd.DataFrame(rows, columns=[*heads, "metric", "mode", "read", "value", "lost"])
+
+
+def _worst_number(known: Sequence[float], read: str, mode: Mode | None) -> float:
+    if "_to_" in read or read == "mean_change":
+        return math.inf
+    if mode is None:
+        return math.nan
+    return worst_of(known if is_value_reduction(read) else [], mode)
 
 
 def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
@@ -160,24 +206,3 @@ def _positions(run: Record, read: str) -> np.ndarray:
         allowed = "another reduction, as some of these runs have no devices"
         raise InvalidInput.of("read", read, allowed)
     return values / 3600 if unit == "hours" else values
-
-
-def fill_lost(values: np.ndarray, firsts: np.ndarray, read: str, mode: str | None) -> np.ndarray:
-    """Returns numbers of one task and metric, in which a run without one counts as the worst of all
-    runs' numbers and initial values.
-
-    The worst is infinite where the number is no value of the metric (rounds until something, which
-    such a run does not reach, or changes), and NaN for a metric without a direction.
-
-    Args:
-        values: NaN where a run has none.
-        firsts: initial values.
-        read: the reduction.
-        mode: direction of the metric, None or empty if it has none.
-    """
-    worst = math.nan
-    if "_to_" in read or read == "mean_change":
-        worst = math.inf
-    elif mode:
-        worst = worst_of([values, firsts] if is_value_reduction(read) else [], cast(Mode, mode))
-    return np.where(np.isnan(values), worst, values)

@@ -18,18 +18,13 @@ from fedax.core.directions import Mode
 from fedax.observe.modes import mode_of
 from fedax.results import drawing
 from fedax.results.captions import describe_early_ends
+from fedax.results.compare import compare_runs
 from fedax.results.drawing import Picture, to_svg
+from fedax.results.forms import cell_text, grid_of, note_of
 from fedax.results.looks import THEME, choose_looks
 from fedax.results.record import Record, by_label, by_task, is_percent, with_named_clients
 from fedax.results.tables.reductions import describe_reduction
-from fedax.results.tables.summary import (
-    ABOUT,
-    best,
-    columns_of,
-    format_row_value,
-    scale_of,
-    summarize,
-)
+from fedax.results.tables.summary import ABOUT, columns_of, scale_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,8 +219,9 @@ def _describe_task(
     order: Sequence[str],
     axes: Sequence[str],
 ) -> dict[str, Any]:
-    columns, rows, labels = columns_of(runs), summarize(runs, read), by_label(runs)
-    has_several_runs = any(row.runs > 1 for row in rows)
+    columns, labels = columns_of(runs), by_label(runs)
+    compared = compare_runs(runs, {title: read}).to_dict("records")
+    has_several_runs = any(len(own) > 1 for own in labels.values())
     frame, modes = drawing.observations(runs), drawing.modes_of(runs)
     options: dict[str, Any] = {
         "order": order, "lines": len(labels), "legend": False, "width": _WIDTH, "most": POINTS
@@ -254,24 +250,20 @@ def _describe_task(
     if len(weights):
         figure = drawing.draw_weights(weights, col=[], **options)
         charts.append(("Weight by client", f"at the end{mean}", {"": figure}))
-    caption = f"{describe_reduction(read)} of a single run: small differences may be chance."
+    caption = f"{describe_reduction(read)}. {note_of(compared)}"
     if has_several_runs:
-        caption = (
-            f"{describe_reduction(read)}; ± is the sample standard deviation over the runs; bands "
-            "stay within their range."
-        )
+        caption += " Bands stay within the range of the runs."
     ends = [describe_early_ends(label, own) for label, own in labels.items()]
     privacy = PRIVACY if any("epsilon" in run.metrics for run in runs) else ""
-    winners = {column.metric: best(column, rows) for column in columns}
+    _, *rows = grid_of(compared, lambda row: (cell_text(row), row["top"]), ("-", False))
+    about = {row["method"]: row | {"runs": len(labels[row["method"]])} for row in compared}
+    heads = {row["column"]: ABOUT.get(row["metric"], "") for row in compared}
     return {
         "title": title,
         "note": f"{note} {privacy}".strip(),
         "caption": " ".join(filter(None, [caption, *ends])),
         "charts": charts,
         "labels": list(labels),
-        "head": [(column.title, ABOUT.get(column.metric, "")) for column in columns],
-        "rows": [
-            (row, [(format_row_value(row, c), row.label in winners[c.metric]) for c in columns])
-            for row in rows
-        ],
+        "head": list(heads.items()),
+        "rows": [(about[label], cells) for label, *cells in rows],
     }

@@ -1,8 +1,6 @@
 """The record of a run: its curves, without model and state."""
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import History, Outcome
-from fedax.core.directions import Mode, column_name
+from fedax.core.directions import Mode
 from fedax.core.directions import is_percent as is_percent
 from fedax.core.history import is_by_client
 from fedax.errors import printable
@@ -184,81 +182,9 @@ class Record:
         return dataclasses.replace(self, label=label)
 
 
-def to_csv(records: Sequence[Record]) -> str:
-    """Returns all scalar metrics of all runs as one long table: one row per run and observation.
-    Heads name units.
-    """
-    # columns of all runs; a run without a metric has empty cells
-    names = list(dict.fromkeys(name for record in records for name in record.scalars))
-    # only where a run has devices, so that other tables stay as they are
-    clocks = (
-        {"clock_seconds": "time", "clock_joules": "energy"}
-        if any(run.time is not None for run in records)
-        else {}
-    )
-    buffer = io.StringIO()
-    table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(
-        [
-            "task",
-            "algorithm",
-            "seed",
-            "draw",
-            "round",
-            "seconds",
-            "bits",
-            *clocks,
-            *map(column_name, names),
-        ]
-    )
-    for record in records:
-        scalars = [record.scalars.get(name) for name in names]
-        for i, completed in enumerate(record.rounds):
-            run_cells = [record.task, record.label, record.seed, record.draw]
-            spent = [int(completed), f"{record.seconds[i]:.4f}", int(record.bits[i])]
-            readings = (getattr(record, name) for name in clocks.values())
-            spent += ["" if values is None else f"{values[i]:.9g}" for values in readings]
-            table.writerow(
-                [
-                    *run_cells,
-                    *spent,
-                    *("" if values is None else f"{values[i]:.9g}" for values in scalars),
-                ]
-            )
-    return buffer.getvalue()
-
-
 def with_named_clients(records: Iterable[Record]) -> list[Record]:
     """Returns the runs that have numbers of clients with names."""
     return [record for record in records if record.clients and record.by_client]
-
-
-def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
-    """Returns the clients' final numbers as CSV, one line for each run and client.
-
-    Args:
-        records: all runs.
-        reported: those that reports show; the others have the purpose `selection`.
-    """
-    runs = with_named_clients(records)
-    reported_runs = {(run.task, run.label, run.seed, run.draw) for run in reported}
-    metrics = list(dict.fromkeys(name for record in runs for name in record.by_client))
-    buffer = io.StringIO()
-    table = csv.writer(buffer, lineterminator="\n")
-    head = ["task", "algorithm", "seed", "draw", "purpose", "client"]
-    table.writerow([*head, *map(column_name, metrics)])
-    for record in runs:
-        names = record.task, record.label, record.seed, record.draw
-        run_cells = [*names, "report" if names in reported_runs else "selection"]
-        values = [record.by_client.get(name) for name in metrics]
-        for k, client in enumerate(record.clients or ()):
-            numbers = [
-                # clients without examples have no number
-                "" if value is None or not np.isfinite(value[-1, k]) else f"{value[-1, k]:.9g}"
-                for value in values
-            ]
-            table.writerow([*run_cells, client, *numbers])
-    return buffer.getvalue()
 
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -2,6 +2,7 @@
 several.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,19 +51,14 @@ def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for label, runs in histories.items():
-        run_arguments = [run.arguments | _write_out_arguments(run) for run in runs]
-        names = dict.fromkeys(name for arguments in run_arguments for name in arguments)
+        values: dict[str, list[Any]] = {}
+        for run in runs:
+            for name, value in (run.arguments | _write_out_arguments(run)).items():
+                values.setdefault(name, []).append(value)
         # what differs between the runs of a label is listed
-        values = {
-            name: list(dict.fromkeys(arguments.get(name, "") for arguments in run_arguments))
-            for name in names
-        }
-        texts[label] = tomli_w.dumps(
-            {
-                name: distinct[0] if len(distinct) == 1 else distinct
-                for name, distinct in values.items()
-            }
-        )
+        distinct = {name: list(dict.fromkeys(found)) for name, found in values.items()}
+        one = {name: found[0] if len(found) == 1 else found for name, found in distinct.items()}
+        texts[label] = tomli_w.dumps(one)
     return {label: text for label, text in texts.items() if text}
 
 
@@ -121,7 +117,9 @@ def compare(
         ...     fedax.compare(runs, f"{folder}/page.html").name
         'page.html'
     """
-    path, records = Path(path), _make_records(histories, title, "compare")
+    path = Path(path)
+    listed = _list_runs(histories, "compare")
+    records = _make_records(listed, title, "compare")
     if path.suffix.removeprefix(".") in FORMATS:
         return _write_figure(records, path, title)
     if path.suffix not in (".html", ".htm"):
@@ -135,12 +133,8 @@ def compare(
         summary = f"{records[0].label}: {records[0].ending}."
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        runs_by_label = {
-            label: list(runs) if isinstance(runs, Sequence) else [runs]
-            for label, runs in histories.items()
-        }
         sheets = [*differences_sheet(records, {}), *clients_sheets(records)]
-        extras = {"settings": settings_of(runs_by_label), "versions": versions(), "sheets": sheets}
+        extras = {"settings": settings_of(listed), "versions": versions(), "sheets": sheets}
         write(path, render(Page(title, summary, records, **extras)))
     return path
 
@@ -162,7 +156,7 @@ def table(
 
     Args:
         histories: by the name in the table, a run or the runs of several seeds. All of one task.
-        form: "text", "latex" (for booktabs), "markdown", "html" or "csv".
+        form: "text", "latex" (for booktabs), "markdown" or "csv".
         metrics: which; by default those that reports show.
         title: of the table.
 
@@ -186,42 +180,25 @@ def table(
     """
     if form not in FORMS:
         raise UnknownName.among("table(form=...)", form, FORMS)
-    records = _make_records(histories, title, "table")
+    records = _make_records(_list_runs(histories, "table"), title, "table")
     return format_tables(compare_runs(records, metrics=metrics), form)
 
 
-def _make_records(histories: Any, title: str, name: str) -> list[Record]:
-    """Returns the records of runs by label; `name` is that of the public function, for messages."""
-    runs_by_label: dict[str, list[History]] = {}
-    if not isinstance(histories, Mapping):
-        raise InvalidInput.found(
-            f"{name}(histories=...)",
-            f"a {type(histories).__name__}",
-            'a dict of runs by name, as in {"FedAvg": history}',
-        )
-    for label, runs in histories.items():
-        run_list = list(runs) if isinstance(runs, Sequence) else [runs]
-        if not run_list or not all(isinstance(run, History) for run in run_list):
-            raise InvalidInput.found(
-                f"{name}(histories=...)",
-                f"{label!r} without runs",
-                "a History, or several, for each name",
-            )
-        runs_by_label[label] = run_list
-    if not runs_by_label:
-        raise InvalidInput.found(f"{name}(histories=...)", "no runs", "at least one")
-    seeds = _pairing_seeds(runs_by_label, name)
-    return [
-        Record.of(run, task=title, label=label, seed=seed)
-        for label, run_list in runs_by_label.items()
-        for seed, run in zip(seeds[label], run_list, strict=True)
-    ]
+def _list_runs(histories: Any, name: str) -> dict[str, list[History]]:
+    """Returns lists of runs by label; `name` is that of the public function, for messages."""
+    listed: dict[str, list[History]] = {}
+    if isinstance(histories, Mapping):
+        for label, runs in histories.items():
+            listed[label] = list(runs) if isinstance(runs, Sequence) else [runs]
+    is_empty = not listed or not all(listed.values())
+    if is_empty or not all(isinstance(run, History) for runs in listed.values() for run in runs):
+        allowed = 'a dict of one or more runs by name, as in {"FedAvg": history}'
+        raise InvalidInput.found(f"{name}(histories=...)", short(repr(histories)), allowed)
+    return listed
 
 
-def _pairing_seeds(
-    histories: Mapping[str, Sequence[History]], name: str
-) -> dict[str, Sequence[int]]:
-    """Returns the numbers by which the runs of several labels are paired.
+def _make_records(histories: Mapping[str, list[History]], title: str, name: str) -> list[Record]:
+    """Returns the records of runs with the numbers by which they are paired.
 
     These are their seeds, or their places in the lists where a seed is not known or a list has one
     twice, such as runs on several tasks.
@@ -229,29 +206,21 @@ def _pairing_seeds(
     Raises:
         InvalidInput: places would pair runs whose seeds are known and differ.
     """
-    seeds = {label: [_seed_of(run) for run in runs] for label, runs in histories.items()}
-    if all(None not in known and len(set(known)) == len(known) for known in seeds.values()):
-        return {label: [int(seed or 0) for seed in known] for label, known in seeds.items()}
-    # by place, the first label with a known seed there
-    first: dict[int, tuple[str, int]] = {}
-    for label, known in seeds.items():
-        for place, seed in enumerate(known):
-            if seed is None:
-                continue
-            other, expected = first.setdefault(place, (label, seed))
-            if seed != expected:
-                raise InvalidInput.found(
-                    f"{name}(histories=...)",
-                    f"run {place + 1} of {label!r} with seed {seed}, and of {other!r} with seed "
-                    f"{expected}",
-                    "lists that have each seed once, or the same seeds in the same order",
-                )
-    return {label: range(len(known)) for label, known in seeds.items()}
-
-
-def _seed_of(history: History) -> int | None:
-    seed = (history.origin or {}).get("seed")
-    return None if seed is None else int(seed)
+    seeds = [[(run.origin or {}).get("seed") for run in runs] for runs in histories.values()]
+    has_seeds = all(None not in known and len(set(known)) == len(known) for known in seeds)
+    for place, known in enumerate(itertools.zip_longest(*seeds)):
+        distinct = sorted({int(seed) for seed in known if seed is not None})
+        if not has_seeds and len(distinct) > 1:
+            raise InvalidInput.found(
+                f"{name}(histories=...)",
+                f"run {place + 1} of each list with seeds {', '.join(map(str, distinct))}",
+                "lists that have each seed once, or the same seeds in the same order",
+            )
+    return [
+        Record.of(run, task=title, label=label, seed=int(seed) if has_seeds else place)
+        for (label, runs), known in zip(histories.items(), seeds, strict=True)
+        for place, (run, seed) in enumerate(zip(runs, known, strict=True))
+    ]
 
 
 def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:

@@ -17,10 +17,10 @@ from fedax.experiments.config.sections import CostSection
 from fedax.results import Record, drawing
 from fedax.results.captions import describe_early_ends, describe_figure
 from fedax.results.drawing import Picture
-from fedax.results.tables.finals import is_lost, read_runs
+from fedax.results.frame import is_lost, numbers_frame
 from fedax.results.tables.membership import ATTACKS, AUDITED
 from fedax.results.tables.reductions import parse_reduction
-from fedax.results.tables.summary import column_of, columns_of, scale_of
+from fedax.results.tables.summary import column_of, columns_of
 
 DIMENSIONS = {"variant": "task", "algorithm": "method", "metric": "metric", "x": "axis"}
 """What divides a figure into panels, with its column in data frames."""
@@ -338,15 +338,16 @@ class Drawer:
     def _read(self, runs: pd.DataFrame, metrics: Sequence[str], figure: Figure) -> pd.DataFrame:
         """Returns a row for each run with its numbers, less those of the runs of `minus`."""
         read = figure.read or self.read
-        columns = {metric: pd.Series(math.nan, runs.index) for metric in metrics}
-        for _, part in runs.groupby(["task", "label", "audit"], sort=False):
-            own = [self.records[i] for i in part["run"]]
-            among = [run for run in self.records if run.task == own[0].task]
-            for metric, values in columns.items():
-                if all(metric in run.scalars for run in own):
-                    numbers, _ = read_runs(own, metric, read, among, scale_of(metric))
-                    values[part.index] = numbers
-        numbers = runs.assign(**columns).dropna(subset=list(metrics), how="all")
+        reads = {record.task: read for record in self.records}
+        values = numbers_frame(self.records, reads, metrics)
+        values = values.pivot(index="run", columns="metric", values="value")
+        numbers = runs.join(values.reindex(columns=list(metrics)), on="run")
+        # a mean over some of the runs would be read as one over all
+        missing = (
+            numbers[list(metrics)].isna().groupby([runs[k] for k in ("task", "label", "audit")])
+        )
+        numbers[list(metrics)] = numbers[list(metrics)].mask(missing.transform("any"))
+        numbers = numbers.dropna(subset=list(metrics), how="all")
         if figure.minus is None:
             return numbers
         keys = ["task", "draw", "seed"]

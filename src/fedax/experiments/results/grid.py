@@ -3,14 +3,13 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.observe.modes import is_higher_better
 from fedax.results import Record, Sheet
-from fedax.results.frame import fill_lost, numbers_frame
+from fedax.results.frame import numbers_frame
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.summary import column_of, unit_of
 
@@ -48,40 +47,40 @@ def judge_members(experiment: Experiment, records: Sequence[Record]) -> pd.DataF
     on_task = [run for run in records if run.task == experiment.name]
     higher = is_higher_better(select, [run.modes for run in records])
     numbers = numbers_frame(on_task, {experiment.name: read}, [select])
-    values, firsts = numbers["value"].to_numpy(float), numbers["first"].to_numpy(float)
-    numbers["lost"] = np.isnan(values)
-    numbers["value"] = fill_lost(values, firsts, read, "max" if higher else "min")
+    numbers["bad"] = numbers["diverged"] | numbers["lost"]
+    # without selection seeds the reported runs decide
+    selects = ~numbers["seed"].isin(experiment.seeds)
+    runs = numbers[selects | ~selects.groupby(numbers["method"]).transform("any")]
+    groups = runs.groupby("method").agg(
+        runs=("value", "size"), mean=("value", "mean"), lost=("lost", "all"), bad=("bad", "sum")
+    )
+    found = groups.to_dict("index")
     labels = {run.label for run in on_task}
     rows = []
     for member in experiment.members():
         if member.label not in labels:
             continue
-        runs = numbers[numbers["method"] == member.label]
-        if runs.empty:
+        if member.label not in found:
             raise InvalidInput.because(
                 "grid.select",
                 f"no run of {member.label!r} of {experiment.name!r} has {select}, which selects",
                 "Select by a metric that they have, or run again in another folder.",
             )
-        selecting = runs[~runs["seed"].isin(experiment.seeds)]
-        if len(selecting):  # without selection seeds the reported runs decide
-            runs = selecting
-        rows.append(
-            {
-                "task": experiment.name,
-                "algorithm": member.method,
-                "label": member.label,
-                "metric": select,
-                "runs": len(runs),
-                "mean": math.nan if runs["lost"].all() else np.mean(runs["value"].to_numpy()),
-                "diverged": int((runs["diverged"].astype(bool) | runs["lost"]).sum()),
-                "selected": False,
-            }
-            | member.settings
-        )
+        own = found[member.label]
+        judged = {
+            "task": experiment.name,
+            "algorithm": member.method,
+            "label": member.label,
+            "metric": select,
+            "runs": own["runs"],
+            "mean": math.nan if own["lost"] else own["mean"],
+            "diverged": own["bad"],
+            "selected": False,
+        }
+        rows.append(judged | member.settings)
     for method in dict.fromkeys(row["algorithm"] for row in rows):
-        own = [row for row in rows if row["algorithm"] == method]
-        min(own, key=lambda row: _rank(row["diverged"], row["mean"], higher))["selected"] = True
+        tried = [row for row in rows if row["algorithm"] == method]
+        min(tried, key=lambda row: _rank(row["diverged"], row["mean"], higher))["selected"] = True
     keys = dict.fromkeys(key for member in experiment.members() for key in member.settings)
     return pd.DataFrame(rows, columns=[*HEADS, *keys])
 

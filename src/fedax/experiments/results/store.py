@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -24,14 +23,16 @@ from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
 from fedax.experiments.results.study import Study, parse_study
 from fedax.results import Page, Record, render
+from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
 from fedax.results.drawing import Picture, save, weight_pictures
+from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.page import clients_sheets
-from fedax.results.record import by_task, clients_csv, to_csv, with_named_clients
+from fedax.results.record import by_task, with_named_clients
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.membership import membership_csv, select_audits
-from fedax.results.tables.summary import Row, counted, summarize
+from fedax.results.tables.summary import counted
 from fedax.results.versions import describe_other_versions, made_with
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
@@ -235,16 +236,20 @@ class RunDirectory:
             write(target / PACKED, pack(self.runs))
             dataclasses.replace(self, path=target).write_tables()
 
+    def _compare(self) -> list[dict[str, Any]]:
+        """Returns the rows of the report's tables; numbers that are not finite are None."""
+        if not self.shown():
+            return []
+        heads = {"task": "task", "column": "metric", "method": "algorithm", "top": "best"}
+        names = ["runs", "lost", "left_out", "mean", "deviation", "p", "rounds", "outcome"]
+        rows = compare_runs(self.shown(), self.reads)[[*heads, *names]].rename(columns=heads)
+        return json.loads(rows.to_json(orient="records", double_precision=15))
+
     def save(self) -> None:
         """Writes `summary.json`."""
         summary = {name: getattr(self, name) for name in _Header.model_fields} | {
             "warnings": [*self.warnings(), *self.doubts()],
-            "tasks": {
-                title: [
-                    _summarize_row(row) for row in summarize(runs, self.reads.get(title, "last"))
-                ]
-                for title, runs in by_task(self.shown()).items()
-            },
+            "table": self._compare(),
             "runs": [
                 {
                     "id": run.id,
@@ -282,7 +287,7 @@ class RunDirectory:
             if self.study:
                 files += save([*self.pictures(), *weight_pictures(shown)], self.path, ["png"])
         else:
-            texts["metrics.csv"] = to_csv(records)
+            texts["metrics.csv"] = curves_csv(records)
             if with_named_clients(records):
                 texts["clients.csv"] = clients_csv(records, shown)
         if self.study:
@@ -418,24 +423,6 @@ class RunDirectory:
             f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
             + (f" {counted(others, 'run')} in the folder are not of its study." if others else "")
         )
-
-
-def _summarize_row(row: Row) -> dict[str, Any]:
-    values = {
-        metric: {
-            "mean": mean if math.isfinite(mean) else None,
-            "deviation": deviation if math.isfinite(deviation) else None,
-        }
-        | ({"lost": row.lost[metric]} if row.lost.get(metric) else {})
-        for metric, (mean, deviation) in row.values.items()
-    }
-    return {
-        "algorithm": row.label,
-        "runs": row.runs,
-        "rounds": row.rounds,
-        "outcome": row.outcome,
-        "final": values,
-    }
 
 
 def kept_experiments(folder: Path) -> list[Experiment]:

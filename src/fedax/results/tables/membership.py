@@ -1,14 +1,14 @@
 """Membership inference in a run directory: areas under the curve by algorithm and run."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedax.results import Record, Sheet
-from fedax.results.tables.numbers import AnyRun, Line, number_of
+from fedax.results.frame import curves_frame, read_run
+from fedax.results.record import by_label, by_task
+from fedax.results.tables.statistics import deviation_of
 
 AUDITED = ", membership inference"
 """After a variant's title: the task in which it is attacked."""
@@ -22,30 +22,26 @@ def select_audits(records: Sequence[Record]) -> list[Record]:
 
 
 def membership_csv(records: Sequence[Record]) -> str:
-    """Returns one line for each attack of each audit as CSV."""
-    buffer = io.StringIO()
-    table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(["task", "algorithm", "seed", "draw", "round", *ATTACKS])
-    for run in select_audits(records):
-        for i, completed in enumerate(run.rounds):
-            areas = [f"{run.scalars[name][i]:.6g}" for name in ATTACKS]
-            table.writerow([run.task, run.label, run.seed, run.draw, int(completed), *areas])
-    return buffer.getvalue()
+    """Returns one line for each observation of each audit as CSV."""
+    frame = curves_frame(select_audits(records), list(ATTACKS))
+    frame = frame.rename(columns={"method": "algorithm"})
+    heads = ["task", "algorithm", "seed", "draw", "round", *ATTACKS]
+    return frame[heads].to_csv(index=False, float_format="%.6g", na_rep="nan")
 
 
-def membership_sheet(records: Sequence[AnyRun]) -> Sheet:
+def membership_sheet(records: Sequence[Record]) -> Sheet:
     """Returns the table of the AUC after the last round, for the report."""
-    # by task and label
-    groups: dict[tuple[str, str], list[AnyRun]] = {}
-    for run in records:
-        if "auc" in run.scalars:
-            groups.setdefault((run.task, run.label), []).append(run)
     rows = []
-    for (task, label), group in groups.items():
-        single = ", ".join(f"{run.seed}: {number_of(run, 'auc', 'last'):.3f}" for run in group)
-        areas = [_format_mean([number_of(run, name, "last") for run in group]) for name in ATTACKS]
-        rounds = max(run.final if isinstance(run, Line) else int(run.rounds[-1]) for run in group)
-        rows.append([task, label, str(rounds), str(len(group)), *areas, single])
+    for task, on_task in by_task(select_audits(records)).items():
+        for label, runs in by_label(on_task).items():
+            areas = {
+                name: np.array([read_run(run, name, "last", None) for run in runs])
+                for name in ATTACKS
+            }
+            seeds = [f"{run.seed}: {a:.3f}" for run, a in zip(runs, areas["auc"], strict=True)]
+            rounds = max(int(run.rounds[-1]) for run in runs)
+            means = [_format_mean(values) for values in areas.values()]
+            rows.append([task, label, str(rounds), str(len(runs)), *means, ", ".join(seeds)])
     head = ["Task", "Algorithm", "Rounds", "Runs", *ATTACKS.values(), "Shadow attack by seed"]
     note = (
         "Area under the ROC curve after the last round; 0.5 is guessing. ± is the sample "
@@ -54,6 +50,6 @@ def membership_sheet(records: Sequence[AnyRun]) -> Sheet:
     return Sheet("Membership inference", head, rows, note)
 
 
-def _format_mean(areas: Sequence[float]) -> str:
-    deviation = float(np.std(areas, ddof=1)) if len(areas) > 1 else math.nan
-    return f"{np.mean(areas):.3f}" + (f" ± {deviation:.3f}" if math.isfinite(deviation) else "")
+def _format_mean(areas: np.ndarray) -> str:
+    deviation = deviation_of(areas)
+    return f"{areas.mean():.3f}" + (f" ± {deviation:.3f}" if math.isfinite(deviation) else "")

@@ -214,13 +214,13 @@ def holm(p: Sequence[float]) -> list[float]:
     >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
-    order, adjusted, highest = np.argsort(p, kind="stable"), [1.0] * len(p), 0.0
+    order = np.argsort(p, kind="stable")
     # from the smallest p on, times the number of hypotheses that are left
-    for rank, position in enumerate(order):
-        # adjusted values do not fall: a larger p is never the more significant one
-        highest = max(highest, min((len(p) - rank) * p[position], 1.0))
-        adjusted[position] = highest
-    return adjusted
+    scaled = np.asarray(p)[order] * np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    # adjusted values do not fall: a larger p is never the more significant one
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return adjusted.tolist()
 
 
 def partial_conjunction(p: np.ndarray, count: int) -> np.ndarray:

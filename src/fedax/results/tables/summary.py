@@ -2,19 +2,13 @@
 alike.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from fedax.core.directions import Mode
-from fedax.observe.modes import mode_of
-from fedax.results.record import Record, by_label
+from fedax.results.record import Record
 from fedax.results.record import is_percent as is_percent
-from fedax.results.tables.finals import read_runs
 from fedax.results.tables.reductions import is_value_reduction
-from fedax.results.tables.statistics import mean_text
 
 
 class Column(NamedTuple):
@@ -155,27 +149,6 @@ def column_of(metric: str) -> Column:
     return Column(metric, _TITLES.get(metric, title))
 
 
-class Row(NamedTuple):
-    """One algorithm of a task: what its curves read as, by metric as (mean, deviation), and how its
-    runs ended.
-
-    The deviation is the sample standard deviation over the runs, NaN for a single one. A run
-    without a number, because it was stopped as diverged or is not finite, counts as the worst of
-    its task, and `lost` has how many of them there are, by metric. The mean is NaN if no run has a
-    number. `diverged` counts the runs that did.
-    """
-
-    label: str
-    runs: int
-    rounds: int
-    values: dict[str, tuple[float, float]]
-    outcome: str
-    ok: bool
-    lost: dict[str, int] = {}  # noqa: RUF012 (never written)
-    diverged: int = 0
-    modes: dict[str, Mode | None] = {}  # noqa: RUF012 (never written)
-
-
 def columns_of(records: Sequence[Record]) -> list[Column]:
     """Returns the columns for which any of the runs has values.
 
@@ -201,124 +174,6 @@ def _own_metrics(records: Iterable[Record]) -> list[str]:
                 directions.setdefault(metric, set()).add(record.modes[metric])
     # one that means different things in different runs has no place in a table
     return [metric for metric, modes in directions.items() if len(modes) == 1]
-
-
-def reduction_of(metric: str, read: str) -> str:
-    """Returns how the curve of a metric becomes a number where others are read as `read` says:
-    epsilon is always what a run has spent by its end.
-
-    >>> reduction_of("epsilon", "best"), reduction_of("test_accuracy", "best")
-    ('last', 'best')
-    """
-    return "last" if metric == "epsilon" else read
-
-
-def summarize(records: Sequence[Record], read: str = "last") -> list[Row]:
-    """Returns one row per algorithm, for the runs of one task; `read` says how curves become
-    numbers, see `read_curve`.
-    """
-    rows = []
-    for label, runs in by_label(records).items():
-        values, lost = dict[str, tuple[float, float]](), dict[str, int]()
-        for metric in (column.metric for column in columns_of(records)):
-            measured = [run for run in runs if metric in run.scalars]
-            if not measured:
-                continue
-            # `records` are all runs of the task: the worst value is taken over these
-            numbers, lost[metric] = read_runs(measured, metric, reduction_of(metric, read), records)
-            # if all runs are lost there is no number, only the worst initial value
-            if lost[metric] == len(measured):
-                numbers = np.full(len(measured), math.nan)
-            with np.errstate(invalid="ignore"):
-                values[metric] = (
-                    float(numbers.mean()),
-                    float(numbers.std(ddof=1)) if len(numbers) > 1 else math.nan,
-                )
-        rounds, ok = (
-            max(int(run.rounds[-1]) for run in runs),
-            all(run.outcome.ok and not run.diverged for run in runs),
-        )
-        modes: dict[str, Mode | None] = {
-            metric: mode_of(metric, [run.modes for run in records]) for metric in values
-        }
-        diverged = sum(run.diverged for run in runs)
-        outcome = _summarize_outcomes(runs)
-        rows.append(Row(label, len(runs), rounds, values, outcome, ok, lost, diverged, modes))
-    return rows
-
-
-def format_row_value(row: Row, column: Column) -> str:
-    """Returns a final value of a row as text, with how many of its runs count as the worst of their
-    task.
-    """
-    if column.metric not in row.values:
-        return "-"
-    value, lost = row.values[column.metric], row.lost.get(column.metric, 0)
-    if math.isnan(value[0]):
-        return lost_text(lost, row.runs, row.diverged > 0)
-    text = shown(column, value)
-    return f"{text} ({lost} of {row.runs} as the worst)" if 0 < lost < row.runs else text
-
-
-def lost_text(lost: int, runs: int, diverged: bool) -> str:
-    """Returns what stands in place of a mean over runs some of which have no number.
-
-    >>> lost_text(2, 2, True), lost_text(1, 2, True), lost_text(1, 1, False)
-    ('diverged', '1 of 2 diverged', 'not finite')
-    """
-    word = "diverged" if diverged else "not finite"
-    # of a metric without a direction, a mean without the lost runs would be too good
-    return f"{lost} of {runs} {word}" if 0 < lost < runs else word
-
-
-def shown(column: Column, value: tuple[float, float] | None) -> str:
-    """Returns a final value as text, such as `0.412 ± 0.013` or `81.3 ± 1.4 %`."""
-    if value is None:
-        return "-"
-    if not math.isfinite(value[0]):
-        return "not finite" if math.isnan(value[0]) else "never"
-    scale = 100 if column.percent else 1
-    return mean_text(value[0] * scale, value[1] * scale) + (" %" if column.percent else "")
-
-
-def best(column: Column, rows: Sequence[Row]) -> set[str]:
-    """Returns the labels whose mean is best in a column: the highest accuracy, the lowest loss.
-
-    Means are compared before they are rounded; those that read as the best one are best as well.
-    None for metrics that are only watched, or have no direction. A method all of whose runs
-    diverged is not the best. A mean that is not finite is worse
-    than all others.
-    """
-    rows = [row for row in rows if column.metric in row.values and row.diverged < row.runs]
-    mode = next((row.modes.get(column.metric) for row in rows), None)
-    if mode is None or column.metric in ("dissimilarity", "weight_gap"):
-        return set()
-    means = {row.label: row.values[column.metric][0] for row in rows}
-    texts = {row.label: shown(column, row.values[column.metric]) for row in rows}
-    finite = {label: mean for label, mean in means.items() if math.isfinite(mean)}
-    # nothing is best if all are equal, unless one was lost
-    if not finite or (len(finite) == len(means) and len({texts[label] for label in finite}) < 2):
-        return set()
-    top = (max if mode == "max" else min)(finite.values())
-    best_texts = {texts[label] for label, mean in finite.items() if mean == top}
-    return {label for label in finite if texts[label] in best_texts}
-
-
-def _summarize_outcomes(runs: Sequence[Record]) -> str:
-    """Returns `ok`, `diverged in round 12`, or counts such as `2 ok, 1 diverged`."""
-    if len(runs) == 1:
-        return runs[0].ending
-    kinds = ["diverged" if run.diverged else run.outcome.kind for run in runs]
-    counts = {
-        kind: kinds.count(kind)
-        for kind in ("ok", "stopped", "diverged", "interrupted")
-        if kind in kinds
-    }
-    return (
-        "ok"
-        if list(counts) == ["ok"]
-        else ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    )
 
 
 def counted(number: int, noun: str) -> str:
