@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -409,6 +410,15 @@ def test_names_with_dollars_stay_text(name, tmp_path):
     pictures = Drawer(runs, targets=targets).draw_all([figure])
     assert len(save(pictures, tmp_path, ["png"])) == 2
     assert name in drawing.to_svg(pictures[1].figure).replace("&amp;", "&")
+
+
+def test_drawings_of_a_page_keep_the_texts_of_users_and_take_its_colours():
+    label = "rate 0.0015, #0072b2"
+    svg = drawing.to_svg(drawing.curves(drawing.observations([run(label), run("FedBC")])))
+    assert f">{label}<" in svg
+    assert svg.count("#0072b2") == 1
+    assert "var(--c0)" in svg
+    assert not re.search(r'[ "]-?\d+\.\d\d', svg.replace(label, ""))
 
 
 @pytest.mark.parametrize("length", [60, 97, 400])

@@ -115,9 +115,12 @@ def test_axes_are_those_of_the_paper(place):
     panels = pictures(name)[figure].figure.axes
     assert {axes.get_xlabel().replace("\n", " ") for axes in panels} - {""} == {x}
     if ticks:
-        assert {tuple(axes.get_xticks()) for axes in panels} == {tuple(range(len(ticks)))}
+        # narrow panels have room for every second value
+        step = 2 if ticks is EXPONENTS and panels[0].get_gridspec().ncols > 4 else 1
+        places = tuple(range(0, len(ticks), step))
+        assert {tuple(axes.get_xticks()) for axes in panels} == {places}
         shown = [text.get_text() for text in panels[-1].get_xticklabels()]
-        assert shown == [f"{value:g}" for value in ticks]
+        assert shown == [f"{value:g}" for value in ticks[::step]]
     assert {axes.get_ylabel().replace("\n", " ") for axes in panels} - {""} == {y}
     assert len(panels) == count
 

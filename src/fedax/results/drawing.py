@@ -163,14 +163,18 @@ def to_svg(figure: "matplotlib.figure.Figure") -> str:
     with _style():
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
     svg = content.getvalue()
-    # what the page says itself, or nothing refers to
-    surplus = r"<metadata>.*?</metadata>|<style.*?</style>| id=\"[\w.]+_\d+\"|font-family: .*?; "
-    svg = re.sub(surplus, "", svg, flags=re.DOTALL)
-    # a tenth of a point is below what a screen shows
-    svg = re.sub(r"(\d+\.\d)\d+", r"\1", svg[svg.index("<svg") :])
-    for name, (light, _) in THEME.items():
-        svg = svg.replace(light, f"var(--{name})")
-    return re.sub(r"\s*\n\s*", "\n", svg)
+    svg = re.sub("<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+
+    def shorten(tag: re.Match[str]) -> str:
+        # what nothing refers to, what the page says itself, and below a tenth of a point
+        text = re.sub(r' id="[\w.]+_\d+"|font-family: .*?; ', "", tag[0])
+        text = re.sub(r"(\d+\.\d)\d+", r"\1", text)
+        for name, (light, _) in THEME.items():
+            text = text.replace(light, f"var(--{name})")
+        return re.sub(r"\s+", " ", text)
+
+    # not the texts between them, which are the users'
+    return re.sub("<[^>]*>", shorten, svg[svg.index("<svg") :])
 
 
 def mean_curve(runs: pd.DataFrame) -> pd.DataFrame:
@@ -344,7 +348,7 @@ def _divide(
     cols: Sequence[str],
     width: float = 0,
     most: int = 4,
-    height: Callable[[pd.DataFrame], float] | None = None,
+    height: float = 0,
     **options: Any,
 ) -> tuple["matplotlib.figure.Figure", list[_Panel]]:
     """Makes a figure with a panel for each combination of values in columns, the first column
@@ -363,8 +367,8 @@ def _divide(
     if len(differing) > 1 and len(keys) == math.prod(map(len, orders.values())):
         columns = len(orders[differing[-1]])
     width, count = width or _WIDTHS.get(columns, _WIDTH), -(-len(keys) // columns)
-    high = max(map(height, parts.values())) if height else _HEIGHTS.get(columns, 1.6)
-    figure = matplotlib.figure.Figure(figsize=(width, high * count), layout="constrained")
+    size = width, count * (height or _HEIGHTS.get(columns, 1.6))
+    figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
     places = figure.subplots(count, columns, squeeze=False, **options)
     for empty in places.flat[len(keys) :]:
         empty.remove()
@@ -480,13 +484,14 @@ def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) 
     from matplotlib import ticker
 
     columns = panels[0].axes.get_gridspec().ncols
+    letters = int(panels[0].axes.figure.get_figwidth() / columns / _LETTER)
     for name, titles in (("x", xs), ("y", ys)):
         for place, (panel, title) in enumerate(zip(panels, titles, strict=True)):
             axis = getattr(panel.axes, f"{name}axis")
             low, high = axis.get_view_interval()
             is_outer = place % columns == 0 if name == "y" else place >= len(panels) - columns
             if is_outer or len({*titles}) > 1:
-                axis.set_label_text(textwrap.fill(title, 28))
+                axis.set_label_text(textwrap.fill(title, min(letters, 28)))
             if axis.get_scale() == "log":
                 # 1, 2, 5 within one and a half decades, else powers of ten
                 steps = (1, 2, 5) if high / low < 30 else (1,)
@@ -527,11 +532,9 @@ def _add_legend(figure: "matplotlib.figure.Figure") -> None:
     width = figure.get_figwidth()
     labels = [textwrap.fill(label, int((width - 0.7) / _LETTER)) for label in entries]
     longest = max(len(line) for label in labels for line in label.split("\n"))
-    rows = -(-len(labels) // max(1, int(width / (0.6 + _LETTER * longest))))
-    columns = -(-len(labels) // rows)
-    lines = [label.count("\n") + 1 for label in labels]
-    height = max(sum(lines[k : k + rows]) for k in range(0, len(lines), rows))
-    figure.set_figheight(figure.get_figheight() + 0.15 * height + 0.05)
+    columns = min(max(1, int(width / (0.6 + _LETTER * longest))), len(labels))
+    rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.17 * rows + 0.05)
     place = {"loc": "outside lower center", "ncols": columns}
     figure.legend(list(entries.values()), labels, **place)
 
@@ -648,12 +651,14 @@ def against_value(
     values = sorted(rows[x].unique())
     share = {"sharex": not minus, "sharey": "row" if shared and not minus else False}
     figure, panels = _divide(rows, hues, cols, **share)
+    # narrow panels have room for every second value
+    step = 2 if len(values) > 4 < panels[0].axes.get_gridspec().ncols else 1
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
     for panel in panels:
         drawn = _draw_means(panel, x, values, looks, paper, bool(minus), False)
         lost = panel.rows["value"].isna().groupby(panel.rows[x]).sum()
         texts = [f"{v:g}" + f"\n{lost[v]} diverged" * bool(minus and lost.get(v)) for v in values]
-        panel.axes.set_xticks(range(len(values)), texts)
+        panel.axes.set_xticks(range(0, len(values), step), texts[::step])
         panel.axes.set_xlim(-0.5, len(values) - 0.5)
         if minus:
             _draw_mark(panel.axes, "", 0.0)
@@ -690,10 +695,9 @@ def beside_paper(
     """
     rows = frame.assign(metric=y, value=frame[y])
     rows = rows if hue in rows else rows.assign(**{hue: "ours, 95 % interval of the mean"})
-    row = 0.16 + 0.1 * rows[hue].nunique()
-    figure, panels = _divide(
-        rows, [hue], [col], _WIDTH, 2, lambda part: 0.7 + row * part["method"].nunique()
-    )
+    most = rows.groupby(col)["method"].nunique().max()
+    height = 0.7 + most * (0.16 + 0.1 * rows[hue].nunique())
+    figure, panels = _divide(rows, [hue], [col], _WIDTH, 2, height)
     looks = choose_looks(rows[hue])
     for panel in panels:
         methods = list(dict.fromkeys(panel.rows["method"]))

@@ -183,8 +183,8 @@ def render(page: Page) -> str:
     order = list(by_label(page.records))
     tasks = by_task(page.records)
     looks = choose_looks(order)
-    axes = list(AXES)
-    if not page.records or any(run.time is None for run in page.records):
+    axes = list(AXES) if tasks else []
+    if any(run.time is None for run in page.records):
         axes.remove("hours")
     overview = None
     if len(tasks) > 3:
