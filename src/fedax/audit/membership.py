@@ -269,8 +269,8 @@ def membership(
                 if not isinstance(curves, tuple):
                     outcome = outcome or Outcome("diverged", rounds)
                     break
-                look = dict(zip(("shadow", "calibrated"), map(vars, curves), strict=True))
-                look["seconds"] = time.perf_counter() - started
+                look: dict[str, Any] = {"seconds": time.perf_counter() - started}
+                look |= {"shadow": vars(curves[0]), "calibrated": vars(curves[1])}
                 write(file, json.dumps(look, default=np.ndarray.tolist))
             results.append(json.loads(file.read_text(encoding="utf-8")))
             # the look during which the end was asked for is complete

@@ -105,7 +105,7 @@ def _check_name(name: str) -> None:
     if module in {*sys.stdlib_module_names, *packages_distributions()}:
         got = f"{name}, whose file {module}.py would hide the module {module!r}"
         raise InvalidInput.found("NAME", got, "a name that no installed module has")
-    if module in map(str.lower, fedax.__all__):
+    if module in map(str.lower, dir(fedax)):
         raise InvalidInput.of("NAME", name, "a name that fedax does not have")
 
 
