@@ -111,6 +111,11 @@ def test_files_of_equal_names_are_copied_under_their_own(
         assert plan.task.train.offsets.tolist() == [0, 3, 7]
         assert list(plan.task.names) == ["site 0", "site 1"]
         assert device_for(deployment, 1).task.train.total == 4
+    # an edited copy counts from the next run on
+    for file in deployment.folder.glob("*.py"):
+        file.write_text(file.read_text() + "\n# changed\n")
+    with jax.enable_x64(False):
+        deployment.experiment("simulation").plan()
 
 
 def test_a_copy_that_is_not_the_code_is_refused(init, tmp_path, monkeypatch):

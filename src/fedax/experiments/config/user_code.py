@@ -167,10 +167,13 @@ def copy_sources(experiment: Any, folder: Path) -> None:
 
 def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
     """Copies the files of user code into a folder, and returns the resolved experiment, which names
-    them there, with their SHA-256.
+    them there.
 
     A file keeps its name, unless another file of that name was copied before it. Its name then ends
     in the first digits of its SHA-256.
+
+    Raises:
+        InvalidInput: a file that has changed since the experiment was read.
     """
     document = experiment.resolved()
     hashes = dict[str, str]()  # by the name of the copy, in small letters
@@ -184,7 +187,11 @@ def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
         if hashes.setdefault(target.casefold(), sha256) != sha256:
             target = f"{file.stem}-{sha256[:8]}.py"
         shutil.copyfile(file, folder / target)
+        if _sha256(folder / target) != sha256:
+            raise InvalidInput.because(name, "its file has changed since it was read")
         document = _replace_name(document, name, f"{target}:{title}")
+    # the copies may be edited there
+    document.pop("sources", None)
     return document
 
 

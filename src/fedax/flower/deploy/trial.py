@@ -101,7 +101,6 @@ def make(
             folder.mkdir(parents=True, exist_ok=True)
             document = copy_code(experiment.model_copy(update={"engine": "simulation"}), folder)
             write(folder / "experiment.toml", tomli_w.dumps(document))
-        deployment.experiment("simulation")  # refuses a file of code that has changed meanwhile
         deployment.save()
         write_app(folder / "app", folder)
         write_certificates(folder / "keys", deployment.host)
