@@ -160,18 +160,6 @@ class Recipe(Table):
         for figure in self.figure:
             figure.check(experiments)
 
-    @property
-    def readings(self) -> dict[str, set[str]]:
-        """All readings of its cells and claims, each with the metrics that it is for."""
-        metrics_by_reading: dict[str, set[str]] = {}
-        for read in (self.table_read, *self.also_read):
-            metrics_by_reading.setdefault(read, set()).update([self.metric, *self.cells])
-        for claim in self.claim:
-            metrics_by_reading.setdefault(claim.read or self.table_read, set()).add(
-                claim.metric or self.metric
-            )
-        return metrics_by_reading
-
     def _check_readings(self) -> None:
         """Refuses unknown readings."""
         # everything that may have another reading than the recipe

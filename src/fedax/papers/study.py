@@ -49,10 +49,6 @@ class PaperStudy(Study):
         return self.recipe.paper
 
     @property
-    def readings(self) -> Mapping[str, set[str]]:
-        return self.recipe.readings
-
-    @property
     def replaces_curves(self) -> bool:
         return bool(self.recipe.figure)
 

@@ -26,11 +26,6 @@ class Study(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def readings(self) -> Mapping[str, set[str]]:
-        """The reductions of curves that its numbers need, each with its metrics."""
-
-    @property
-    @abc.abstractmethod
     def replaces_curves(self) -> bool:
         """Whether its figures stand for the curves of all metrics."""
 
