@@ -113,8 +113,9 @@ class Comparison:
         title = "The paper beside ours"
         if self.cells.empty:
             return Sheet(title, [], [])
-        table = self.cells[["task", "algorithm", "metric"]].rename(columns=str.capitalize)
-        table["Metric"] = table["Metric"].map(metric_heading)
+        table = self.cells[["task", "algorithm", "metric"]]
+        table = table.set_axis(["Task", "Algorithm", "Metric"], axis=1)
+        table["Metric"] = self.cells["metric"].map(metric_heading)
         if len(set(table["Metric"])) == 1:
             del table["Metric"]
         heads = {"paper": "Paper", "ours": "Ours"}

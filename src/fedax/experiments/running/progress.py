@@ -127,5 +127,5 @@ def summary_table(
     for label, *cells in body:
         row = about[label]
         outcome = Text(row["outcome"], style="" if row["ok"] else "bold red")
-        table.add_row(Text(label), str(row["rounds"]), *cells, outcome)
+        table.add_row(Text(str(label)), str(row["rounds"]), *cells, outcome)
     return table
