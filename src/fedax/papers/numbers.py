@@ -77,7 +77,7 @@ class Results:
         values = rows["value"]
         if worst is not None:
             values = values.mask(rows["lost"], worst)
-        elif rows["lost"].any():
+        elif rows["lost"].to_numpy().any():
             self.higher_is_better(metric, read, mode)  # refuses a metric without a direction
         runs = zip(rows["method"], rows["draw"], rows["seed"], values, strict=True)
         return {Run(draw, seed): float(v) for label, draw, seed, v in runs if label == algorithm}

@@ -85,7 +85,7 @@ def compare_runs(
                 for label, about in methods.items()
             ]
     frame = pd.DataFrame(parts)
-    if metrics and len(metrics) == 1 and frame["task"].nunique() > 1:
+    if metrics and len(metrics) == 1 and len(by_task(records)) > 1:
         frame[["table", "column"]] = frame[["column", "table"]]
     return frame
 

@@ -98,10 +98,11 @@ def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
         reported: those that reports show; the others have the purpose `selection`.
     """
     reported_runs = {(run.task, run.label, run.seed, run.draw) for run in reported}
-    parts = []
+    heads = ["task", "algorithm", "seed", "draw", "purpose", "client"]
+    parts = [pd.DataFrame(columns=heads)]
     for run in with_named_clients(records):
         key = run.task, run.label, run.seed, run.draw
-        about = dict(zip(("task", "algorithm", "seed", "draw"), key, strict=True))
+        about = dict(zip(heads, key, strict=False))
         about["purpose"] = "report" if key in reported_runs else "selection"
         values = {column_name(name): curve[-1] for name, curve in run.by_client.items()}
         parts.append(pd.DataFrame(about | {"client": run.clients} | values))

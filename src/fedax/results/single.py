@@ -217,7 +217,7 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
                 "lists that have each seed once, or the same seeds in the same order",
             )
     return [
-        Record.of(run, task=title, label=label, seed=int(seed) if has_seeds else place)
+        Record.of(run, task=title, label=label, seed=int(seed or 0) if has_seeds else place)
         for (label, runs), known in zip(histories.items(), seeds, strict=True)
         for place, (run, seed) in enumerate(zip(runs, known, strict=True))
     ]

@@ -54,7 +54,7 @@ def judge_members(experiment: Experiment, records: Sequence[Record]) -> pd.DataF
     groups = runs.groupby("method").agg(
         runs=("value", "size"), mean=("value", "mean"), lost=("lost", "all"), bad=("bad", "sum")
     )
-    found = groups.to_dict("index")
+    found = {row["method"]: row for row in groups.reset_index().to_dict("records")}
     labels = {run.label for run in on_task}
     rows = []
     for member in experiment.members():
@@ -97,7 +97,8 @@ def select_members(experiment: Experiment, records: Sequence[Record]) -> dict[st
     returns labels.
     """
     judged = judge_members(experiment, records)
-    return {row.algorithm: row.label for row in judged.itertuples() if row.selected}
+    rows = judged.to_dict("records")
+    return {row["algorithm"]: row["label"] for row in rows if row["selected"]}
 
 
 def selections(
@@ -132,17 +133,21 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     sentences = []
     for method, label in select_members(experiment, records).items():
         own = [member for member in members.values() if member.method == method]
-        for key, value in members[label].settings.items():
+        for key, selected in members[label].settings.items():
             tried = {member.settings.get(key) for member in own}
-            numbers = sorted(v for v in tried if type(v) in (int, float))
+            numbers = sorted(
+                value
+                for value in tried
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            )
             # a value at the end of its declared range has nothing beyond it
-            if len(numbers) < 2 or value in experiment.limits_of(members[label], key):
+            if len(numbers) < 2 or selected in experiment.limits_of(members[label], key):
                 continue
             ends = {numbers[0]: ("smallest", "smaller"), numbers[-1]: ("largest", "larger")}
-            if value in ends:
-                side, direction = ends[value]
+            if selected in ends:
+                side, direction = ends[selected]
                 sentences.append(
-                    f"{method}: {key} = {value} is the {side} of its list "
+                    f"{method}: {key} = {selected} is the {side} of its list "
                     f"({', '.join(map(str, numbers))}). Try {direction} values."
                 )
     return sentences
@@ -159,7 +164,7 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
     select, read = experiment.select, experiment.reads
     judged = judge_members(experiment, records).drop(columns=["task", "label", "metric"])
     judged["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
-    judged["selected"] = judged["selected"].map({True: "selected", False: ""})
+    judged["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
     title = f"{column_of(select).title} ({unit_of(select)})".removesuffix(" ()")
     shown = judged.astype(object).fillna("-").rename(columns=HEADS | {"mean": title})
     seeds = experiment.grid.selecting(experiment.seeds) if experiment.grid else []

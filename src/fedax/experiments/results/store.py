@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -240,10 +241,14 @@ class RunDirectory:
         """Returns the rows of the report's tables; numbers that are not finite are None."""
         if not self.shown():
             return []
-        heads = {"task": "task", "column": "metric", "method": "algorithm", "top": "best"}
-        names = ["runs", "lost", "left_out", "mean", "deviation", "p", "rounds", "outcome"]
-        rows = compare_runs(self.shown(), self.reads)[[*heads, *names]].rename(columns=heads)
-        return json.loads(rows.to_json(orient="records", double_precision=15))
+        heads = {"column": "metric", "method": "algorithm", "top": "best"}
+        names = ["task", *heads.values(), "runs", "lost", "left_out", "mean", "deviation", "p"]
+        names += ["rounds", "outcome"]
+        rows = compare_runs(self.shown(), self.reads)
+        rows = rows.drop(columns=["metric", "best"]).rename(columns=heads).to_dict("records")
+        return [
+            {name: _finite(row[name]) for name in (*names, "rounds", "outcome")} for row in rows
+        ]
 
     def save(self) -> None:
         """Writes `summary.json`."""
@@ -423,6 +428,10 @@ class RunDirectory:
             f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
             + (f" {counted(others, 'run')} in the folder are not of its study." if others else "")
         )
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def kept_experiments(folder: Path) -> list[Experiment]:

@@ -125,7 +125,7 @@ def summary_table(
     table.add_column("outcome")
     about = {row["method"]: row for row in rows}
     for label, *cells in body:
-        row = about[label]
+        row = about[str(label)]
         outcome = Text(row["outcome"], style="" if row["ok"] else "bold red")
         table.add_row(Text(str(label)), str(row["rounds"]), *cells, outcome)
     return table
