@@ -18,7 +18,7 @@ from fedax.experiments.results.store import PACKED, RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.comparison import show_comparison
-from fedax.papers.study import PaperStudy
+from fedax.papers.study import PaperStudy, open_directory
 from fedax.results.store import pack, unpack
 from samples import OWN, TINY, put, record
 
@@ -98,7 +98,7 @@ def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_
     )
     assert done.exit_code == 0, done.output
     assert list((tmp_path / "figures").iterdir())
-    again = RunDirectory.load(tmp_path / "b")
+    again = open_directory(tmp_path / "b")
     elsewhere = dataclasses.replace(
         again,
         runs={n: dataclasses.replace(r, versions={"jax": "0.1"}) for n, r in again.runs.items()},

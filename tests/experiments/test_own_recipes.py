@@ -9,11 +9,10 @@ import pytest
 
 from fedax import papers
 from fedax.core import Outcome, SpecError
-from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.comparison import Comparison
-from fedax.papers.study import reproduce
+from fedax.papers.study import open_directory, reproduce
 from samples import OWN, record
 
 
@@ -46,9 +45,9 @@ def test_a_recipe_from_file_to_report(tmp_path):
     assert ">The paper beside ours<" in page
     shutil.rmtree(tmp_path / "a" / "runs" / directory.planned[6].id)
     (tmp_path / "a" / "README.md").unlink()
-    resume(tmp_path / "a", Display())
+    resume(tmp_path / "a", Display(), load=open_directory)
     assert (tmp_path / "a" / "README.md").read_text().split("## How")[0] == text.split("## How")[0]
-    assert RunDirectory.load(tmp_path / "a").study.recipe.ran == "small"
+    assert open_directory(tmp_path / "a").study.recipe.ran == "small"
     with (tmp_path / "a" / "claims.csv").open() as stream:
         (row,) = csv.DictReader(stream)
     assert (row["verdict"], row["comparison"], row["units"], row["unit"]) == (

@@ -19,7 +19,7 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
-from fedax.papers.study import PaperStudy
+from fedax.papers.study import PaperStudy, open_directory
 from fedax.results.frame import numbers_frame
 from fedax.results.tables.reductions import (
     describe_reduction,
@@ -247,7 +247,7 @@ def same_table(made, kept):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_tables_of_kept_folders_are_made_of_their_runs(name):
-    kept = RunDirectory.load(folder := REPRODUCTION / name)
+    kept = open_directory(folder := REPRODUCTION / name)
     parts = kept.shown(), kept.experiments, kept.versions, kept.records
     made = kept.study.files(folder, *parts)
     for table in ("results.csv", "claims.csv"):
@@ -305,7 +305,7 @@ def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path)
             "also_read = []", 'also_read = ["mean_last_2_rounds"]'
         )
     )
-    RunDirectory.load(tmp_path / "b").write_outputs()
+    open_directory(tmp_path / "b").write_outputs()
     with (tmp_path / "b" / "results.csv").open() as stream:
         (row,) = csv.DictReader(stream)
     assert float(row["mean_last_2_rounds_mean"]) == 2.0

@@ -81,11 +81,11 @@ def read_run(path: Path) -> tuple[list[Experiment], str]:
     recipe, if any.
     """
     from fedax.experiments.config.experiment import Experiment
-    from fedax.experiments.results.store import RunDirectory
+    from fedax.papers.study import open_directory
 
     if path.is_file():
         return [Experiment.read(path)], ""
-    directory = RunDirectory.load(path)
+    directory = open_directory(path)
     return directory.experiments, directory.study.paper if directory.study else ""
 
 

@@ -75,14 +75,14 @@ def _write_table(
 ) -> None:
     from fedax.errors import UnknownName
     from fedax.experiments.results.joint import merge_records
-    from fedax.experiments.results.store import RunDirectory
+    from fedax.papers.study import open_directory
     from fedax.results.compare import compare_runs
     from fedax.results.forms import FORMS, format_tables
     from fedax.utils.files import write, writing
 
     if form not in FORMS:
         raise UnknownName.among("--table", form, FORMS)
-    directories = [RunDirectory.load(folder) for folder in folders]
+    directories = [open_directory(folder) for folder in folders]
     # reversed, so that the first directory with a task says how its curves are read
     reads = {
         task: read for directory in reversed(directories) for task, read in directory.reads.items()
@@ -108,10 +108,10 @@ def _draw_figures(
 ) -> None:
     from fedax.experiments.results.figures import draw_curves
     from fedax.experiments.results.joint import merge_records
-    from fedax.experiments.results.store import RunDirectory
+    from fedax.papers.study import open_directory
     from fedax.results.drawing import save, weight_pictures
 
-    directories = [RunDirectory.load(folder) for folder in folders]
+    directories = [open_directory(folder) for folder in folders]
     records = merge_records(directories)
     names = [name.strip() for name in formats.split(",")]
     # figures of a recipe belong to one directory
@@ -130,11 +130,11 @@ def _draw_figures(
 
 
 def _renew_copy(folder: Path) -> None:
-    from fedax.experiments.results.store import RunDirectory
+    from fedax.papers.study import open_directory
     from fedax.utils.files import writing
 
     with writing(folder):
-        files = RunDirectory.load(folder).write_outputs()
+        files = open_directory(folder).write_outputs()
     for file in files:
         echo(str(file))
 
@@ -142,13 +142,13 @@ def _renew_copy(folder: Path) -> None:
 def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) -> None:
     from fedax.core import InvalidInput
     from fedax.experiments.results.joint import comparison_page
-    from fedax.experiments.results.store import RunDirectory
+    from fedax.papers.study import open_directory
     from fedax.results import render
     from fedax.utils.files import write
 
     if keep is not None and len(folders) > 1:
         raise InvalidInput.found("--keep", "several folders", "one run directory")
-    directories = [RunDirectory.load(folder) for folder in folders]
+    directories = [open_directory(folder) for folder in folders]
     if len(directories) > 1:
         page = out or Path("comparison.html")
         write(page, render(comparison_page(directories)))

@@ -21,10 +21,10 @@ def resume(
     from fedax.cli.summary import print_summary
     from fedax.engine.distributed.multihost import connect_hosts
     from fedax.errors import InvalidInput
-    from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running import runner
     from fedax.experiments.running.progress import Display
     from fedax.experiments.running.ranks import team
+    from fedax.papers.study import open_directory
 
     if hosts:
         connect_hosts()
@@ -37,6 +37,7 @@ def resume(
         hint = "Read its configuration, and pass --trust-code."
         raise InvalidInput.because(str(folder), reason, hint)
     # [cluster] of the directory's own file; a directory without one is refused by `resume`
-    experiments = RunDirectory.load(folder, repair=True).experiments if slurm else []
+    experiments = open_directory(folder, repair=True).experiments if slurm else []
     cluster = cluster_for(experiments[0], jobs) if experiments else None
-    print_summary(runner.resume(folder, Display(console), jobs, trust, cluster), console)
+    directory = runner.resume(folder, Display(console), jobs, trust, cluster, open_directory)
+    print_summary(directory, console)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.figures import Drawer
 from fedax.experiments.results.store import STUDY, RunDirectory
@@ -20,6 +21,8 @@ from fedax.results.captions import describe_source
 from fedax.results.drawing import Picture, beside_paper, caption_of
 from fedax.results.tables.summary import column_of
 from fedax.results.versions import describe_other_versions
+from fedax.utils.files import read_text
+from fedax.utils.plugins import forbidden
 
 CONCLUSION = "conclusion.md"
 """Written by hand beside the results, two sentences, which come on top of the folder's
@@ -127,6 +130,22 @@ class PaperStudy(Study):
             _draw_cells(str(metric), rows, named) for metric, rows in cells.groupby("metric")
         ]
         return [Sheet(title, list(table), table.values.tolist(), note, lead=True)], pictures
+
+
+@forbidden()  # to load user code: the directory may come from somebody else
+def open_directory(path: Path, repair: bool = False) -> RunDirectory:
+    """Reads a run directory as `RunDirectory.load` does, with the recipe that it has, if any.
+
+    Raises:
+        InvalidInput: no run directory, or one whose files are damaged.
+    """
+    directory, recipe = RunDirectory.load(path, repair), path / "recipe.toml"
+    if recipe.exists():
+        try:
+            directory.study = PaperStudy.parse(read_text(recipe))
+        except (OSError, ValueError) as error:
+            raise InvalidInput.because(str(recipe), str(error)) from error
+    return directory
 
 
 def reproduce(

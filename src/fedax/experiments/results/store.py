@@ -22,7 +22,7 @@ from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
-from fedax.experiments.results.study import Study, parse_study
+from fedax.experiments.results.study import Study
 from fedax.results import Page, Record, render
 from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
@@ -136,7 +136,7 @@ class RunDirectory:
     @forbidden()  # to load user code: the directory may come from somebody else
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
         """Reads a run directory, or what `keep` has copied of one; with `repair`, without the runs
-        whose files are damaged.
+        whose files are damaged. It has no study, see `fedax.papers.study.open_directory`.
 
         Raises:
             InvalidInput: no run directory, or one whose files are damaged.
@@ -147,10 +147,8 @@ class RunDirectory:
                 runs = unpack(read(path / PACKED))[0]
             else:
                 runs = _read_runs(path / "runs", repair)
-            recipe = path / "recipe.toml"
-            study = parse_study(read_text(recipe)) if recipe.exists() else None
             about = {name: getattr(header, name) for name in _Header.model_fields}
-            return cls(path, runs=runs, experiments=kept_experiments(path), study=study, **about)
+            return cls(path, runs=runs, experiments=kept_experiments(path), **about)
         except OSError as error:
             # every kind of damage ends in one error that names the directory
             reason = f"not a run directory: {error.filename}: {error.strerror}"

@@ -1,7 +1,6 @@
 """The reproduction of a paper, as far as a run directory knows about it."""
 
 import abc
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,3 @@ class Study(abc.ABC):
         Args:
             named: study, runs and experiments of each folder, by its name.
         """
-
-
-def parse_study(text: str) -> Study:
-    """Reads a `recipe.toml`; the only place where a run directory reaches for `fedax.papers`.
-
-    Raises:
-        SpecError: malformed text, or one that is no recipe.
-    """
-    return importlib.import_module("fedax.papers.study").PaperStudy.parse(text)

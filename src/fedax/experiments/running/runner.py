@@ -230,6 +230,7 @@ def resume(
     jobs: int = 1,
     trust: bool = False,
     cluster: ClusterSection | None = None,
+    load: Callable[[Path, bool], RunDirectory] = RunDirectory.load,
 ) -> RunDirectory:
     """Continues a directory whose process was interrupted or killed: finished runs stay, the others
     go on where they were.
@@ -245,6 +246,7 @@ def resume(
         cluster: as in `run_experiment`.
         trust: whether the directory's copies of user code may be run where the files are not there
             any more.
+        load: reads the directory and leaves out damaged runs.
 
     Raises:
         RunExists: another process works in the folder.
@@ -254,7 +256,7 @@ def resume(
     if who := holder(out):
         raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
     _refuse_archive(out)
-    directory = RunDirectory.load(out, repair=True)
+    directory = load(out, True)
     if not directory.experiments:
         raise InvalidInput.because(
             str(out), "no run was begun there", "Remove the folder, and run again."
