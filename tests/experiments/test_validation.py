@@ -91,9 +91,13 @@ def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkey
     (number,) = (i for i, record in finished.runs.items() if record.seed == 0)
     losses = finished.runs[number].metrics["validation_loss"]
     assert np.argmin(losses) == len(losses) - 1
+    models = []
     for best in ([], ["--best"]):
-        assert call("export", finished.path, *best, tmp_path / f"m{len(best)}.npz").exit_code == 0
-    assert (tmp_path / "m0.npz").read_bytes() == (tmp_path / "m1.npz").read_bytes()
+        file = tmp_path / f"m{len(best)}.safetensors"
+        assert call("export", finished.path, file, *best).exit_code == 0
+        models.append(fedax.load_params(file))
+    assert models[0].keys() == models[1].keys()
+    assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
     result = call("predict", finished.path, "--best", "validation")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1 + 3 * 4)
 
