@@ -254,7 +254,7 @@ def test_a_tweet_reaches_the_model_as_vectors(tmp_path):
     params = task.start(jax.random.key(0))
     x = np.zeros((1, 25, 3))
     x[0, [0, 2]] = [0.5, -1, 2]
-    z = np.asarray(SentimentLSTM(3)(params, jax.numpy.asarray(x)))[0, 1]
+    z = np.asarray(SentimentLSTM(3).apply(params, None, jax.numpy.asarray(x), None)[0])[0, 1]
     first = {key: jax.numpy.asarray(values[:1]) for key, values in task.train[0].items()}
     np.testing.assert_allclose(task.loss(params, first, None), [np.log1p(np.exp(-z))], rtol=1e-6)
     history = fedax.run(
