@@ -58,7 +58,7 @@ def experiment(path, methods, rounds=5, clients=5):
 
 def models(out):
     """The final models of a run directory, arrays by name."""
-    return [fedax.load_params(path) for path in sorted((out / "models").glob("*.safetensors"))]
+    return [fedax.load_params(path) for path in sorted(out.glob("runs/*/model.safetensors"))]
 
 
 def check_equal(out, other):
