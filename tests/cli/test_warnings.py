@@ -126,7 +126,8 @@ def test_commands_end_with_what_to_do_next():
         ["graph", "ring"],
         ["doctor"],
         ["data", "describe", "digits"],
-        ["validate", "a/config.toml"],
+        ["new", "experiment", "mine.toml"],
+        ["validate", "mine.toml"],
     ):
         done = CliRunner().invoke(cli.app, words)
         assert done.exit_code == 0, done.output

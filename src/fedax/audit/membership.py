@@ -207,9 +207,10 @@ def membership(
     r"""Trains a target and a shadow model by `algorithm` on halves of the data and guesses the
     target's members.
 
-    Two attacks on the global model: `ShadowAttack`, and the threshold on the loss calibrated by the
-    shadow model, $\ell(\text{shadow}, z) - \ell(\text{target}, z)$, which is high for examples that
-    only the target knows.
+    Two attacks on the global model: a classifier learned on the shadow model (`Attack`), and the
+    threshold on the loss calibrated by the shadow model,
+    $\ell(\text{shadow}, z) - \ell(\text{target}, z)$, which is high for examples that only the
+    target knows.
 
     Args:
         algorithm: the method.
