@@ -39,7 +39,7 @@ def probabilities(params, x):
 
 
 def named(history, tmp_path_factory):
-    path = tmp_path_factory.mktemp("m") / "m.npz"
+    path = tmp_path_factory.mktemp("m") / "m.safetensors"
     history.save(path)
     return fedax.load_params(path)
 
