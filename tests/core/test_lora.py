@@ -162,7 +162,9 @@ def test_a_pretrained_model_brings_its_state_in_every_form(tmp_path):
         assert begun.metrics["train_loss"][0] == pretrained.metrics["train_loss"][-1]
     with pytest.warns(UserWarning, match=r"lora\(params=...\): .*without the model's state"):
         fedax.lora(task, 2, targets="*.kernel", params=pretrained.params)
-    with pytest.raises(InvalidInput, match=r"no array for a leaf, name: got '(left|right).dense.kernel'"):
+    with pytest.raises(
+        InvalidInput, match=r"no array for a leaf, name: got '(left|right).dense.kernel'"
+    ):
         fedax.run(fedax.FedAvg(), adapted, rounds=0, params=pretrained)
 
 
