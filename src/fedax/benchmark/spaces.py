@@ -150,7 +150,7 @@ def read_spaces(file: Path = FILE) -> dict[str, dict[str, Any]]:
     source = Source.read(file)
     for name, entry in source.document.items():
         if not isinstance(entry, dict):
-            raise source.error((name,), f"{name}: not a table of ranges.")
+            raise source.error((name,), InvalidInput.of(name, entry, "a table of ranges"))
     return {name.lower(): entry for name, entry in source.document.items()}
 
 
