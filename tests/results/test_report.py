@@ -216,7 +216,7 @@ def test_a_run_that_was_stopped_diverged_and_an_ok_one_has_no_finite_score():
     page = render(Page("", "", made))
     assert "<td>diverged</td>" in page
     assert "<td>not finite</td>" in page
-    assert '<td class="bad">diverged in round 2</td>' in page
+    assert '<td class="outcome bad">diverged in round 2</td>' in page
     table = format_tables(
         compare_runs(made, metrics=["train_loss", "test_auc"]), "text"
     ).splitlines()
