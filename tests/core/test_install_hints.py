@@ -10,6 +10,7 @@ import pytest
 
 import fedax
 from fedax.errors import install_hint
+from fedax.experiments.running.trackers import check_installed
 from sources import ROOT, own_files
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -29,15 +30,15 @@ NEEDED = {
     ),
     "tensorboard": (
         ["tensorboardX"],
-        lambda folder: call("fedax.experiments.running.trackers._import_module", "tensorboard"),
+        lambda folder: check_installed(["tensorboard"]),
     ),
     "mlflow": (
         ["mlflow"],
-        lambda folder: call("fedax.experiments.running.trackers._import_module", "mlflow"),
+        lambda folder: check_installed(["mlflow"]),
     ),
     "wandb": (
         ["wandb"],
-        lambda folder: call("fedax.experiments.running.trackers._import_module", "wandb"),
+        lambda folder: check_installed(["wandb"]),
     ),
 }
 
