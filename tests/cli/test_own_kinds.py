@@ -66,7 +66,7 @@ def run_and_predict(task, data):
         tomli_w.dumps(tomllib.loads(text) | {"task": task})
     )
     call("run", "mine.toml", "--out", "run")
-    rows = [*csv.DictReader(io.StringIO(call("predict", "run", data, "--run", 0)))]
+    rows = [*csv.DictReader(io.StringIO(call("predict", "run", data)))]
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
@@ -96,7 +96,7 @@ def test_every_kind_of_data_runs_by_file_and_is_predicted_for(here, kind):
     found = run_and_predict(DATA[kind], data)
     labels = ["0", "1"] if kind == "arrays" else ["relapse", "well"]
     probabilities = np.array([found[f"probability_{label}"] for label in labels], float).T
-    call("export", "run", "model.safetensors", "--run", 0)
+    call("export", "run", "model.safetensors")
     expected = softmax(x, "model.safetensors")
     np.testing.assert_allclose(probabilities, expected, rtol=1e-4)
     assert found["label"] == [labels[k] for k in expected.argmax(axis=1)]

@@ -153,7 +153,6 @@ def fill_template(name: str, **fields: Any) -> str:
             shown.
     """
     import jinja2
-    from markupsafe import Markup
 
     def load(path: str) -> str:
         return files("fedax").joinpath(path).read_text(encoding="utf-8")
@@ -166,9 +165,9 @@ def fill_template(name: str, **fields: Any) -> str:
         undefined=jinja2.StrictUndefined,
     )
     shared = {
-        "style": Markup(load("results/style.css")),
+        "style": load("results/style.css"),
         "theme": THEME,
-        "svg": lambda figure: Markup(to_svg(figure)),
+        "svg": to_svg,
     }
     return environment.get_template(name).render(**shared, **fields)
 
