@@ -102,8 +102,9 @@ def test_loading_gives_back_all_curves(finished):
 @pytest.mark.slow
 def test_an_existing_run_is_not_touched(finished):
     before = (finished.path / "metrics.csv").read_bytes()
-    with pytest.raises(RunExists, match="already holds a run; nothing was overwritten"):
-        run_experiment(Experiment.parse(TINY), finished.path, Display())
+    other = Experiment.parse(TINY + "[stop]\nwindow = 3\n")
+    with pytest.raises(RunExists, match="nothing was overwritten"):
+        run_experiment(other, finished.path, Display())
     assert (finished.path / "metrics.csv").read_bytes() == before
 
 

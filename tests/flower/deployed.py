@@ -2,6 +2,7 @@
 one process."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -57,8 +58,15 @@ def experiment(path, methods, rounds=5, clients=5):
 
 
 def models(out):
-    """The final models of a run directory, arrays by name."""
-    return [fedax.load_params(path) for path in sorted(out.glob("runs/*/model.safetensors"))]
+    """The final models of a run directory, arrays by name, in the order of the runs' titles."""
+    titles = {
+        run["id"]: (run["task"], run["algorithm"], run["seed"])
+        for run in json.loads((out / "summary.json").read_text())["runs"]
+    }
+    return [
+        fedax.load_params(out / "runs" / name / "model.safetensors")
+        for name in sorted(titles, key=titles.__getitem__)
+    ]
 
 
 def check_equal(out, other):
@@ -99,7 +107,11 @@ def replayed(place, file, lost):
         ]
         engine = fedax.Flower(Losing(devices), deadline=0.01)
         history = fedax.run(algorithm, plan.task, seed=3, **given | {"engine": engine})
-        fedax.save_params(history.params, place / "alone" / "models" / "0000.safetensors")
+    run = place / "alone" / "runs" / "replayed"
+    run.mkdir(parents=True)
+    fedax.save_params(history.params, run / "model.safetensors")
+    runs = [{"id": run.name, "task": "", "algorithm": label, "seed": 3}]
+    (place / "alone" / "summary.json").write_text(json.dumps({"runs": runs}))
     return place / "alone"
 
 

@@ -105,11 +105,12 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
     matching = [run.id for run in runs.values() if matches(run)]
     if len(matching) == 1:
         return matching[0]
-    choices = "; ".join(f"{run.id}: {title(run, run.member.label)}" for run in runs.values())
     if not directory.runs:
         # a directory without runs may have checkpoints that can be continued
         newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
-        choices = f"none of {directory.path}, where no run is done yet ({directory.status})"
-        choices += f"; its newest checkpoint is {newest}" if newest else ""
-        choices += ". `fedax resume`, or `fedax deploy resume` of a deployment, continues it"
+        reason = f"no run is done yet ({directory.status})"
+        reason += f"; its newest checkpoint is {newest}" if newest else ""
+        hint = "`fedax resume`, or `fedax deploy resume` of a deployment, continues it."
+        raise InvalidInput.because(str(directory.path), reason, hint)
+    choices = "; ".join(f"{run.id}: {title(run, run.member.label)}" for run in runs.values())
     raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")
