@@ -88,17 +88,15 @@ def test_recipes_run_at_smoke(name, tmp_path):
     assert directory.status == "finished"
     comparison = directory.study.comparison(directory.shown(), directory.experiments)
     assert [text for text, _ in comparison.verdicts] == [claim.text for claim in recipe.claim]
-    ran = {
-        (record.task, comparison.results.methods.get(record.label, record.label))
-        for record in directory.records
-    }
+    ran = {(record.task, record.label) for record in comparison.results.records}
     aimed = {
         (task, name)
         for tasks in recipe.cells.values()
         for task, numbers in tasks.items()
         for name in numbers
     }
-    assert {(row.task, row.algorithm) for row in comparison.rows} == ran & aimed
+    cells = comparison.cells
+    assert set(zip(cells["task"], cells["algorithm"], strict=True)) == ran & aimed
 
 
 @pytest.mark.parametrize("name", ["local-gd-figure-1"])
