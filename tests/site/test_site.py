@@ -331,7 +331,7 @@ PROBE = """<script>
 
 def opened(site, page, text):
     """The page after a browser has run it from a file, without any message on its console."""
-    from report.test_browser import FLAGS
+    from results.test_browser import FLAGS
 
     (site / page).write_text(text)
     command = [
