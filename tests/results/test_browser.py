@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
 ]
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
-    --disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=5000 --dump-dom"""
+    --disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=20000 --dump-dom"""
 PROBE = """<script>
 const found = {}, seen = () => [...document.querySelectorAll("[data-axis]")].filter((each) => each.offsetParent).map((each) => each.dataset.axis);
 found.start = seen();
