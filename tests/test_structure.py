@@ -373,23 +373,6 @@ def test_help_and_complaints_of_the_command_line_come_without_jax():
     assert done == "0 False\n" * 2 + "2 False\n" * 3 + "0 False\n" + "2 False\n"
 
 
-@pytest.mark.slow
-def test_a_plain_run_directory_needs_nothing_of_the_papers(tmp_path):
-    code = (
-        "import sys; from typer.testing import CliRunner; from fedax.cli import app\n"
-        f"run = {str(tmp_path / 'run')!r}\n"
-        "words = ['compare', 'fedavg', '--task', 'synthetic:clients=3', '--rounds', '1', "
-        "'--out', run]\n"
-        "for line in (words, ['report', run], ['resume', run]):\n"
-        "    print(CliRunner().invoke(app, line).exit_code, [name for name in sys.modules if "
-        "'fedax.papers' in name])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert done == "0 []\n" * 3
-
-
 def test_no_name_is_undefined():
     """Ruff's rule is off because it takes shapes for names, such as in `Float[Array, "dim"]`; here
     it counts outside of text."""
