@@ -12,12 +12,14 @@ from fedax.audit import membership
 from fedax.core import Algorithm
 from fedax.data import data_folder
 from fedax.engine.driver.run import Progress, program_key, run_grid
+from fedax.engine.round.engine import Engine
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.plan import majority_of
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of, check_own_models
 from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
+from fedax.flower.server.engine import current_engine
 from fedax.results import Record
 from fedax.results.store import run_id
 from fedax.results.tables.summary import counted
@@ -134,19 +136,22 @@ def _has_own_models(algorithm: Algorithm[Any]) -> bool:
     return type(algorithm).personal is not Algorithm.personal
 
 
-_newest: dict[str, Plan] = {}
+_newest: dict[str, tuple[Engine | None, Plan]] = {}
 
 
 def plan_of(experiment: Experiment) -> Plan:
     """Returns the plan of an experiment. The newest plan is kept, because the compiled programs of
     a task serve all its methods and seeds.
     """
+    # a plan has the engine of this server, another of which needs a plan of its own; it is kept
+    # with the plan, so that no other engine gets its id
+    server = current_engine() if experiment.engine == "flower" else None
     # with the data folder: another one may hold other files of the same name
-    key = repr((str(data_folder()), experiment.model_dump(exclude={"data"})))
+    key = repr((str(data_folder()), id(server), experiment.model_dump(exclude={"data"})))
     if key not in _newest:
         _newest.clear()  # before the next data are made
-        _newest[key] = experiment.plan()
-    return _newest[key]
+        _newest[key] = server, experiment.plan()
+    return _newest[key][1]
 
 
 def batches_of(
