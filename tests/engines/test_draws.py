@@ -20,9 +20,7 @@ from fedax.engine.backends.simulation.engine import one_round
 from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.round.client import Part, Setup
 from fedax.engine.round.engine import initial_carry
-from fedax.numerics import permutation as orders
 from fedax.numerics.permutation import SMALL, permutation, permutation_by_size
-from fedax.ops.extension import status
 from marks import slow
 
 DRAWS = 4000
@@ -256,24 +254,6 @@ def test_shuffle_of_many_examples():
     assert np.array_equal(np.sort(plain), np.arange(size))
     small = np.asarray(permutation(jax.random.key(1), 50, 50))
     assert np.array_equal(np.asarray(permutation(jax.random.key(1), 50, size))[:50], small)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not status().used, reason=status().reason)
-@pytest.mark.parametrize("size", [0, 1, 3, 255, 257, 3000, SMALL])
-def test_native_shuffle_is_the_sort(size):
-    """Of the words of JAX's generator; three keys of one width are one program, under vmap too."""
-    keys, sizes = (
-        jax.random.split(jax.random.key(size), 3),
-        jnp.array([size, size // 2, size // 3], jnp.int32),
-    )
-    width = min(size + 7, SMALL)
-    native = np.asarray(jax.vmap(lambda key, n: permutation(key, n, width))(keys, sizes))
-    for key, n, row in zip(keys, sizes.tolist(), native, strict=True):
-        expected = np.asarray(orders._sort_random_words(key, jnp.int32(n), width))[:n]
-        assert np.array_equal(row[:n], expected)
-        assert np.array_equal(np.asarray(permutation(key, n, width))[:n], expected)
-        assert not row[n:].any()
 
 
 def test_other_generators_are_sorted_plainly():

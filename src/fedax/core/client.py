@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.hyper import MOST_COUNT, PerClient, Scalar, check_declared, entry
@@ -51,6 +52,14 @@ class Minibatch(ABC):
         """
         with self.client.frozen_state():
             return self.gradient(params)
+
+    def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
+        """Returns the Hessian of `loss` times a direction, at about the cost of two gradients."""
+
+        def slope(params: PyTree) -> Float[Array, ""]:
+            return optax.tree.vdot(self.gradient(params), direction)
+
+        return jax.grad(slope)(params)
 
     @abstractmethod
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
@@ -148,6 +157,14 @@ class Client(ABC):
         )
         return self.layout.ravel(gradient)
 
+    def hessian_product(
+        self, w: Float[Array, "dim"], direction: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
+        """Returns the Hessian of f_k at w times a direction, see `Minibatch.hessian_product`."""
+        # so many examples are all of them
+        examples, unravel = self.first(MOST_COUNT), self.layout.unravel
+        return self.layout.ravel(examples.hessian_product(unravel(w), unravel(direction)))
+
     def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
         """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
         # so many examples are all of them
@@ -162,7 +179,7 @@ class Client(ABC):
         With several `batches` a step also gets the minibatches that follow in the epoch's order
         (from its end on, the first ones); the number of steps stays the same. The model's state
         goes from step to step beside the carry. A step that takes gradients in a loop of its own
-        writes the loop with `repeat`; within `jax.jvp` and the like the state stays as it is.
+        writes the loop with `repeat`; within `jax.grad` and the like the state stays as it is.
         """
         if self.model_state is None:
             return self.fold(step, carry, batches)
@@ -205,7 +222,7 @@ class Client(ABC):
         """Sets the model's state after a training step.
 
         Does nothing if the state is frozen, or if the gradient was taken inside a transformation
-        such as `jax.jvp`, where the state is a tracer that must not leak.
+        such as `jax.grad`, where the state is a tracer that must not leak.
         """
         if self.task.state_policy != "frozen" and self._step_trace == get_opaque_trace_state():
             self.model_state = state

@@ -197,7 +197,7 @@ class Losses:
     @functools.cached_property
     def _product_of(self) -> Any:
         def product(w: Array, v: Array, *piece: Any) -> Array:
-            return jax.jvp(lambda w: jax.grad(self._loss)(w, *piece), (w,), (v,))[1]
+            return jax.grad(lambda w: jax.grad(self._loss)(w, *piece) @ v)(w)
 
         return self._compile_sum(product)
 

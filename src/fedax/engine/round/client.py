@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import Channel
@@ -468,6 +469,19 @@ class Slice(Minibatch):
         # beside the differentiated loss, so that pieces do not add it several times
         l2 = self.client.task.l2
         return jax.tree.map(lambda g, w: g + l2 * w, gradient, params) if l2 else gradient
+
+    def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
+        # piece by piece: their number is traced, and JAX differentiates no such loop backwards
+        def product(params: PyTree, *inputs: Any) -> PyTree:
+            def slope(params: PyTree) -> Float[Array, ""]:
+                return optax.tree.vdot(jax.grad(self._objective)(params, *inputs), direction)
+
+            return jax.grad(slope)(params)
+
+        with jax.named_scope("fedax.gradients"):
+            result = self._sum_pieces(product, params)
+        l2 = self.client.task.l2
+        return jax.tree.map(lambda h, v: h + l2 * v, result, direction) if l2 else result
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         return self._sum_pieces(self._sum_of(function), params)
