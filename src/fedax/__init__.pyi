@@ -110,9 +110,9 @@ from .engine.backends.reference import Eager as Eager
 from .engine.backends.simulation import Simulation as Simulation
 from .engine.compilation.cache import keep_programs as keep_programs
 from .engine.distributed.multihost import connect_hosts as connect_hosts
+from .engine.driver.early_stopping import Budget as Budget
+from .engine.driver.early_stopping import Divergence as Divergence
 from .engine.driver.early_stopping import EarlyStopping as EarlyStopping
-from .engine.driver.options import Budget as Budget
-from .engine.driver.options import Divergence as Divergence
 from .engine.driver.options import Progress as Progress
 from .engine.driver.run import run as run
 from .engine.driver.run import run_grid as run_grid

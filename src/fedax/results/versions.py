@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedax.engine.compilation.fingerprint import random_settings
+from fedax.engine.compilation.identity import random_settings
 from fedax.errors import printable
 from fedax.ops.extension import slower
 from fedax.results.record import Record

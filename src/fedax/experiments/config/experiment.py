@@ -15,8 +15,8 @@ from fedax.audit import check_auditable
 from fedax.communication.channel import Channel
 from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task
 from fedax.core.hyper import bound_to, check_population, declared
+from fedax.engine.driver.grid import hyperparameters_of
 from fedax.engine.driver.options import no_shared_memory
-from fedax.engine.driver.settings import hyperparameters_of
 from fedax.experiments.config.grids import GridSection, check_labels
 from fedax.experiments.config.observers import (
     OBSERVERS,

@@ -21,8 +21,7 @@ from fedax.core.solver import optax_names, optax_solver
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.reference import Eager
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import Budget, EarlyStopping
-from fedax.engine.driver.run import Divergence
+from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
 from fedax.flower.server.engine import current_engine
 from fedax.tasks.sources import task_options
