@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 Tree = TypeVar("Tree")
 
@@ -33,14 +33,15 @@ def add_compensated(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
 
 
 def add_weighted(
-    sums: tuple[Float[Array, "*shape"], Float[Array, "*shape"]],
-    values: Float[Array, "rows *shape"],
-    weights: Float[Array, "rows"],
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """Adds the weighted sum of some rows to a compensated sum."""
-    totals, _ = sums
-    factors = weights.astype(totals.dtype).reshape(weights.shape + (1,) * (values.ndim - 1))
-    return add_compensated(sums, (factors * values.astype(totals.dtype)).sum(0))
+    sums: tuple[PyTree, PyTree], values: PyTree, weights: Float[Array, "rows"]
+) -> tuple[PyTree, PyTree]:
+    """Adds the weighted sum of some rows, leaves of shape (rows, ...), to a compensated sum."""
+
+    def weighted_sum(total: Array, rows: Array) -> Array:
+        factors = weights.astype(total.dtype).reshape(weights.shape + (1,) * (rows.ndim - 1))
+        return (factors * rows.astype(total.dtype)).sum(0)
+
+    return add_compensated(sums, jax.tree.map(weighted_sum, sums[0], values))
 
 
 def finalize(sums: tuple[Tree, Tree]) -> Tree:
