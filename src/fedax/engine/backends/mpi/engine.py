@@ -123,15 +123,8 @@ class MPIProgram(PythonProgram):
 
 def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> PersonalModels:
     """Returns the model that this rank's client uses itself, and its state."""
-    model, states, rank = (
-        personal_models(setup, algorithm, carry),
-        carry.model_state,
-        jnp.int32(setup.first),
-    )
-    if model is not None:
-        return model(rank)
-    state = states.of(rank) if isinstance(states, Memory) else states
-    return PersonalModels(algorithm.model(carry.state), state)
+    w = call_model(algorithm, carry.state, setup.layout.dim)
+    return personal_models(setup, algorithm, carry, w)(jnp.int32(setup.first))
 
 
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:
