@@ -18,7 +18,7 @@ from fedax.core.task import Population
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.engine import one_round
 from fedax.engine.backends.simulation.placement import assign_longest_first
-from fedax.engine.round.client import Part, Setup
+from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import initial_carry
 from fedax.numerics.permutation import SMALL, permutation, permutation_by_size
 from marks import slow
@@ -159,24 +159,6 @@ def test_a_round_costs_its_cohort(sampling):
             )[0]
         )(arrays, jnp.int32(0))
         assert large_values(program.jaxpr, clients) == written
-
-
-def test_examples_copied_before_the_work_are_the_clients_own(monkeypatch):
-    """Small clients of a large array, the last one too, which is shorter than the largest; with
-    places beyond a client's end."""
-    sizes = np.array([3, 70, 1, 5] * 40)
-    flat = np.arange(sizes.sum() * 20.0).reshape(-1, 20)
-    data = Ragged.flat({"x": flat, "y": np.arange(sizes.sum())}, sizes)
-    position = jnp.array([0, 2, 69, 4, 500, 0], jnp.int32)
-    offsets = np.cumsum(sizes) - sizes
-    for bytes_, copied in ((1 << 15, True), (0, False)):
-        monkeypatch.setattr("fedax.engine.round.client.WINDOW_BYTES", bytes_)
-        assert (Part.of(data, 0).arrays["y"].shape == (70,)) == copied
-        rows = jax.jit(lambda k: Part.of(data, k).rows(position))
-        for k in (0, 1, 2, 157, 158, 159):
-            own = offsets[k] + np.minimum(position, sizes[k] - 1)
-            np.testing.assert_array_equal(rows(k)["x"], flat[own])
-            np.testing.assert_array_equal(rows(k)["y"], own)
 
 
 @pytest.mark.parametrize("count", [3, 100])
