@@ -364,17 +364,21 @@ class Slice(Minibatch):
         return gradient
 
     def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
+        task = self._task
+
         # piece by piece: their number is traced, and JAX differentiates no such loop backwards
         def product(params: PyTree, *inputs: Any) -> PyTree:
             def slope(params: PyTree) -> Float[Array, ""]:
-                return optax.tree.vdot(jax.grad(self._objective)(params, *inputs), direction)
+                gradient = jax.grad(task.trained, has_aux=True)(params, *inputs)[0]
+                return optax.tree.vdot(gradient, direction)
 
             return jax.grad(slope)(params)
 
         with jax.named_scope("fedax.gradients"):
             result = self._sum_pieces(product, params)
-        l2 = self.client.task.l2
-        return jax.tree.map(lambda h, v: h + l2 * v, result, direction) if l2 else result
+        if task.l2:
+            result = jax.tree.map(lambda h, v: h + task.l2 * v, result, direction)
+        return result
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         return self._sum_pieces(functools.partial(self._task.sums, function), params)
