@@ -141,9 +141,11 @@ def check_per_example(
         key: for a training step, None for an evaluation.
     """
     try:
-        values = jax.eval_shape(
-            lambda params, examples: function(params, examples, key), params, examples
-        )
+        # settings that are stricter than JAX's are kept where it runs
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            values = jax.eval_shape(
+                lambda params, examples: function(params, examples, key), params, examples
+            )
     except Exception as error:
         shapes = {name: tuple(value.shape[1:]) for name, value in examples.items()}
         error.add_note(f"{field} fails for key={key} on examples of shapes {shapes}.")
