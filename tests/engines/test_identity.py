@@ -140,8 +140,16 @@ def rings(clients):
     return fedax.Graph.of(nx.cycle_graph(clients)), fedax.Graph.of(nx.complete_graph(clients))
 
 
+def module_task(activation):
+    """A model whose structure has a function."""
+    net = eqx.nn.MLP(2, 1, 4, 1, activation=activation, key=jax.random.key(0))
+    loss = lambda net, e: (jax.vmap(net)(e["x"])[:, 0] - e["y"]) ** 2  # noqa: E731
+    return fedax.Task(net, loss, [{"x": np.ones((3, 2)), "y": np.ones(3)}])
+
+
 RING, COMPLETE = rings(5)
 OTHERS = {
+    "module": [{"task": module_task(activation)} for activation in (jax.nn.relu, jnp.tanh)],
     "server optimizer": [
         {"method": fedax.FedAvg(server=optax.sgd(1.0))},
         {"method": fedax.FedAvg(server=optax.sgd(1.0, momentum=0.5))},

@@ -53,7 +53,7 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
             large arrays are sampled: hashing 100 MB would take as long as a short run.
     """
     facts: Identity = {
-        "model": f"{layout.treedef} {layout.shapes} {layout.dtype}",
+        "model": strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}"),
         "task.name": task.name,
         "task.clients": task.train.clients,
         "task.examples": task.train.total,
@@ -169,7 +169,7 @@ def _entries(value: Any) -> tuple[str, dict[str, Any]]:
 def hash_arrays(tree: Any, sampled: bool = False) -> str:
     """Returns a hash of a pytree's arrays and structure; `sampled`, of blocks of large arrays."""
     leaves, structure = jax.tree.flatten(tree)
-    total = hashlib.sha256(_strip_addresses(str(structure)).encode())
+    total = hashlib.sha256(strip_addresses(str(structure)).encode())
     for leaf in leaves:
         array = _sample_blocks(leaf) if sampled else _as_numpy(leaf)
         total.update(f"{array.dtype}{array.shape}".encode())
@@ -196,7 +196,7 @@ def _hash_optimizer(optimizer: optax.GradientTransformation) -> str:
 
 def hash_jaxpr(closed: Any) -> str:
     """Returns a hash of a closed jaxpr and of its constants."""
-    total = hashlib.sha256(_strip_addresses(str(closed)).encode())
+    total = hashlib.sha256(strip_addresses(str(closed)).encode())
     for constant in _collect_constants(closed):
         total.update(hash_arrays(constant).encode())
     return total.hexdigest()[:16]
@@ -263,5 +263,6 @@ def _sample_blocks(leaf: Any) -> np.ndarray:
     return np.concatenate([flat[start : start + length] for start in starts])
 
 
-def _strip_addresses(text: str) -> str:
+def strip_addresses(text: str) -> str:
+    """Returns a text without the addresses of functions, which another process has elsewhere."""
     return re.sub(r"0x[0-9a-f]+", "", text)

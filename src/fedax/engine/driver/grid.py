@@ -24,6 +24,7 @@ from fedax.engine.compilation.identity import (
     merge,
     package_versions,
     random_settings,
+    strip_addresses,
     task_identity,
 )
 from fedax.engine.driver.early_stopping import Budget
@@ -276,9 +277,8 @@ class Grid:
             facts |= describe(as_arrays(member.algorithm, self.layout.dtype), "algorithm")
             facts |= {"seed": member.seed, **shared}
             facts |= describe(member.schedule, "schedule")
-            facts["state of the solver"] = str(
-                jax.tree.structure(member.solver.initial_state(start))
-            )
+            state = jax.tree.structure(member.solver.initial_state(start))
+            facts["state of the solver"] = strip_addresses(str(state))
             if whole:
                 facts["start"] = hash_arrays(start)
                 facts |= describe(member.solver, "solver")

@@ -21,7 +21,7 @@ from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.validation.own_methods import call_round
-from fedax.engine.compilation.identity import describe
+from fedax.engine.compilation.identity import describe, strip_addresses
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -209,5 +209,5 @@ class Assignment(NamedTuple):
     def name(self, layout: Layout) -> str:
         """Returns a hash that is the same for equal assignments, hyperparameters and all."""
         facts = describe(self._asdict(), "assignment")
-        facts["model"] = f"{layout.treedef} {layout.shapes} {layout.dtype}"
+        facts["model"] = strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}")
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
