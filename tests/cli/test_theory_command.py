@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 import fedax
 from convex import newton, smoothness
 from fedax.cli import app
-from fedax.cli.theory_papers import PAPERS, suggestions
+from fedax.cli.theory import methods_of
 from fedax.core import InvalidInput
 from fedax.core.task import initial_params
 from fedax.experiments.config.experiment import Experiment
-from fedax.theory import estimate, feddane, local_gd
+from fedax.theory import advice, estimate, feddane, local_gd
+from fedax.theory.advice import PAPERS
 from marks import quick
 
 FILE = """
@@ -42,6 +43,10 @@ mu = 1e4
 @pytest.fixture(scope="module")
 def plan():
     return Experiment.parse(FILE).plan()
+
+
+def suggestions(paper, plan, **options):
+    return advice.suggestions(paper, plan.task, methods_of(plan), **options)
 
 
 def values(paper, plan, **options):

@@ -1,11 +1,17 @@
 """`fedax theory`: the papers' theorems applied to the task of an experiment file."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from fedax.cli.command import next_step, print_table
+
+if TYPE_CHECKING:
+    from fedax.experiments.config.experiment import Plan
+    from fedax.theory.advice import Method
 
 
 def theory(
@@ -29,14 +35,27 @@ def theory(
     Example: `fedax theory feddane experiment.toml`, with the file that `fedax new experiment`
     writes.
     """
-    from fedax.cli.theory_papers import suggestions
     from fedax.experiments.config.experiment import Experiment
+    from fedax.theory.advice import suggestions
 
     experiment = Experiment.read(file, ())
     prices = price or [0.1, 1.0, 10.0, 100.0, 1000.0]
-    rows = suggestions(paper, experiment.plan(), accuracy, prices, experiment.seeds[0])
+    plan = experiment.plan()
+    rows = suggestions(paper, plan.task, methods_of(plan), accuracy, prices, experiment.seeds[0])
     print_table([row._asdict() | {"value": _format(row.value)} for row in rows], right=["value"])
     next_step("runs the experiment.", "run", file)
+
+
+def methods_of(plan: Plan) -> dict[str, Method]:
+    """Returns the methods of a plan by label, and with the label `""` its solver and schedule."""
+    from fedax.theory.advice import Method
+
+    methods = dict[str, Method]()
+    for label in ("", *plan.algorithms):
+        arguments = plan.arguments_of(label)
+        algorithm = plan.algorithms.get(label)
+        methods[label] = Method(algorithm, arguments["solver"], arguments["schedule"])
+    return methods
 
 
 def _format(value: float | int | str) -> str:

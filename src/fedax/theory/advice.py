@@ -1,29 +1,28 @@
-"""Theorems of the papers applied to an experiment's task: constants, step sizes, mu, bits,
-rounds.
-"""
+"""Theorems of the papers applied to a task and its methods: constants, step sizes, mu, rounds."""
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithms.decentralized.dfedavgm import DFedAvgM
-from fedax.algorithms.decentralized.quantized_dfedavgm import QuantizedDFedAvgM
-from fedax.algorithms.server.fedaware import FedAWARE
-from fedax.algorithms.server.fedbc import FedBC
-from fedax.algorithms.server.feddane import FedDANE
-from fedax.algorithms.server.gd import LocalGD
-from fedax.core import Exact, Inexact, InvalidInput, UnknownName
-from fedax.experiments.config.experiment import Plan
+from fedax.core import Exact, Inexact, InvalidInput, Schedule, Solver, Task, UnknownName
 from fedax.numerics.simplex import min_norm
 from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
 
 Value = float | int | str
 Rows = Iterator[tuple[str, Value, str]]
 """A quantity, its value, and where it comes from."""
+
+
+class Method(NamedTuple):
+    """A method, None for none, with its solver and its schedule."""
+
+    algorithm: Any
+    solver: Solver
+    schedule: Schedule
 
 
 class Row(NamedTuple):
@@ -35,26 +34,28 @@ class Row(NamedTuple):
 
 
 class Setup(constants.Measured):
-    """An experiment's task with the first algorithm that a paper is about, its solver and its
-    schedule; constants are those at the start of a run.
+    """A task with the first method that a paper is about, its solver and its schedule; constants
+    are those at the start of a run.
 
     Args:
-        plan: of the experiment.
+        task: what is learned.
+        methods: by label; that of the label `""` stands where none is of the paper.
         paper: whose theory is asked.
         seed: of the run.
-
-    `method` is None, and solver and schedule are the common ones, where there is no such algorithm.
     """
 
-    def __init__(self, plan: Plan, paper: "Paper", seed: int) -> None:
-        super().__init__(plan.task, paper.weights, [seed])
-        fitting = [label for label, one in plan.algorithms.items() if type(one) in paper.methods]
-        label = fitting[0] if fitting else ""
-        arguments = plan.arguments_of(label)
-        self.plan = plan
-        self.method: Any = plan.algorithms.get(label)
-        self.solver = arguments["solver"]
-        self.schedule = arguments["schedule"]
+    def __init__(
+        self, task: Task, methods: Mapping[str, Method], paper: "Paper", seed: int
+    ) -> None:
+        super().__init__(task, paper.weights, [seed])
+        # derived classes may have other rounds
+        self.methods = {
+            label: method
+            for label, method in methods.items()
+            if type(method.algorithm).__module__.startswith("fedax.")
+            and type(method.algorithm).__name__ in paper.methods
+        }
+        self.method, self.solver, self.schedule = next(iter(self.methods.values()), methods[""])
         self.start = self.losses.start
         self.interval = self.schedule.most_steps(self.task.train.largest)[1]
         self.sizes = [int(n) for n in self.task.train.sizes]
@@ -154,15 +155,12 @@ def _answer_feddane(setup: Setup, accuracy: float, prices: Sequence[float]) -> R
     yield "best mu", best.mu, "Corollary 4, exact; from B at the start"
     yield "rho with it", best.decrease, "Theorems 3 and 5; from B at the start"
     yield "rounds", rounds, "Theorem 6, from a loss >= 0; an estimate"
-    for label, method in setup.plan.algorithms.items():
-        # derived classes may have other rounds
-        if type(method) is FedDANE:
-            solver = setup.plan.arguments_of(label)["solver"]
-            yield f"rho of {label}", *_promised_decrease(setup, given, method, solver)
+    for label, method in setup.methods.items():
+        yield f"rho of {label}", *_promised_decrease(setup, given, *method[:2])
 
 
 def _promised_decrease(
-    setup: Setup, given: dict[str, float], method: FedDANE, solver: Any
+    setup: Setup, given: dict[str, float], method: Any, solver: Solver
 ) -> tuple[Value, str]:
     """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a
     mu for each device.
@@ -254,7 +252,7 @@ def _rounding_of(method: Any, dim: int, clients: int) -> tuple[dfedavgm.Rounding
     """Returns the rounding of a method's messages (None without one) and the reason why there is no
     bound, if there is none.
     """
-    if not isinstance(method, QuantizedDFedAvgM):
+    if not hasattr(method, "rounding"):
         return None, ""
     if method.mode != "replica":
         return None, 'Lemma 5 is about models that are mixed whole (16), mode="replica"'
@@ -316,35 +314,37 @@ def _answer_fedbc(setup: Setup, accuracy: float, prices: Sequence[float]) -> Row
 
 
 class Paper(NamedTuple):
-    """A paper: its answers, how its objective weighs clients, and the methods that it is about."""
+    """A paper: its answers, how its objective weighs clients, and the classes of its methods."""
 
     answer: Callable[[Setup, float, Sequence[float]], Rows]
     weights: str
-    methods: tuple[type, ...]
+    methods: tuple[str, ...]
 
 
 PAPERS = {
-    "local-gd": Paper(_answer_local_gd, "equal", (LocalGD,)),
-    "feddane": Paper(_answer_feddane, "shares", (FedDANE,)),
-    "dfedavgm": Paper(_answer_dfedavgm, "equal", (DFedAvgM, QuantizedDFedAvgM)),
-    "fedaware": Paper(_answer_fedaware, "shares", (FedAWARE,)),
-    "fedbc": Paper(_answer_fedbc, "equal", (FedBC,)),
+    "local-gd": Paper(_answer_local_gd, "equal", ("LocalGD",)),
+    "feddane": Paper(_answer_feddane, "shares", ("FedDANE",)),
+    "dfedavgm": Paper(_answer_dfedavgm, "equal", ("DFedAvgM", "QuantizedDFedAvgM")),
+    "fedaware": Paper(_answer_fedaware, "shares", ("FedAWARE",)),
+    "fedbc": Paper(_answer_fedbc, "equal", ("FedBC",)),
 }
 """The papers by the names of the command line."""
 
 
 def suggestions(
     paper: str,
-    plan: Plan,
+    task: Task,
+    methods: Mapping[str, Method],
     accuracy: float = 1e-3,
     prices: Sequence[float] = (0.1, 1.0, 10.0, 100.0, 1000.0),
     seed: int = 0,
 ) -> list[Row]:
-    r"""Returns a paper's theory on an experiment's task.
+    r"""Returns a paper's theory on a task.
 
     Args:
         paper: a name of `PAPERS`.
-        plan: of the experiment; see `Experiment.plan`.
+        task: what is learned.
+        methods: by label, and with the label `""` solver and schedule of those without methods.
         accuracy: $\varepsilon$, above 0.
         prices: of a communication, in gradients; each above 0.
         seed: of the run whose start the constants are measured at.
@@ -357,6 +357,6 @@ def suggestions(
     for name, value in (("accuracy", accuracy), *(("price", price) for price in prices)):
         if not 0 < value < math.inf:
             raise InvalidInput.of(name, value, "numbers in (0, infinity)")
-    setup = Setup(plan, PAPERS[paper], seed)
+    setup = Setup(task, methods, PAPERS[paper], seed)
     rows = [*setup.common(), *PAPERS[paper].answer(setup, accuracy, prices)]
     return [Row(*row) for row in rows]
