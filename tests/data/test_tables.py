@@ -350,7 +350,7 @@ def test_what_is_no_table_is_refused(tmp_path):
     for table, message in ((tmp_path / "no.csv", "No such file"), ({"train": FRAME}, "splits")):
         with pytest.raises(DataError, match=message):
             from_table(table, **OPTIONS)
-    with pytest.raises(AttributeError, match="set_axis"):
+    with pytest.raises(DataError, match="got 3; allowed: a frame, or the path of a file"):
         from_table(3, **OPTIONS)
     write(tmp_path / "a.parquet", "PAR1")
     with pytest.raises(DataError, match=r"cannot be read|pip install"):

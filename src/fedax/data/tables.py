@@ -116,8 +116,11 @@ def from_table(
     if missing not in (None, "drop", "mean"):
         raise InvalidInput.of("from_table(missing=...)", missing, "None, 'drop' or 'mean'")
     sources = {"train": table, "test": test, "central": central}
-    sources = {part: source for part, source in sources.items() if source is not None}
-    frames = {part: _read_clients(source, as_text) for part, source in sources.items()}
+    frames = {
+        part: _read_clients(source, as_text)
+        for part, source in sources.items()
+        if source is not None
+    }
     # the columns of clients, of labels and of features
     headings = list(frames["train"])
     client = OWNER if OWNER in headings else client and normalize(client)
@@ -198,6 +201,8 @@ def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
         frame = _read_file(Path(table).expanduser(), dict.fromkeys(as_text, str))
     else:
         frame = table.to_pandas() if hasattr(table, "to_pandas") else table
+    if not hasattr(frame, "set_axis"):
+        raise DataError.of("from_table(table=...)", table, "a frame, or the path of a file")
     frame = frame.set_axis(map(normalize, frame.columns), axis=1)
     # pandas and R write the numbers of rows into a first column without a heading
     if frame.columns[:1].isin(["", "Unnamed: 0"]).any():
@@ -219,8 +224,9 @@ def _read_file(path: Path, types: Any) -> Any:
                 return pd.read_parquet(path)
             # pandas would change headings that are there twice
             headings = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
-            options: dict[str, Any] = {"low_memory": False, "skipinitialspace": True}
-            frame = pd.read_csv(path, index_col=False, dtype=types, **options)
+            frame = pd.read_csv(
+                path, index_col=False, dtype=types, low_memory=False, skipinitialspace=True
+            )
             return frame.set_axis(headings.iloc[0], axis=1)
     except Exception as error:  # of pandas and what it reads with
         raise DataError.because(str(path), f"cannot be read: {error}") from error
