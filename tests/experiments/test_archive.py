@@ -18,7 +18,7 @@ from fedax.experiments.results.store import PACKED, RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.comparison import show_comparison
-from fedax.papers.study import PaperStudy, open_directory
+from fedax.papers.study import PaperDirectory, open_directory
 from fedax.results.store import pack, unpack
 from samples import OWN, TINY, put, record
 
@@ -43,9 +43,7 @@ read = "mean_last_2_rounds"
 def directory(tmp_path_factory):
     """Made-up runs of a recipe with a grid on two draws of the data; one run diverges."""
     recipe = papers.Recipe.parse(OWN + MORE).model_copy(update={"ran": "small"})
-    made = RunDirectory.create(tmp_path_factory.mktemp("kept") / "a", "A")
-    made.study = PaperStudy(recipe)
-    (made.path / "recipe.toml").write_text(recipe.text)
+    made = PaperDirectory.create(tmp_path_factory.mktemp("kept") / "a", "A", recipe=recipe)
     made.configure(recipe.experiments("small"))
     for run in made.planned:
         draw, label = data_seed(made.experiments[run.experiment]), run.member.label
@@ -179,7 +177,7 @@ def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
 def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member(directory):
     stream = io.StringIO()
     console = Console(file=stream, width=200)
-    show_comparison(directory.study.comparison(directory.shown(), directory.experiments), console)
+    show_comparison(directory.comparison(), console)
     print_summary(directory, console)
     text = stream.getvalue()
     for words in (

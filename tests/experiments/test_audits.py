@@ -112,7 +112,7 @@ def test_areas_are_in_report_readme_and_table(leaky):
 
 @pytest.mark.slow
 def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
-    (leak, loss) = leaky.study.comparison(leaky.shown(), leaky.experiments).verdicts
+    (leak, loss) = leaky.comparison().verdicts
     assert leak[1].verdict == "holds"
     assert loss[1].verdict == "holds"
     runs = [
@@ -133,7 +133,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
         else r
         for r in runs
     ]
-    leak, loss = Comparison(leaky.study.recipe, runs, leaky.experiments).verdicts
+    leak, loss = Comparison(leaky.recipe, runs, leaky.experiments).verdicts
     assert leak[1].verdict == "does not hold"
     assert loss[1].verdict == "holds"
 

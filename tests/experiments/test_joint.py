@@ -31,7 +31,7 @@ def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
     assert list(table.head) == ["Task", "Algorithm", "Paper", "first", "second"]
     rows = {row[1]: row for row in table.rows}
     assert set(rows) == {"Plain", "Prox"}
-    ours = first.study.comparison(first.shown(), first.experiments).cells["ours_mean"][0]
+    ours = first.comparison().cells["ours_mean"][0]
     assert rows["Plain"][2] == "2.00 ± 0.50"
     assert rows["Plain"][3].startswith(f"{ours:.2f} ± ")
     assert rows["Plain"][3].endswith(f"({ours - 2:+.2f})")

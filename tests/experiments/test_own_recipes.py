@@ -47,7 +47,7 @@ def test_a_recipe_from_file_to_report(tmp_path):
     (tmp_path / "a" / "README.md").unlink()
     resume(tmp_path / "a", Display(), load=open_directory)
     assert (tmp_path / "a" / "README.md").read_text().split("## How")[0] == text.split("## How")[0]
-    assert open_directory(tmp_path / "a").study.recipe.ran == "small"
+    assert open_directory(tmp_path / "a").recipe.ran == "small"
     with (tmp_path / "a" / "claims.csv").open() as stream:
         (row,) = csv.DictReader(stream)
     assert (row["verdict"], row["comparison"], row["units"], row["unit"]) == (

@@ -15,11 +15,10 @@ from rich.console import Console
 from fedax import papers
 from fedax.core import InvalidInput, SpecError, UnknownName
 from fedax.core.history import Outcome
-from fedax.experiments.results.store import RunDirectory
 from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
-from fedax.papers.study import PaperStudy, open_directory
+from fedax.papers.study import PaperDirectory, open_directory
 from fedax.results.frame import numbers_frame
 from fedax.results.tables.reductions import (
     describe_reduction,
@@ -248,8 +247,7 @@ def same_table(made, kept):
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_tables_of_kept_folders_are_made_of_their_runs(name):
     kept = open_directory(folder := REPRODUCTION / name)
-    parts = kept.shown(), kept.experiments, kept.versions, kept.records
-    made = kept.study.files(folder, *parts)
+    made = kept.texts()
     for table in ("results.csv", "claims.csv"):
         same_table(made[table], (folder / table).read_text())
     assert (
@@ -291,11 +289,10 @@ def test_the_kept_tables_are_of_the_kept_curves(name):
 
 @pytest.mark.slow
 def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path):
-    made = RunDirectory.create(tmp_path / "a", "A")
     recipe = Recipe.parse(OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", ""))
-    made.study = PaperStudy(recipe.model_copy(update={"ran": "paper"}))
-    (made.path / "recipe.toml").write_text(made.study.text)
-    made.configure(made.study.recipe.experiments("paper"))
+    ran = recipe.model_copy(update={"ran": "paper"})
+    made = PaperDirectory.create(tmp_path / "a", "A", recipe=ran)
+    made.configure(made.recipe.experiments("paper"))
     put(made, record("Plain", "Only", 0, 5, losses=(9.0, 3.0, 1.0)))
     made.close("finished")
     made.keep(tmp_path / "b")

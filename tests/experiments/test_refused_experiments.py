@@ -46,6 +46,7 @@ REFUSED = [
     (SEEDS, "seeds = 3", 3, "seeds"),
     (SEEDS, f"seeds = {list(range(60_000))}", None, "120000 runs"),
     ("[solver]", "[[solver]]", 11, "solver"),
+    ("mu = 1", "mu = 1\n[devices]\nspeed = [[1, 2], [3]]", 25, "devices.speed"),
     ("[schedule]\n", "[[schedule]]\n", 14, "schedule"),
     ("[[algorithm]]", "", 19, "schedule: got 'name'"),
     ("mu = 1", 'mu = 1\nlabel = ""\nsolver = 3', 25, "solver"),

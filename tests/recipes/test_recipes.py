@@ -86,7 +86,7 @@ def test_recipes_run_at_smoke(name, tmp_path):
     except MissingFile as error:
         pytest.skip(f"no real data: {error}")
     assert directory.status == "finished"
-    comparison = directory.study.comparison(directory.shown(), directory.experiments)
+    comparison = directory.comparison()
     assert [text for text, _ in comparison.verdicts] == [claim.text for claim in recipe.claim]
     ran = {(record.task, record.label) for record in comparison.results.records}
     aimed = {

@@ -81,12 +81,13 @@ def read_run(path: Path) -> tuple[list[Experiment], str]:
     recipe, if any.
     """
     from fedax.experiments.config.experiment import Experiment
-    from fedax.papers.study import open_directory
+    from fedax.papers.study import PaperDirectory, open_directory
 
     if path.is_file():
         return [Experiment.read(path)], ""
     directory = open_directory(path)
-    return directory.experiments, directory.study.paper if directory.study else ""
+    paper = directory.recipe.paper if isinstance(directory, PaperDirectory) else ""
+    return directory.experiments, paper
 
 
 def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -> str:

@@ -49,14 +49,11 @@ def reproduce(
     from fedax.experiments.running.progress import Display
     from fedax.papers import load
     from fedax.papers.comparison import show_comparison
-    from fedax.papers.study import PaperStudy
     from fedax.papers.study import reproduce as run_recipe
 
     console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     display = Display(console)
     directory = run_recipe(recipe, scale, path, display, jobs, reuse or (), elsewhere)
-    # the directory's recipe says at which scale it ran
-    study = directory.study if isinstance(directory.study, PaperStudy) else PaperStudy(recipe)
-    show_comparison(study.comparison(directory.shown(), directory.experiments), console)
+    show_comparison(directory.comparison(), console)
     print_summary(directory, console)

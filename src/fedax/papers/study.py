@@ -1,110 +1,110 @@
-"""A recipe beside the runs of a directory: its tables, figures and files."""
+"""A run directory of a paper's recipe: its tables, figures and files."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.figures import Drawer
-from fedax.experiments.results.store import STUDY, RunDirectory
-from fedax.experiments.results.study import Study
+from fedax.experiments.results.grid import grid_sheet
+from fedax.experiments.results.store import STUDY, RunDirectory, is_archive
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
 from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
-from fedax.results import Record, Sheet
+from fedax.results import Sheet
 from fedax.results.captions import describe_source
-from fedax.results.drawing import Picture, beside_paper, caption_of
+from fedax.results.drawing import Picture, beside_paper, caption_of, save, weight_pictures
 from fedax.results.tables.summary import column_of
 from fedax.results.versions import describe_other_versions
-from fedax.utils.files import read_text
-from fedax.utils.plugins import forbidden
+from fedax.utils.files import read_text, write
 
+RECIPE = "recipe.toml"
 CONCLUSION = "conclusion.md"
 """Written by hand beside the results, two sentences, which come on top of the folder's
 `README.md`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PaperStudy(Study):
-    """A recipe as the study of a run directory.
+@dataclasses.dataclass
+class PaperDirectory(RunDirectory):
+    """A run directory with what a recipe adds to it.
 
     Attributes:
         recipe: with the scale that ran.
     """
 
-    recipe: Recipe
+    recipe: Recipe = dataclasses.field(kw_only=True)
 
     @classmethod
-    def parse(cls, text: str) -> "PaperStudy":
-        return cls(Recipe.parse(text))
+    def read_more(cls, path: Path) -> dict[str, Any]:
+        return {"recipe": Recipe.parse(read_text(path / RECIPE), RECIPE)}
 
-    @property
-    def text(self) -> str:  # type: ignore[override]
-        return self.recipe.text
+    def configure(self, experiments: Sequence[Experiment]) -> None:
+        super().configure(experiments)
+        write(self.path / RECIPE, self.recipe.text)
 
-    @property
-    def paper(self) -> str:  # type: ignore[override]
-        return self.recipe.paper
+    def comparison(self) -> Comparison:
+        """Compares the paper's numbers and claims with the runs."""
+        return Comparison(self.recipe, self.shown(), self.experiments)
 
-    @property
-    def replaces_curves(self) -> bool:
-        return bool(self.recipe.figure)
-
-    def comparison(
-        self, records: Sequence[Record], experiments: Sequence[Experiment]
-    ) -> Comparison:
-        """Compares the paper's numbers and claims with runs."""
-        return Comparison(self.recipe, records, experiments)
-
-    def pictures(
-        self, records: Sequence[Record], experiments: Sequence[Experiment]
-    ) -> list[Picture]:
-        return self.drawer(records, experiments).draw_all(self.recipe.figure)
-
-    def drawer(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> Drawer:
+    def drawer(self) -> Drawer:
         """Returns the material of its figures."""
         recipe = self.recipe
         source = describe_source(recipe.paper, recipe.shows)
-        return Drawer(records, experiments, recipe.metric, recipe.table_read, recipe.cells, source)
+        about = recipe.metric, recipe.table_read, recipe.cells, source
+        return Drawer(self.shown(), self.experiments, *about)
 
-    def sheets(self, records: Sequence[Record], experiments: Sequence[Experiment]) -> list[Sheet]:
-        return self.comparison(records, experiments).sheets()
+    def figures(self) -> list[Picture]:
+        return self.drawer().draw_all(self.recipe.figure)
 
-    def files(
-        self,
-        folder: Path,
-        records: Sequence[Record],
-        experiments: Sequence[Experiment],
-        versions: Mapping[str, Any],
-        made: Sequence[Record],
-    ) -> dict[str, str]:
+    def pictures(
+        self, against: str | None = None, metrics: Sequence[str] | None = None
+    ) -> list[Picture]:
+        """Returns the figures of its recipe; without them, or against an axis or of some metrics,
+        the curves.
+        """
+        figures = [] if against or metrics else self.figures()
+        if figures and self.recipe.figure:
+            return figures
+        return [*figures, *super().pictures(against, metrics)]
+
+    def sheets(self) -> list[Sheet]:
+        grids = (grid_sheet(experiment, self.records) for experiment in self.grids)
+        return [*self.comparison().sheets(), *grids]
+
+    def write_pictures(self) -> list[Path]:
+        """Writes the pictures of an archive."""
+        if not is_archive(self.path):
+            return []
+        return save([*self.pictures(), *weight_pictures(self.shown())], self.path, ["png"])
+
+    def texts(self) -> dict[str, str]:
+        comparison, made = self.comparison(), self.records
         seconds = sum(float(record.seconds[-1]) for record in made)
-        comparison = self.comparison(records, experiments)
-        others = describe_other_versions(made, versions)
-        top = top_of(folder, self.recipe)
-        return {
-            "README.md": comparison.readme(versions, [STUDY], seconds, others, top),
+        readme = comparison.readme(
+            self.versions,
+            [STUDY],
+            seconds,
+            describe_other_versions(made, self.versions),
+            top_of(self.path, self.recipe),
+        )
+        return super().texts() | {
+            "README.md": readme,
             "results.csv": comparison.csv(),
             "claims.csv": comparison.claims_csv(),
         }
 
-    def side_by_side(
-        self, named: Mapping[str, tuple[Study, Sequence[Record], Sequence[Experiment]]]
-    ) -> tuple[list[Sheet], list[Picture]]:
+    def side_by_side(self, named: Mapping[str, RunDirectory]) -> tuple[list[Sheet], list[Picture]]:
         """Returns a table, and a picture for each metric, of the papers' numbers beside ours of
-        every folder.
-
-        Both are empty if at most one folder is of a recipe.
+        every folder, by its name; nothing if at most one folder is of a recipe.
         """
+        papers = {name: one for name, one in named.items() if isinstance(one, PaperDirectory)}
         frames = {
-            name: study.comparison(records, experiments).cells.assign(folder=name)
-            for name, (study, records, experiments) in named.items()
-            if isinstance(study, PaperStudy)
+            name: paper.comparison().cells.assign(folder=name) for name, paper in papers.items()
         }
         cells = pd.concat(frames) if len(frames) > 1 else pd.DataFrame()
         if cells.empty:
@@ -127,25 +127,15 @@ class PaperStudy(Study):
         note = "Means ± standard deviations; in brackets the difference to the paper."
         title = "The papers' numbers beside those of every folder"
         pictures = [
-            _draw_cells(str(metric), rows, named) for metric, rows in cells.groupby("metric")
+            _draw_cells(str(metric), rows, papers) for metric, rows in cells.groupby("metric")
         ]
         return [Sheet(title, list(table), table.values.tolist(), note, lead=True)], pictures
 
 
-@forbidden()  # to load user code: the directory may come from somebody else
 def open_directory(path: Path, repair: bool = False) -> RunDirectory:
-    """Reads a run directory as `RunDirectory.load` does, with the recipe that it has, if any.
-
-    Raises:
-        InvalidInput: no run directory, or one whose files are damaged.
-    """
-    directory, recipe = RunDirectory.load(path, repair), path / "recipe.toml"
-    if recipe.exists():
-        try:
-            directory.study = PaperStudy.parse(read_text(recipe))
-        except (OSError, ValueError) as error:
-            raise InvalidInput.because(str(recipe), str(error)) from error
-    return directory
+    """Reads a run directory as `RunDirectory.load` does, with the recipe that it has, if any."""
+    kind = PaperDirectory if (path / RECIPE).exists() else RunDirectory
+    return kind.load(path, repair)
 
 
 def reproduce(
@@ -156,7 +146,7 @@ def reproduce(
     jobs: int = 1,
     reuse: Sequence[Path] = (),
     elsewhere: bool = False,
-) -> RunDirectory:
+) -> PaperDirectory:
     """Runs a recipe at one of its scales.
 
     The directory also holds `README.md`, `results.csv` and `recipe.toml`. Runs that are finished in
@@ -166,10 +156,16 @@ def reproduce(
         UnknownName: no such scale.
         RunExists, InvalidInput, WriteFailed: as `run_experiment`.
     """
-    experiments = recipe.experiments(scale)
-    study = PaperStudy(recipe.model_copy(update={"ran": scale}))
+    ran = recipe.model_copy(update={"ran": scale})
     return run_experiments(
-        experiments, out, f"{recipe.title} ({scale})", display, jobs, study, reuse, elsewhere
+        recipe.experiments(scale),
+        out,
+        f"{recipe.title} ({scale})",
+        display,
+        jobs,
+        reuse,
+        elsewhere,
+        make=functools.partial(PaperDirectory, recipe=ran),
     )
 
 
@@ -198,22 +194,14 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
     return paragraphs
 
 
-def _draw_cells(
-    metric: str,
-    cells: pd.DataFrame,
-    named: Mapping[str, tuple[Study, Sequence[Record], Sequence[Experiment]]],
-) -> Picture:
+def _draw_cells(metric: str, cells: pd.DataFrame, papers: Mapping[str, PaperDirectory]) -> Picture:
     """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours
     of every folder.
     """
-    parts = []
-    for name, (study, records, experiments) in named.items():
-        if isinstance(study, PaperStudy):
-            numbers = study.drawer(records, experiments).read_numbers(metric)
-            parts.append(numbers.assign(source=name))
+    numbers = {name: paper.drawer().read_numbers(metric) for name, paper in papers.items()}
     keys = ["task", "algorithm", "paper_mean", "paper_deviation"]
     printed = {(task, method): numbers for task, method, *numbers in cells[keys].fillna(0.0).values}
-    runs = pd.concat(parts, ignore_index=True)
+    runs = pd.concat([runs.assign(source=name) for name, runs in numbers.items()])
     runs = runs.loc[[row in printed for row in zip(runs["task"], runs["method"], strict=True)]]
     title = f"{metric_heading(metric)}: the papers' numbers beside those of every folder"
     figure = beside_paper(runs, metric, lambda _, task, method: printed[task, method])

@@ -656,8 +656,9 @@ def against_value(
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
     for panel in panels:
         drawn = _draw_means(panel, x, values, looks, paper, bool(minus), False)
-        lost = panel.rows["value"].isna().groupby(panel.rows[x]).sum()
-        texts = [f"{v:g}" + f"\n{lost[v]} diverged" * bool(minus and lost.get(v)) for v in values]
+        missing = panel.rows["value"].isna().groupby(panel.rows[x]).sum()
+        lost = {v: missing.get(v, 0) if minus else 0 for v in values}
+        texts = [f"{v:g}" + f"\n{lost[v]} diverged" * bool(lost[v]) for v in values]
         panel.axes.set_xticks(range(0, len(values), step), texts[::step])
         panel.axes.set_xlim(-0.5, len(values) - 0.5)
         if minus:

@@ -14,6 +14,9 @@ from fedax.results.record import Record, by_task, with_named_clients
 from fedax.results.tables.reductions import is_value_reduction, read_curve
 from fedax.results.tables.summary import scale_of
 
+_ABOUT = ("task", "method", "seed", "draw", "run", "round", "seconds", "bits")
+_SPENT = ("hours", "joules", "gradients")
+
 
 def runs_frame(records: Sequence[Record]) -> pd.DataFrame:
     """Returns a row for each run, with what it has spent and its metrics at the last observation.
@@ -46,35 +49,35 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
         records: the runs.
         metrics: which scalar metrics; by default all that any run has.
     """
-    scalars = [run.scalars for run in records]
-    names = metrics or list(dict.fromkeys(name for values in scalars for name in values))
-    counts = [len(run.rounds) for run in records]
+    rows: list[dict[str, Any]] = []
+    for number, run in enumerate(records):
+        about = {
+            "task": run.task,
+            "method": run.label,
+            "seed": run.seed,
+            "draw": run.draw,
+            "run": number,
+            "round": run.rounds,
+            "seconds": run.seconds,
+            "bits": run.bits,
+            "hours": None if run.time is None else run.time / 3600,
+            "joules": run.energy,
+            "gradients": run.gradients,
+        }
+        row = {name: value for name, value in about.items() if value is not None}
+        rows.append(row | run.scalars)
+    known = dict.fromkeys(_ABOUT)
+    for row in rows:
+        known |= dict.fromkeys(row)
+    own = [name for name in known if name not in (*_ABOUT, *_SPENT)]
+    floats = [*_ABOUT[6:], *(name for name in _SPENT if name in known), *(metrics or own)]
 
-    def join(columns: Sequence[Any]) -> np.ndarray:
-        filled = [
-            np.full(count, np.nan) if values is None else np.asarray(values, float)
-            for values, count in zip(columns, counts, strict=True)
-        ]
-        return np.concatenate([np.empty(0), *filled])
+    def join(name: str) -> np.ndarray:
+        parts = [np.broadcast_to(row.get(name, np.nan), len(row["round"])) for row in rows]
+        return np.concatenate(parts) if parts else np.empty(0)
 
-    columns: dict[str, Any] = {
-        "task": np.repeat(np.array([run.task for run in records], object), counts),
-        "method": np.repeat(np.array([run.label for run in records], object), counts),
-        "seed": np.repeat([run.seed for run in records], counts),
-        "draw": np.repeat([run.draw for run in records], counts),
-        "run": np.repeat(np.arange(len(records)), counts),
-        "round": join([run.rounds for run in records]).astype(int),
-        "seconds": join([run.seconds for run in records]),
-        "bits": join([run.bits for run in records]),
-    }
-    if any(run.time is not None for run in records):
-        columns["hours"] = join([run.time for run in records]) / 3600
-        columns["joules"] = join([run.energy for run in records])
-    if any(run.gradients is not None for run in records):
-        columns["gradients"] = join([run.gradients for run in records])
-    for name in names:
-        columns[name] = join([values.get(name) for values in scalars])
-    return pd.DataFrame(columns)
+    columns = {name: join(name) for name in (*_ABOUT[:6], *floats)}
+    return pd.DataFrame(columns).astype(dict.fromkeys(floats, float))
 
 
 def curves_csv(records: Sequence[Record]) -> str:

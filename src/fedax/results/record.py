@@ -1,9 +1,9 @@
 """The record of a run: its curves, without model and state."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from fedax.core.directions import is_percent as is_percent
 from fedax.core.history import is_by_client
 from fedax.errors import printable
 from fedax.observe.modes import mode_of
+
+Key = TypeVar("Key")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +77,11 @@ class Record:
             raise ValueError("task and label are not both text")
         if not (type(self.seed) is int and type(self.draw) is int):
             raise ValueError("seed and draw are not both whole numbers")
-        object.__setattr__(self, "task", printable(self.task))
-        object.__setattr__(self, "label", printable(self.label))
-        object.__setattr__(
-            self, "metrics", {printable(name): values for name, values in self.metrics.items()}
-        )
-        if self.clients is not None:
-            object.__setattr__(self, "clients", [printable(name) for name in self.clients])
+        clients = self.clients and [printable(name) for name in self.clients]
+        metrics = {printable(name): values for name, values in self.metrics.items()}
+        names = {"task": printable(self.task), "label": printable(self.label)}
+        for name, value in (names | {"metrics": metrics, "clients": clients}).items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(
@@ -102,39 +102,33 @@ class Record:
         of the last round before each observation. The note `overflow` of quantizers is the metric
         of that name, all entries that were clipped so far.
         """
-        # traffic by rounds completed, read at the rounds of the observations
-        bits, gradient_counts = (
-            history.bits.cumulative[history.rounds],
-            None if gradients is None else history.rounds * gradients,
-        )
-        metrics = history.metrics
-        if "dropped" in history.notes:
-            # client numbers by round, filled up with -1; the first 0 is that of the initial model
-            left_out = np.cumsum([0, *(history.notes["dropped"] >= 0).sum(1)])
-            metrics = metrics | {"dropped": left_out[history.rounds].astype(float)}
-        if "gap" in history.notes and np.ndim(history.notes["gap"]) == 1:
-            metrics = metrics | {
-                # there is no gap before the first round
-                "frank_wolfe_gap": np.array([np.nan, *history.notes["gap"]])[history.rounds]
-            }
-        if "overflow" in history.notes and np.ndim(history.notes["overflow"]) == 1:
-            clipped = np.cumsum([0, *history.notes["overflow"]])
-            metrics = metrics | {"overflow": clipped[history.rounds].astype(float)}
-        curves = history.rounds, history.seconds, bits, metrics, history.outcome, gradient_counts
-        names = None if history.clients is None else list(history.clients)
+        rounds, notes = history.rounds, history.notes
+        # by rounds completed; the first number is that of the initial model
+        counted: dict[str, np.ndarray] = {}
+        if "dropped" in notes:
+            # client numbers by round, filled up with -1
+            counted["dropped"] = np.cumsum([0, *(notes["dropped"] >= 0).sum(1)]).astype(float)
+        if np.ndim(notes.get("gap", 0)) == 1:
+            # there is no gap before the first round
+            counted["frank_wolfe_gap"] = np.array([np.nan, *notes["gap"]])
+        if np.ndim(notes.get("overflow", 0)) == 1:
+            counted["overflow"] = np.cumsum([0, *notes["overflow"]]).astype(float)
         # only what the built-in observers do not state
-        modes: dict[str, Mode] = {
-            name: mode for name, mode in history.modes.items() if mode_of(name) != mode
-        }
+        modes = {name: mode for name, mode in history.modes.items() if mode_of(name) != mode}
         return cls(
-            task,
-            label,
-            seed,
-            draw,
-            *curves,
+            task=task,
+            label=label,
+            seed=seed,
+            draw=draw,
+            rounds=rounds,
+            seconds=history.seconds,
+            bits=history.bits.cumulative[rounds],
+            metrics=history.metrics | {name: values[rounds] for name, values in counted.items()},
+            outcome=history.outcome,
+            gradients=None if gradients is None else rounds * gradients,
             settings=history.settings,
             compiling=history.compiling,
-            clients=names,
+            clients=None if history.clients is None else list(history.clients),
             modes=modes or None,
             time=None if history.clock is None else history.clock.seconds,
             energy=None if history.clock is None else history.clock.joules,
@@ -189,26 +183,24 @@ def with_named_clients(records: Iterable[Record]) -> list[Record]:
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Groups runs by algorithm, in the order of first appearance."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.label, []).append(record)
-    return groups
+    return _group(records, lambda record: record.label)
 
 
 def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Groups runs by task, in the order of first appearance."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.task, []).append(record)
-    return groups
+    return _group(records, lambda record: record.task)
 
 
 def by_draw(records: Iterable[Record]) -> list[list[Record]]:
     """Groups runs by the draw of their data, in the order of first appearance."""
-    groups: dict[int, list[Record]] = {}
+    return [*_group(records, lambda record: record.draw).values()]
+
+
+def _group(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
+    groups: dict[Key, list[Record]] = {}
     for record in records:
-        groups.setdefault(record.draw, []).append(record)
-    return list(groups.values())
+        groups.setdefault(key(record), []).append(record)
+    return groups
 
 
 def weights_at(records: Sequence[Record], observation: int) -> tuple[np.ndarray, np.ndarray]:

@@ -49,17 +49,17 @@ def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
     """Returns the settings of some runs by their names in the legend, as TOML text: one value, or a
     list where runs differ.
     """
-    texts: dict[str, str] = {}
+    texts = {}
     for label, runs in histories.items():
-        values: dict[str, list[Any]] = {}
-        for run in runs:
-            for name, value in (run.arguments | _write_out_arguments(run)).items():
-                values.setdefault(name, []).append(value)
-        # what differs between the runs of a label is listed
-        distinct = {name: list(dict.fromkeys(found)) for name, found in values.items()}
-        one = {name: found[0] if len(found) == 1 else found for name, found in distinct.items()}
-        texts[label] = tomli_w.dumps(one)
-    return {label: text for label, text in texts.items() if text}
+        written = [run.arguments | _write_out_arguments(run) for run in runs]
+        values = {}
+        for name in dict.fromkeys(name for arguments in written for name in arguments):
+            # what differs between the runs of a label is listed
+            found = dict.fromkeys(one[name] for one in written if name in one)
+            values[name] = list(found) if len(found) > 1 else next(iter(found))
+        if values:
+            texts[label] = tomli_w.dumps(values)
+    return texts
 
 
 def _write_out_arguments(run: History) -> dict[str, str]:
@@ -70,11 +70,10 @@ def _write_out_arguments(run: History) -> dict[str, str]:
     for name in ("algorithm", "solver", "schedule"):
         settings = (run.settings or {}).get(name)
         if isinstance(settings, Mapping) and name in run.arguments:
-            options = {
-                key: value for key, value in settings.items() if key != "type" and value is not None
-            }
-            shown = ", ".join(f"{k}={v!r}" for k, v in options.items())
-            full[name] = short(f"{settings.get('type', 'Schedule')}({shown})")
+            options = dict(settings)
+            title = options.pop("type", "Schedule")
+            shown = [f"{key}={value!r}" for key, value in options.items() if value is not None]
+            full[name] = short(f"{title}({', '.join(shown)})")
     return full
 
 

@@ -5,7 +5,6 @@ Everything that takes the name of a built-in algorithm, task, model, solver, obs
 or codec takes these too.
 """
 
-import contextlib
 import functools
 import hashlib
 import importlib
@@ -13,8 +12,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Generator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +35,6 @@ GROUPS = {
 
 FORM = "path/to/file.py:Name or package.module:Name"
 _REFERENCE = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
-_is_forbidden: ContextVar[bool] = ContextVar("_is_forbidden", default=False)
 
 
 class Plugin(NamedTuple):
@@ -154,10 +151,6 @@ def load(kind: str, name: str, built_in: Collection[str] = ()) -> Plugin:
     Raises:
         UnknownName, InvalidInput: as `find`.
     """
-    if _is_forbidden.get():
-        raise InvalidInput.because(
-            f"{kind} {name!r}", "code that a run directory names does not run while it is read"
-        )
     reference = name if is_reference(name) else _entry_points(kind).get(name)
     match = _REFERENCE.fullmatch(reference or "")
     if match is None:
@@ -180,18 +173,6 @@ def load(kind: str, name: str, built_in: Collection[str] = ()) -> Plugin:
         ]
         raise UnknownName.among(f"{kind}, name in {location}", attribute, public or ["(none)"])
     return Plugin(getattr(module, attribute), file, sha256)
-
-
-@contextlib.contextmanager
-def forbidden() -> Generator[None, None, None]:
-    """Refuses to load user code while the block runs, because what is read may come from somebody
-    else.
-    """
-    token = _is_forbidden.set(True)
-    try:
-        yield
-    finally:
-        _is_forbidden.reset(token)
 
 
 @functools.cache

@@ -13,9 +13,8 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError
 from fedax import tasks
 from fedax.audit import check_auditable
 from fedax.communication.channel import Channel
-from fedax.core import Algorithm, InvalidInput, Schedule, SpecError, Task
+from fedax.core import Algorithm, InvalidInput, Schedule, Solver, SpecError, Task
 from fedax.core.hyper import bound_to, check_population, declared
-from fedax.engine.driver.grid import hyperparameters_of
 from fedax.engine.driver.options import no_shared_memory
 from fedax.experiments.config.grids import GridSection, check_labels
 from fedax.experiments.config.observers import (
@@ -61,7 +60,7 @@ from fedax.results.tables.reductions import check_reduction
 from fedax.tasks.sources import find_task, task_options
 from fedax.theory.constants import Measured
 from fedax.utils.numbers import python_tree
-from fedax.utils.plugins import is_reference, title_of
+from fedax.utils.plugins import title_of
 
 MOST_MEMBERS = 1_000
 """Algorithms of an experiment with its grid."""
@@ -199,18 +198,25 @@ class Experiment(Table):
     def _checked(self) -> "Experiment":
         """Checks everything that needs no data and no single key says, and records user code.
 
+        A run directory's copy was checked when it ran; nothing that it names is made to read it.
+
         Raises:
             InvalidInput: the first problem; a `SpecError` with its line if read from a file.
         """
+        with self._at("grid"):
+            self._check_size()
+        with self._at("algorithm"):
+            check_labels([section.shown() for section in self.algorithm])
+            check_labels([member.label for member in self.members()])
+        if self._is_stored:
+            return self
         for position, name in enumerate(self.observe or ()):
-            if self.loads(name):
-                with self._at("observe", position):
-                    self._observer(name)
+            with self._at("observe", position):
+                self._observer(name)
         with self._at("task"):
-            if self.loads(self.task.name):
-                find_task(self.task.name)
-        parts = self._make_parts()
-        channel = parts["channel"] or Channel()
+            find_task(self.task.name)
+        common = self._make_common()
+        channel = common["channel"] or Channel()
         with self._at("engine"):
             if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
                 raise no_shared_memory("engine", channel, self.engine)
@@ -219,15 +225,9 @@ class Experiment(Table):
                 raise InvalidInput.found("budget", "no table [devices]", _NEEDS_CLOCK)
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
-                self._make(section)
-        with self._at("grid"):
-            self._check_size()
-        members = [member for member, _ in self._make_members(parts)]
-        with self._at("algorithm"):
-            check_labels([section.shown() for section in self.algorithm])
-            check_labels([member.label for member in members])
-        if self._is_stored:
-            return self
+                section.make()
+        for member in self.members():
+            self._make_member(member)
         return self.model_copy(update={"sources": check_sources(self)})
 
     def _check_size(self) -> None:
@@ -242,84 +242,55 @@ class Experiment(Table):
             allowed = f"at most {MOST_MEMBERS} and {MOST_RUNS}"
             raise InvalidInput.found("grid", f"{size} algorithms and {runs} runs", allowed)
 
-    def _make_parts(self) -> dict[str, Any]:
-        """Makes what the common tables describe, as arguments of `fedax.run`."""
-        parts: dict[str, Any] = {"channel": None}
+    def _make_common(self) -> dict[str, Any]:
+        """Makes what all members have in common, as arguments of `fedax.run`."""
         with self._at("solver"):
-            parts["solver"] = self._make(self.solver)
+            self._make_solver(self.solver)
         with self._at("schedule"):
-            parts["schedule"] = self._make_schedule(self.schedule)
+            self._make_schedule(self.schedule)
         with self._at("devices"):
-            parts["devices"] = self.devices and self._make(self.devices)
+            devices = self.devices and self.devices.make()
         messages: dict[str, Any] = {}
         for name, section in self.channel or ():
             with self._at("channel", name):
-                messages[name] = section and self._make(section)
-        if messages:
-            with self._at("channel"):
-                parts["channel"] = Channel(**messages)
-        return parts
+                messages[name] = section and section.make()
+        with self._at("channel"):
+            channel = Channel(**messages) if messages else None
+        return {"devices": devices, "channel": channel}
 
-    def _make_members(self, common: dict[str, Any]) -> Iterator[tuple[Member, dict[str, Any]]]:
-        """Yields every member with its algorithm, and with its solver and schedule where they are
-        not the common ones.
-        """
-        for member in self.members():
-            place = ("grid",) if self.grid else ("algorithm", member.position)
-            made = dict(common)
-            with self._at(*place):
-                made["algorithm"] = self._make(member.algorithm)
-            if member.solver != self.solver:
-                with self._at(*place, "solver"):
-                    made["solver"] = self._make(member.solver)
-            if member.schedule != self.schedule:
-                with self._at(*place, "schedule"):
-                    made["schedule"] = self._make_schedule(member.schedule)
-            yield member, made
+    def _make_member(self, member: Member) -> tuple[Algorithm[Any], dict[str, Any]]:
+        """Makes the algorithm of a member, and its solver and schedule by these names."""
+        place = ("grid",) if self.grid else ("algorithm", member.position)
+        with self._at(*place):
+            algorithm = member.algorithm.make()
+        with self._at(*place, "solver"):
+            solver = self._make_solver(member.solver)
+        with self._at(*place, "schedule"):
+            schedule = self._make_schedule(member.schedule)
+        return algorithm, {"solver": solver, "schedule": schedule}
 
     @property
     def is_stored(self) -> bool:
         """Whether it is a run directory's copy, which loads no user code."""
         return self._is_stored
 
-    def loads(self, name: Any) -> bool:
-        """Returns whether the object of a name may be made: the user code of a stored experiment
-        stays a name.
+    def _make_solver(self, section: SolverSection) -> Solver:
+        """Makes a solver; one whose step size follows from the data with any number, to check its
+        other options.
         """
-        return not self._is_stored or not (is_reference(name) or name in self.sources)
+        if not section.by_theory:
+            return section.make()
+        if self._is_private or self.engine not in ("simulation", "eager"):
+            allowed = "numbers where examples are private or on other machines"
+            raise InvalidInput.of("SGD(learning_rate=...)", BY_THEORY, allowed)
+        return section.model_copy(update={"learning_rate": 1.0}).make()
 
-    def _make(self, section: Any) -> Any:
-        """Makes what a section describes; returns None if it is code that a run directory names, or
-        a solver whose step size follows from the data.
-        """
-        if isinstance(section, SolverSection) and section.by_theory:
-            if self._is_private or self.engine not in ("simulation", "eager"):
-                allowed = "numbers where examples are private or on other machines"
-                raise InvalidInput.of("SGD(learning_rate=...)", BY_THEORY, allowed)
-            # with any number, to check the other options
-            section.model_copy(update={"learning_rate": 1.0}).make()
-            return None
-        return section.make() if self._loads_all(section.model_dump()) else None
-
-    def _make_schedule(self, arguments: dict[str, Any]) -> Schedule | None:
-        """The same for a schedule, whose sampling or availability may be user code.
-
-        Raises:
-            InvalidInput: a schedule that does not fit, or one that needs devices without any.
-        """
-        if not self._loads_all(arguments):
-            return None
+    def _make_schedule(self, arguments: dict[str, Any]) -> Schedule:
         schedule = schedule_of(arguments)
         field = "Schedule(asynchronous=...)" if schedule.server else schedule.cutoff_field
         if field is not None and self.devices is None:
             raise InvalidInput.found(field, "no table [devices]", _NEEDS_CLOCK)
         return schedule
-
-    def _loads_all(self, values: Any) -> bool:
-        """Returns whether no text in a table is user code that may not be loaded."""
-        texts: list[str] = []
-        map_texts(values, texts.append)
-        return all(map(self.loads, texts))
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """Returns the experiment with some of its algorithms, and with what its grid says about
@@ -408,20 +379,18 @@ class Experiment(Table):
         clients = clients or getattr(engine, "clients", None)
         task = task.for_clients(clients)
         sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
-        parts = self._make_parts()
-        with self._at("schedule"):
-            parts["schedule"].check_population(sizes)
+        common = self._make_common()
         algorithms: dict[str, Algorithm[Any]] = {}
         overrides: dict[str, dict[str, Any]] = {}
-        for member, made in self._make_members(parts):
-            with self._at("grid"):
+        for member in self.members():
+            algorithm, made = self._make_member(member)
+            with self._at("grid" if self.grid else "schedule"):
                 made["schedule"].check_population(sizes)
-                algorithm = bound_to(made["algorithm"], task.names, len(sizes))
-                check_population(algorithm, len(sizes))
-            algorithms[member.label] = algorithm
-            overrides[member.label] = {name: made[name] for name in ("solver", "schedule")}
+                algorithms[member.label] = bound_to(algorithm, task.names, len(sizes))
+                check_population(algorithms[member.label], len(sizes))
+            overrides[member.label] = made
         with self._at("observe"):
-            runs = [(algorithms[label], own["schedule"]) for label, own in overrides.items()]
+            runs = [(algorithms[label], made["schedule"]) for label, made in overrides.items()]
             observers = self._make_observers(task, runs)
         for section, metric in self.required_metrics().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
@@ -433,7 +402,9 @@ class Experiment(Table):
         if best in OBSERVERS and self._observer(best) not in observers:
             best = None
         stop = [self.stop, self.early_stopping, self.budget]
-        arguments = parts | {
+        arguments = common | {
+            "solver": self._make_solver(self.solver),
+            "schedule": self._make_schedule(self.schedule),
             "rounds": self.rounds,
             "observe": observers,
             "engine": engine,
@@ -521,15 +492,13 @@ class Experiment(Table):
         values = self.model_dump(by_alias=True, exclude_none=True)
         changed = self.model_dump(by_alias=True, exclude_defaults=True).keys() | WRITTEN
         values = {key: value for key, value in values.items() if key in changed}
-        options = {}
-        if self.loads(self.task.name):
+        if not self._is_stored:
             options = task_options(self.task.name, self.task.options)
-        defaults = {key: option.default for key, option in options.items()}
-        plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
-        values["task"] = plain | values["task"]
+            defaults = {key: option.default for key, option in options.items()}
+            plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
+            values["task"] = plain | values["task"]
+            values["schedule"] = self._make_schedule(self.schedule).options
         values["solver"] = self._all_values(self.solver)
-        schedule = self._make_schedule(self.schedule)
-        values["schedule"] = self.schedule if schedule is None else schedule.options
         values["algorithm"] = [
             self._all_values(section)
             | {
@@ -546,10 +515,13 @@ class Experiment(Table):
 
     def _all_values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns name and hyperparameters of a section; a run directory's copy has written all."""
-        owner = self._make(section)
-        if owner is None:
-            return {"name": section.name} | section.options
-        return {"name": section.name} | {name: getattr(owner, name) for name in declared(owner)}
+        values = {"name": section.name} | section.options
+        if self._is_stored:
+            return values
+        is_by_theory = isinstance(section, SolverSection) and section.by_theory
+        owner = self._make_solver(section) if isinstance(section, SolverSection) else section.make()
+        values |= {name: getattr(owner, name) for name in declared(owner)}
+        return values | ({"learning_rate": BY_THEORY} if is_by_theory else {})
 
     def limits_of(self, member: Member, key: str) -> tuple[float, float]:
         """Returns the ends of the range of a number that the grid varies; infinite ones where it is
@@ -557,21 +529,28 @@ class Experiment(Table):
         """
         owner, _, name = key.rpartition(".")
         owner = owner or next(owner for owner, values in member.values.items() if name in values)
-        made = None if owner == "schedule" else self._make(getattr(member, owner))
-        if made is None:
+        kind = None if owner == "schedule" else getattr(member, owner).kind
+        if kind is None:
             return -math.inf, math.inf
-        limits = declared(made)[name]
+        limits = declared(kind)[name]
         return limits.low, limits.top
 
     def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by
         name.
         """
-        # the reader of a run does not load user code: it has the values that were stored
-        if section.name in self.sources:
-            values = self._all_values(section)
-            return values | {"type": title_of(values.pop("name"))}
-        return hyperparameters_of(self._make(section))
+        values = self._all_values(section)
+        title = title_of(values.pop("name"))
+        if section.kind is None or section.name in self.sources:
+            return {"type": title} | values
+        # TOML has no word for None
+        known = declared(section.kind)
+        full = {name: values.get(name, limits.default) for name, limits in known.items()}
+        return {"type": section.kind.__name__} | {
+            name: value
+            for name, value in full.items()
+            if not (known[name].later and value == known[name].default)
+        }
 
     def toml(self) -> str:
         """Returns `resolved` as TOML text: reading it gives the same runs."""

@@ -13,15 +13,16 @@ from fedax.audit import Attack
 from fedax.communication import attacks, codecs
 from fedax.communication.channel import Channel, Codec
 from fedax.communication.privacy import Privacy
-from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.directions import Mode
 from fedax.core.hyper import MOST_COUNT, construct, is_concrete
 from fedax.core.scheduling.devices import Devices
 from fedax.core.solver import optax_names, optax_solver
 from fedax.engine.backends.mpi import MPI
+from fedax.engine.backends.reference import Eager
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
+from fedax.engine.driver.early_stopping import Budget, EarlyStopping
+from fedax.engine.driver.run import Divergence
 from fedax.engine.round.engine import Engine
 from fedax.flower.server.engine import current_engine
 from fedax.tasks.sources import task_options
@@ -114,13 +115,19 @@ class SolverSection(Section):
         """Whether the step size follows from the data, see `Experiment.with_step_sizes`."""
         return self.name == "sgd" and self.options.get("learning_rate") == BY_THEORY
 
+    @property
+    def kind(self) -> type[Solver] | None:
+        """The class; None of your own code."""
+        if self.name in SOLVERS or self.name not in optax_names():
+            return SOLVERS.get(self.name)
+        return optax_solver(self.name)
+
     def make(self) -> Solver:
-        if self.name not in SOLVERS and self.name in optax_names():
-            kind = optax_solver(self.name)
-        else:
-            known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
-            allowed = "a class derived from fedax.Solver, with `minimize`"
-            kind = find("solver", self.name, known, allowed, lambda x: is_concrete(x, Solver))
+        known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
+        allowed = "a class derived from fedax.Solver, with `minimize`"
+        kind = self.kind or find(
+            "solver", self.name, known, allowed, lambda x: is_concrete(x, Solver)
+        )
         return construct(f"option of solver {self.name!r}", kind, self.options)
 
 
@@ -136,6 +143,11 @@ class AlgorithmSection(Section):
     schedule: dict[str, Any] = {}
     """Options that differ from those of `[schedule]`."""
 
+    @property
+    def kind(self) -> type[Algorithm[Any]] | None:
+        """The class; None of your own code."""
+        return algorithms.algorithm_classes().get(self.name.lower())
+
     def make(self) -> Algorithm[Any]:
         return algorithms.make_algorithm(self.name, **self.options)
 
@@ -143,8 +155,7 @@ class AlgorithmSection(Section):
         """Returns the label, or the method's name with the hyperparameters that were given."""
         if self.label is not None:
             return self.label
-        kind = algorithms.algorithm_classes().get(self.name.lower())
-        title = title_of(self.name) if kind is None else kind.__name__
+        title = title_of(self.name) if self.kind is None else self.kind.__name__
         text = " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
         return text if len(text) <= TEXT else f"{text[: TEXT - 3]}..."
 
@@ -207,6 +218,9 @@ class DevicesSection(OpenTable):
     """`[devices]`: the arguments of `fedax.Devices`; arrays and functions are `"FILE:NAME"`."""
 
     def make(self) -> Devices:
+        for name, value in self.options.items():
+            if isinstance(value, list) and any(isinstance(item, list) for item in value):
+                raise InvalidInput.of(f"devices.{name}", value, "a number, or one for each client")
         return Devices.of(self.options)
 
 

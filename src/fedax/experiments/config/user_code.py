@@ -47,11 +47,11 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
         references += [("algorithm", entry.algorithm.name), ("solver", entry.solver.name)]
         for kind in ("sampling", "availability"):
             references.append((kind, rule_name(entry.schedule.get(kind))))
-    # a stored experiment says which names are code: what is installed here does not matter
     return {
         name: kind
         for kind, name in references
-        if (not experiment.loads(name) if experiment.is_stored else is_user_code(kind, name))
+        # an entry point may be installed only where the experiment ran
+        if is_user_code(kind, name) or name in experiment.sources
     }
 
 

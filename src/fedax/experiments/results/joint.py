@@ -1,12 +1,12 @@
 """Merges several run directories into one page."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.experiments.results.store import RunDirectory
-from fedax.results import Page, Record, Sheet
-from fedax.results.drawing import Picture
+from fedax.results import Page, Record
 from fedax.results.tables.summary import counted
 
 
@@ -16,18 +16,14 @@ def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
     A label that several directories use for one task gets its folder's name. Tasks of equal titles
     are merged. A directory that is given twice counts once.
     """
-    by_name = _by_name(directories)
-    # by (task, label), the directories that have it
-    owners: dict[tuple[str, str], set[str]] = {}
-    for name, directory in by_name.items():
-        for record in directory.shown():
-            owners.setdefault((record.task, record.label), set()).add(name)
+    shown = {name: directory.shown() for name, directory in _by_name(directories).items()}
+    owners = Counter(
+        key for runs in shown.values() for key in {(run.task, run.label) for run in runs}
+    )
     return [
-        record.with_label(f"{record.label} ({name})")
-        if len(owners[record.task, record.label]) > 1
-        else record
-        for name, directory in by_name.items()
-        for record in directory.shown()
+        run.with_label(f"{run.label} ({name})") if owners[run.task, run.label] > 1 else run
+        for name, runs in shown.items()
+        for run in runs
     ]
 
 
@@ -38,40 +34,28 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     given twice counts once.
     """
     by_name = _by_name(directories)
-    records, notes, settings, sheets = merge_records(directories), {}, {}, []
-    reads: dict[str, str] = {}
-    for name, directory in by_name.items():
-        page = directory.page()
+    records = merge_records(directories)
+    lead, pictures = directories[0].side_by_side(by_name)
+    pages = {name: directory.page() for name, directory in by_name.items()}
+    notes, reads = dict[str, str](), dict[str, str]()
+    for page in pages.values():
         notes |= page.notes
         # the right side wins: the first directory with a task says how its curves are read
         reads = dict(page.reads) | reads
-        settings |= {f"{name}/{file}": text for file, text in page.settings.items()}
-        sheets += [
-            dataclasses.replace(sheet, title=f"{sheet.title}: {name}") for sheet in page.sheets
-        ]
-    # those without a recipe have no study
-    studies = {
-        name: (directory.study, directory.shown(), directory.experiments)
-        for name, directory in by_name.items()
-        if directory.study
-    }
-    table, pictures = list[Sheet](), list[Picture]()
-    if studies:
-        # any of them: the comparison is over all that are passed
-        any_study = next(iter(studies.values()))[0]
-        table, pictures = any_study.side_by_side(studies)
-    line = (
-        f"{counted(len(by_name), 'run directory').replace('directorys', 'directories')}, "
-        f"{counted(len(records), 'run')}."
-    )
+    word = "directory" if len(by_name) == 1 else "directories"
     return Page(
         "Comparison",
-        line,
+        f"{len(by_name)} run {word}, {counted(len(records), 'run')}.",
         records,
         notes,
-        settings,
+        {f"{n}/{file}": text for n, page in pages.items() for file, text in page.settings.items()},
         directories[0].versions,
-        table + sheets,
+        lead
+        + [
+            dataclasses.replace(sheet, title=f"{sheet.title}: {name}")
+            for name, page in pages.items()
+            for sheet in page.sheets
+        ],
         pictures,
         reads,
     )

@@ -16,18 +16,17 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.toml import Source
+from fedax.experiments.config.toml import Source, explain_error
 from fedax.experiments.config.user_code import copy_sources
 from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
-from fedax.experiments.results.study import Study
-from fedax.results import Page, Record, render
+from fedax.results import Page, Record, Sheet, render
 from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
-from fedax.results.drawing import Picture, save, weight_pictures
+from fedax.results.drawing import Picture
 from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.page import clients_sheets
 from fedax.results.record import by_task, with_named_clients
@@ -37,7 +36,6 @@ from fedax.results.tables.summary import counted
 from fedax.results.versions import describe_other_versions, made_with
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
-from fedax.utils.plugins import forbidden
 
 SUMMARY = "summary.json"
 STUDY = "study.toml"
@@ -88,7 +86,6 @@ class RunDirectory:
         status: `"running"`, `"finished"`, `"interrupted"` or `"failed"`.
         runs: the runs so far by id.
         experiments: what the folder is for, in its order.
-        study: of the paper whose recipe they come from, if any.
         versions: of the libraries that the runs were made with, and the machine.
         jobs: processes among which the runs were spread.
         reason: why a run failed or was interrupted, where that is known.
@@ -101,7 +98,6 @@ class RunDirectory:
     status: Status = "running"
     runs: dict[str, Record] = dataclasses.field(default_factory=dict[str, Record])
     experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
-    study: Study | None = None
     versions: dict[str, Any] = dataclasses.field(default_factory=made_with)
     jobs: int = 1
     reason: str = ""
@@ -111,7 +107,7 @@ class RunDirectory:
         self.planned = planned_runs(self.experiments)
 
     @classmethod
-    def create(cls, path: Path, title: str, jobs: int = 1) -> "RunDirectory":
+    def create(cls, path: Path, title: str, jobs: int = 1, **more: Any) -> "RunDirectory":
         """Makes a new directory. What `jobs` says is kept from the first moment, so that a killed
         run remembers it.
 
@@ -119,24 +115,33 @@ class RunDirectory:
             RunExists: the folder exists and is not empty.
             InvalidInput: it cannot be written.
         """
-        refuse_if_taken(path)
-        try:
-            (path / "runs").mkdir(parents=True)
-        except FileExistsError as error:
-            raise RunExists(f"{path} already holds a run; nothing was overwritten.") from error
-        except OSError as error:
-            reason = error.strerror or ""
-            raise InvalidInput.because(str(path), f"cannot be written: {reason}") from error
-        directory = cls(path, printable(title), jobs=jobs)
-        with writing(path):
-            directory.save()
+        directory = cls(path, printable(title), jobs=jobs, **more)
+        directory.make_folder()
         return directory
 
     @classmethod
-    @forbidden()  # to load user code: the directory may come from somebody else
+    def read_more(cls, path: Path) -> dict[str, Any]:
+        """Reads what a class of directories has besides."""
+        return {}
+
+    def make_folder(self) -> None:
+        """Makes the folder, see `create`."""
+        refuse_if_taken(self.path)
+        try:
+            (self.path / "runs").mkdir(parents=True)
+        except FileExistsError as error:
+            reason = "already holds a run; nothing was overwritten"
+            raise RunExists(f"{self.path} {reason}.") from error
+        except OSError as error:
+            reason = f"cannot be written: {error.strerror or ''}"
+            raise InvalidInput.because(str(self.path), reason) from error
+        with writing(self.path):
+            self.save()
+
+    @classmethod
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
         """Reads a run directory, or what `keep` has copied of one; with `repair`, without the runs
-        whose files are damaged. It has no study, see `fedax.papers.study.open_directory`.
+        whose files are damaged. Nothing is run: it may come from somebody else.
 
         Raises:
             InvalidInput: no run directory, or one whose files are damaged.
@@ -148,23 +153,15 @@ class RunDirectory:
             else:
                 runs = _read_runs(path / "runs", repair)
             about = {name: getattr(header, name) for name in _Header.model_fields}
+            about |= cls.read_more(path)
             return cls(path, runs=runs, experiments=kept_experiments(path), **about)
         except OSError as error:
-            # every kind of damage ends in one error that names the directory
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
-        except InvalidInput as error:
-            raise InvalidInput(f"{path}: {error}") from error
-        except ValidationError as error:
-            problem = error.errors()[0]
-            field = ".".join(map(str, problem["loc"])) or "its form"
-            reason = f"a run directory with damaged files: {field}: {problem['msg']}"
-            raise InvalidInput.because(str(path), reason) from error
-        except RecursionError as error:
-            reason = "a run directory with damaged files: nested too deep"
-            raise InvalidInput.because(str(path), reason) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"a run directory with damaged files: {error}"
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            # every kind of damage ends in one error that names the directory
+            problem = explain_error(error)[1] if isinstance(error, ValidationError) else error
+            reason = f"a run directory with damaged files: {problem}"
             raise InvalidInput.because(str(path), reason) from error
 
     def configure(self, experiments: Sequence[Experiment]) -> None:
@@ -277,66 +274,71 @@ class RunDirectory:
         return files
 
     def write_tables(self) -> list[Path]:
-        """Writes tables, and what the recipe adds, and returns the files; an archive has pictures
-        in place of the long tables.
-        """
-        records, shown, files = self.records, self.shown(), list[Path]()
+        """Writes tables, and pictures that belong to them, and returns the files."""
+        # pictures first, because a text may show those that lie in the folder
+        files = self.write_pictures()
+        for name, text in self.texts().items():
+            write(self.path / name, text)
+            files.append(self.path / name)
+        return files
+
+    def write_pictures(self) -> list[Path]:
+        """Writes the pictures that a recipe's archive has, none here."""
+        return []
+
+    def texts(self) -> dict[str, str]:
+        """Returns the tables as text files by name; an archive has no long ones."""
+        records = self.records
         texts = dict[str, str]()
         if self.grids:
             texts["grid.csv"] = grid_csv(self.grids, records)
         if select_audits(records):
             texts["audit.csv"] = membership_csv(records)
-        if is_archive(self.path):
-            if self.study:
-                files += save([*self.pictures(), *weight_pictures(shown)], self.path, ["png"])
-        else:
+        if not is_archive(self.path):
             texts["metrics.csv"] = curves_csv(records)
             if with_named_clients(records):
-                texts["clients.csv"] = clients_csv(records, shown)
-        if self.study:
-            # after the pictures, because README.md shows those that lie in the folder
-            texts |= self.study.files(self.path, shown, self.experiments, self.versions, records)
-        for name, text in texts.items():
-            write(self.path / name, text)
-            files.append(self.path / name)
-        return files
+                texts["clients.csv"] = clients_csv(records, self.shown())
+        return texts
+
+    def sheets(self) -> list[Sheet]:
+        """Returns the further tables of the report."""
+        grids = [grid_sheet(experiment, self.records) for experiment in self.grids]
+        return [*grids, *differences_sheet(self.shown(), self.reads)]
+
+    def figures(self) -> list[Picture]:
+        """Returns the figures of its recipe, none here."""
+        return []
 
     def page(self) -> Page:
         """Returns the content of the report."""
         shown = self.shown()
         study = self.path / STUDY
-        settings = {STUDY: read_text(study)} if study.exists() else {}
-        sheets = self.study.sheets(shown, self.experiments) if self.study else []
-        sheets += [grid_sheet(experiment, self.records) for experiment in self.grids]
-        sheets += [] if self.study else differences_sheet(shown, self.reads)
-        sheets += clients_sheets(shown)
         others = " ".join(describe_other_versions(self.records, self.versions))
         return Page(
             self.title,
-            " ".join([self.line(), *self.doubts()]),
+            " ".join([self.line(), *find_doubts(shown)]),
             shown,
             self.notes,
-            settings,
+            {STUDY: read_text(study)} if study.exists() else {},
             self.versions | ({"taken over": others} if others else {}),
-            sheets,
-            self._draw_study(),
+            [*self.sheets(), *clients_sheets(shown)],
+            self.figures(),
             self.reads,
         )
+
+    def side_by_side(
+        self, named: Mapping[str, "RunDirectory"]
+    ) -> tuple[list[Sheet], list[Picture]]:
+        """Returns tables and pictures that compare the recipes of several folders, by their names;
+        none here.
+        """
+        return [], []
 
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None
     ) -> list[Picture]:
-        """Returns the figures of its recipe; without a recipe's figures, or against an axis or of
-        some metrics, the curves.
-        """
-        figures = [] if against or metrics else self._draw_study()
-        if figures and self.study and self.study.replaces_curves:
-            return figures
-        drawn = draw_curves(self.shown(), self.experiments, against or "rounds", metrics)
-        return [*figures, *drawn]
-
-    def _draw_study(self) -> list[Picture]:
-        return self.study.pictures(self.shown(), self.experiments) if self.study else []
+        """Returns the curves of some metrics, by default of those that reports draw."""
+        return draw_curves(self.shown(), self.experiments, against or "rounds", metrics)
 
     def _planned_records(self) -> list[tuple[PlannedRun, Record]]:
         """Returns the runs that are there, with the names that the experiments give them."""

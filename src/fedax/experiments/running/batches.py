@@ -11,9 +11,7 @@ import numpy as np
 from fedax.audit import membership
 from fedax.core import Algorithm
 from fedax.data import data_folder
-from fedax.engine.driver.grid import program_key
-from fedax.engine.driver.options import Progress
-from fedax.engine.driver.run import run_grid
+from fedax.engine.driver.run import Progress, program_key, run_grid
 from fedax.engine.round.engine import Engine
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
@@ -59,69 +57,46 @@ class Batch:
     def seeds(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys(run.seed for run in self.runs))
 
-    @property
-    def is_single(self) -> bool:
-        """Whether it is a single run."""
-        return len(self.runs) == 1
-
     def folder(self, out: Path) -> Path:
         """Returns the folder of its checkpoints."""
         return out / "checkpoints" / run_id({"runs": [run.id for run in self.runs]})
 
     def heading(self, experiment: Experiment, several: bool) -> str:
         """Returns the heading of its progress bar."""
-        # such as "FedAvg and 3 more"
-        title = self.labels[0] + (
-            f" and {len(self.labels) - 1} more" if len(self.labels) > 1 else ""
-        )
-        seed_list = ", ".join(str(seed) for seed in self.seeds)
-        seed_word = "selection seed" if self.selecting else "seed"
-        several_seeds = (
-            f", {seed_word}s {seed_list}" if len(self.seeds) > 1 else f", {seed_word} {seed_list}"
-        )
-        seed = several_seeds if self.selecting or len(experiment.seeds) > 1 else ""
-        draw = f", draw {data_seed(experiment)}" if several else ""
-        return (f"{experiment.name}{draw}: " if several else "") + title + seed
+        first, *others = self.labels
+        title = f"{first} and {len(others)} more" if others else first
+        if self.selecting or len(experiment.seeds) > 1:
+            word = "selection seed" if self.selecting else "seed"
+            plural = "s" if len(self.seeds) > 1 else ""
+            title += f", {word}{plural} {', '.join(map(str, self.seeds))}"
+        return f"{experiment.name}, draw {data_seed(experiment)}: {title}" if several else title
 
     def run(self, experiment: Experiment, out: Path, hook: Hook | None = None) -> list[Record]:
         """Runs it, from its newest checkpoint on if there is one."""
-        plan = plan_of(experiment)
+        plan, label = plan_of(experiment), self.labels[0]
+        options: dict[str, Any] = {
+            "task": experiment.name, "draw": data_seed(experiment), "hook": hook
+        }  # fmt: skip
         every = experiment.checkpoint_every
         every = max(experiment.rounds // 10, 1) if every is None else every
         # 0 means no checkpoints
-        checkpoints = {"checkpoint": self.folder(out), "checkpoint_every": every} if every else {}
-        common = {"task": experiment.name, "draw": data_seed(experiment), "hook": hook}
+        if every:
+            options |= {"checkpoint": self.folder(out), "checkpoint_every": every}
         if experiment.audit is not None:
             # an audit is always a batch of one run
-            record = run_audited(
-                plan, experiment.audit, self.labels[0], self.seeds[0], **common, **checkpoints
-            )
-            return self._complete([record], experiment)
-        # runs that only select are many: their models are kept only with `all`
-        keep = experiment.keep_models in (
-            ("all",) if self.selecting else ("all", "reported", "personal")
-        )
-        keep_personal = (
-            keep
-            and experiment.keep_models == "personal"
-            and _has_own_models(plan.algorithms[self.labels[0]])
-        )
-        if keep_personal:
-            check_own_models(plan.task)
-        records = run_batch(
-            plan,
-            self.labels,
-            self.seeds,
-            keep=keep,
-            personal=keep_personal,
-            **common,
-            **checkpoints,
-        )
-        return self._complete(records, experiment)
-
-    def _complete(self, records: Sequence[Record], experiment: Experiment) -> list[Record]:
-        """Returns records that say what they were made of and with."""
-        plan, facts = plan_of(experiment), dict[str, Any]()
+            records = [run_audited(plan, experiment.audit, label, self.seeds[0], **options)]
+        else:
+            # runs that only select are many: their models are kept only with `all`
+            kept = "none" if self.selecting else experiment.keep_models
+            personal = kept == "personal" and _has_own_models(plan.algorithms[label])
+            if personal:
+                check_own_models(plan.task)
+            options |= {
+                "keep": kept != "none" or experiment.keep_models == "all",
+                "personal": personal,
+            }
+            records = run_batch(plan, self.labels, self.seeds, **options)
+        facts = dict[str, Any]()
         if plan.task.encoding is not None:
             facts["encoding"] = plan.task.encoding.to_json()
         # clients of a deployment have examples of their own
@@ -169,29 +144,23 @@ def batches_of(
             report; without, those that select (none, where there is nothing to select).
         done: ids of the runs that are there.
     """
-    # by program and label, the runs in the order of their seeds; each id once
-    runs: dict[tuple[int, Any], dict[str, list[PlannedRun]]] = {}
+    # by label, the runs in the order of their seeds; each id once
+    missing: dict[tuple[int, str], list[PlannedRun]] = {}
     ids = set[str]()
     for run in planned_runs(experiments):
         is_wanted = run.selecting if chosen is None else is_reported(run, experiments, chosen)
-        if not is_wanted or run.id in done or run.id in ids:
-            continue
-        ids.add(run.id)
-        key = run.experiment, _batch_key(experiments[run.experiment], run.member)
-        runs.setdefault(key, {}).setdefault(run.member.label, []).append(run)
-    batches: list[Batch] = []
-    for (position, _), by_label in runs.items():
-        # members that lack the same seeds, of all seeds together or of each
-        groups: dict[tuple[int, ...], list[PlannedRun]] = {}
-        for missing in by_label.values():
-            if shares_program(experiments[position]):
-                parts = [missing]
-            else:
-                parts = [[run] for run in missing]
-            for part in parts:
-                groups.setdefault(tuple(run.seed for run in part), []).extend(part)
-        batches += [Batch(tuple(group)) for group in groups.values()]
-    return batches
+        if is_wanted and run.id not in done and run.id not in ids:
+            ids.add(run.id)
+            missing.setdefault((run.experiment, run.member.label), []).append(run)
+    # members of one program that lack the same seeds, of all seeds together or of each
+    batches: dict[Any, list[PlannedRun]] = {}
+    for (position, _), runs in missing.items():
+        experiment = experiments[position]
+        program = _batch_key(experiment, runs[0].member)
+        for part in [runs] if shares_program(experiment) else [[run] for run in runs]:
+            seeds = tuple(run.seed for run in part)
+            batches.setdefault((position, program, seeds), []).extend(part)
+    return [Batch(tuple(runs)) for runs in batches.values()]
 
 
 def _batch_key(experiment: Experiment, member: Member) -> Any:
@@ -299,39 +268,31 @@ def run_batch(
         The records of the first label with all seeds, then of the next. Each has its part of the
         time they took together.
     """
-    arguments = plan.arguments_of(labels[0]) | checkpoints
+    made = {label: plan.arguments_of(label) for label in labels}
     members = [plan.algorithms[label] for label in labels]
+    arguments = made[labels[0]] | checkpoints
     cost = footprint(members[0], plan.task, solver=arguments["solver"])
     # a list has one solver or schedule for each member; equal ones are passed once
     for name in ("solver", "schedule"):
-        values = [plan.arguments_of(label)[name] for label in labels]
-        all_equal = all(value is values[0] or str(value) == str(values[0]) for value in values)
-        arguments[name] = values[0] if all_equal else values
+        values = [options[name] for options in made.values()]
+        arguments[name] = values if len(set(map(str, values))) > 1 else values[0]
     histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
-    # minibatch gradients of a client in a round, in the mean over the clients
-    gradients = dict[str, float]()
-    for label in labels:
-        schedule = plan.arguments_of(label)["schedule"]
-        by_client = [
-            cost.gradients(schedule.mean_steps(int(n)), schedule.mean_epoch(int(n)))
-            for n in client_sizes(plan) or plan.task.train.sizes
-        ]
-        gradients[label] = float(np.mean(by_client))
-    n = len(histories)
-    # wall time is divided evenly: the runs were one program
-    shares = [
-        dataclasses.replace(h, seconds=h.seconds / n, compiling=h.compiling / n) for h in histories
-    ]
-    runs = zip(shares, itertools.product(labels, seeds), strict=True)
-    return [
-        dataclasses.replace(
-            Record.of(
-                history, task=task, label=label, seed=seed, draw=draw, gradients=gradients[label]
-            ),
-            models=arrays_of(history) if keep else {},
+    sizes = client_sizes(plan) or plan.task.train.sizes.tolist()
+    records = []
+    for history, (label, seed) in zip(histories, itertools.product(labels, seeds), strict=True):
+        # minibatch gradients of a client in a round, in the mean over the clients
+        schedule = made[label]["schedule"]
+        gradients = [cost.gradients(schedule.mean_steps(n), schedule.mean_epoch(n)) for n in sizes]
+        # wall time is divided evenly: the runs were one program
+        share = dataclasses.replace(
+            history,
+            seconds=history.seconds / len(histories),
+            compiling=history.compiling / len(histories),
         )
-        for history, (label, seed) in runs
-    ]
+        about = {"task": task, "label": label, "seed": seed, "draw": draw}
+        record = Record.of(share, **about, gradients=float(np.mean(gradients)))
+        records.append(dataclasses.replace(record, models=arrays_of(history) if keep else {}))
+    return records
 
 
 def client_sizes(plan: Plan) -> list[int] | None:

@@ -4,36 +4,39 @@ again.
 
 import contextlib
 import dataclasses
+import functools
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from fedax.core import FedaxError, InvalidInput, RunExists, WriteFailed
-from fedax.engine.compilation.identity import random_settings
+from fedax.engine.compilation.fingerprint import random_settings
 from fedax.engine.distributed.process_group import ProcessGroup
-from fedax.engine.driver.options import Progress
+from fedax.engine.driver.run import Progress
+from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.plan import merge_settings
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.models import models_in
-from fedax.experiments.results.planned import PlannedRun, data_seed, other_data, planned_runs
+from fedax.experiments.results.planned import PlannedRun, data_seed, other_data
 from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_taken, slug
-from fedax.experiments.results.study import Study
 from fedax.experiments.running.batches import Batch, batches_of, client_sizes, plan_of
 from fedax.experiments.running.interruption import Interruption
-from fedax.experiments.running.pools import run_in_processes, run_on_cluster
+from fedax.experiments.running.pools import Done, run_in_processes, run_on_cluster
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import Tracking, check_installed
 from fedax.results import Record
 from fedax.results.tables.summary import counted
 from fedax.results.versions import differing_versions, made_with, packages
-from fedax.utils.files import write, writing
+from fedax.utils.files import writing
 from fedax.utils.lock import held, holder
+
+Directory = TypeVar("Directory", bound=RunDirectory)
 
 
 def run_experiment(
@@ -75,15 +78,15 @@ def run_experiments(
     title: str,
     display: Display,
     jobs: int = 1,
-    study: Study | None = None,
     reuse: Sequence[Path] = (),
     elsewhere: bool = False,
     *,
     cluster: ClusterSection | None = None,
-) -> RunDirectory:
+    make: Callable[..., Directory] = RunDirectory,
+) -> Directory:
     """Runs several experiments into one directory, as `run_experiment` does one.
 
-    `study` is of the paper that they come from.
+    `make` is the class of the directory.
 
     Runs that are finished in one of the folders `reuse` are taken from there (see `find_runs`),
     `elsewhere` also those that were made with other versions or on another machine. `out` may hold
@@ -94,22 +97,17 @@ def run_experiments(
     earlier = _open_earlier(out)
     check_installed(experiments[0].trackers)
     experiments, notes = _prepare(experiments)
-    planned = planned_runs(experiments)
-    if earlier is None:
-        directory = None
-    else:
-        directory = dataclasses.replace(earlier, title=title, experiments=experiments)
-        directory.runs = _finished(directory)
+    directory = make(out, printable(title), jobs=jobs, notes=notes, experiments=experiments)
+    if earlier is not None:
+        directory.versions, directory.jobs = earlier.versions, earlier.jobs
+        directory.runs = _finished(earlier)
         _check_earlier(directory, earlier, display)
-    reused = find_runs(planned, reuse, elsewhere, display.say)
-    if directory is None:
-        directory = RunDirectory.create(out, title, jobs)
+    reused = find_runs(directory.planned, reuse, elsewhere, display.say)
+    if earlier is None:
+        directory.make_folder()
     # the lock is held until the last run is written
     with held(out):
         with writing(out):
-            directory.study, directory.notes = study, notes
-            if study is not None:
-                write(out / "recipe.toml", study.text)
             directory.configure(experiments)
             directory.save()
         return _run_missing(directory, display, jobs, reused, cluster)
@@ -230,8 +228,8 @@ def resume(
     jobs: int = 1,
     trust: bool = False,
     cluster: ClusterSection | None = None,
-    load: Callable[[Path, bool], RunDirectory] = RunDirectory.load,
-) -> RunDirectory:
+    load: Callable[[Path, bool], Directory] = RunDirectory.load,
+) -> Directory:
     """Continues a directory whose process was interrupted or killed: finished runs stay, the others
     go on where they were.
 
@@ -302,12 +300,12 @@ def follow(ranks: ProcessGroup) -> None:
 
 
 def _run_missing(
-    directory: RunDirectory,
+    directory: Directory,
     display: Display,
     jobs: int,
     reused: Mapping[str, Record] = MappingProxyType({}),
     cluster: ClusterSection | None = None,
-) -> RunDirectory:
+) -> Directory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
 
@@ -318,8 +316,8 @@ def _run_missing(
         # ranks that follow get the experiments and the finished runs by this call
         ranks.broadcast((directory.experiments, directory.runs))
     directory.status, directory.reason = "running", ""
-    checkpoints = directory.path / "checkpoints"
-    with display, Interruption(display, jobs > 1 or cluster is not None, ranks) as interruption:
+    elsewhere = jobs > 1 or cluster is not None
+    with display, Interruption(display, elsewhere, ranks) as interruption:
         if directory.jobs != jobs:
             change = f"Begun with --jobs {directory.jobs}, continued with --jobs {jobs}"
             display.say(
@@ -327,10 +325,17 @@ def _run_missing(
                 "without a break."
             )
             directory.jobs = jobs
+        if cluster is not None:
+            work = functools.partial(run_on_cluster, cluster=cluster)
+        elif jobs > 1:
+            work = functools.partial(run_in_processes, jobs=jobs)
+        else:
+            work = functools.partial(_run_in_turn, display=display, interruption=interruption)
+        run_stage = functools.partial(_run_stage, directory, display, interruption, reused, work)
         try:
             # selection comes first, because it decides which runs are reported
             if any(run.selecting for run in directory.planned):
-                _run_stage(directory, None, display, interruption, jobs, reused, cluster)
+                run_stage(None)
                 if interruption.asked:
                     raise KeyboardInterrupt
                 for task, selection in directory.selections().items():
@@ -338,8 +343,7 @@ def _run_missing(
                     display.say(f"Selected for {task}: {'; '.join(members)}.")
                 for warning in directory.warnings():
                     display.say(f"At the edge of the grid: {warning}")
-            chosen = directory.selections()
-            _run_stage(directory, chosen, display, interruption, jobs, reused, cluster)
+            run_stage(directory.selections())
         except KeyboardInterrupt:
             # checkpoints stay for `resume`
             directory.close("interrupted")
@@ -357,53 +361,71 @@ def _run_missing(
         else:
             directory.close("finished")
             # every run is finished: checkpoints are no longer needed
-            shutil.rmtree(checkpoints, ignore_errors=True)
+            shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
     return directory
 
 
 def _run_stage(
     directory: RunDirectory,
-    chosen: Mapping[str, Mapping[str, str]] | None,
     display: Display,
     interruption: Interruption,
-    jobs: int,
     reused: Mapping[str, Record],
-    cluster: ClusterSection | None,
+    work: Callable[[Sequence[Batch], Sequence[Experiment], Path], Done],
+    chosen: Mapping[str, Mapping[str, str]] | None,
 ) -> None:
     """Makes the missing runs that select, or, with what is `chosen`, those to report."""
-    batches = batches_of(directory.experiments, chosen, directory.runs)
+    experiments, folder = directory.experiments, directory.path
+    batches = batches_of(experiments, chosen, directory.runs)
     ids = [run.id for batch in batches for run in batch.runs]
     if copied := {name: reused[name] for name in ids if name in reused}:
         directory.take(copied)
         display.say(f"{counted(len(copied), 'run')} are taken over.")
-        batches = batches_of(directory.experiments, chosen, directory.runs)
-    if jobs == 1 and cluster is None:
-        done = _run_in_turn(directory, batches, display, interruption)
-    else:
-        done = _run_in_processes(directory, batches, display, jobs, cluster)
-    for batch, records in done:
+        batches = batches_of(experiments, chosen, directory.runs)
+    for position, (batch, records) in enumerate(work(batches, experiments, folder), start=1):
+        experiment = experiments[batch.experiment]
+        display.metric = _shown_metric(batch, experiment)
+        display.end(_heading(batch, experiments, position, len(batches)), records)
+        # by now the clients have said how many examples they have
+        if experiment.engine == "flower":
+            directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
+        if experiment.trackers and (interruption.later or len(batch.runs) > 1):
+            for run, record in zip(batch.runs, records, strict=True):
+                with _make_tracking(experiment, run, folder) as tracking:
+                    tracking.replay(record)
         ids = [run.id for run in batch.runs]
         directory.take(dict(zip(ids, records, strict=True)))
         if any(record.outcome.kind == "interrupted" for record in records):
             raise KeyboardInterrupt
         # not before the records are on disk: until then the checkpoint is the only copy
-        shutil.rmtree(batch.folder(directory.path), ignore_errors=True)
+        shutil.rmtree(batch.folder(folder), ignore_errors=True)
         # Ctrl-C in the last batch leaves nothing to interrupt
         if interruption.asked and batch is not batches[-1]:
             raise KeyboardInterrupt
 
 
+def _heading(batch: Batch, experiments: Sequence[Experiment], position: int, count: int) -> str:
+    heading = batch.heading(experiments[batch.experiment], len(experiments) > 1)
+    return f"[{position}/{count}] {heading}"
+
+
+def _shown_metric(batch: Batch, experiment: Experiment) -> str:
+    # runs that select show the metric that decides
+    return experiment.select if batch.selecting else "train_loss"
+
+
 def _run_in_turn(
-    directory: RunDirectory, batches: Sequence[Batch], display: Display, interruption: Interruption
-) -> Iterator[tuple[Batch, list[Record]]]:
+    batches: Sequence[Batch],
+    experiments: Sequence[Experiment],
+    folder: Path,
+    display: Display,
+    interruption: Interruption,
+) -> Done:
     for position, batch in enumerate(batches, start=1):
-        experiment = directory.experiments[batch.experiment]
-        heading = (
-            f"[{position}/{len(batches)}] "
-            f"{batch.heading(experiment, len(directory.experiments) > 1)}"
-        )
+        experiment = experiments[batch.experiment]
+        live = None
         # a batch of several runs is sent to trackers when it has ended
-        live = _make_tracking(experiment, batch, 0, directory.path) if batch.is_single else None
+        if len(batch.runs) == 1:
+            live = _make_tracking(experiment, batch.runs[0], folder)
 
         def hook(observation: Progress, live: Tracking | None = live) -> bool:
             display.observe(observation)
@@ -411,70 +433,26 @@ def _run_in_turn(
                 live(observation)
             return interruption.asked
 
-        # runs that select show the metric that decides
-        display.metric = experiment.select if batch.selecting else "train_loss"
-        display.begin(heading, experiment.rounds)
+        display.metric = _shown_metric(batch, experiment)
+        display.begin(_heading(batch, experiments, position, len(batches)), experiment.rounds)
         # all ranks get rank 0's records, and stop together
         with live or contextlib.nullcontext():
-            records = interruption.synchronize(batch.run(experiment, directory.path, hook))
-        if (
-            experiment.engine == "flower"
-        ):  # by now the clients have said how many examples they have
-            directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
-        display.end(heading, records)
-        if live is None:
-            _replay(experiment, batch, records, directory.path)
+            records = interruption.synchronize(batch.run(experiment, folder, hook))
         yield batch, records
 
 
-def _run_in_processes(
-    directory: RunDirectory,
-    batches: Sequence[Batch],
-    display: Display,
-    jobs: int,
-    cluster: ClusterSection | None,
-) -> Iterator[tuple[Batch, list[Record]]]:
-    """Yields batches as processes of this machine, or jobs of a cluster, have worked on them."""
-    experiments = directory.experiments
-    if cluster is None:
-        done = run_in_processes(batches, experiments, directory.path, jobs)
-    else:
-        done = run_on_cluster(batches, experiments, directory.path, cluster)
-    for position, (batch, records) in enumerate(done, start=1):
-        experiment = experiments[batch.experiment]
-        display.metric = experiment.select if batch.selecting else "train_loss"
-        display.end(
-            f"[{position}/{len(batches)}] {batch.heading(experiment, len(experiments) > 1)}",
-            records,
-        )
-        _replay(experiment, batch, records, directory.path)
-        yield batch, records
-
-
-def _make_tracking(experiment: Experiment, batch: Batch, position: int, folder: Path) -> Tracking:
-    run, draw = batch.runs[position], data_seed(experiment)
-    member, seed = run.member, run.seed
+def _make_tracking(experiment: Experiment, run: PlannedRun, folder: Path) -> Tracking:
+    member, seed, draw = run.member, run.seed, data_seed(experiment)
     name = slug(f"{experiment.name} {member.label.replace('.', 'p')} draw {draw} seed {seed}")
-    options = {
+    config = {
         "algorithm": member.algorithm.name,
         "label": member.label,
         "seed": seed,
         "draw": draw,
         "rounds": experiment.rounds,
-    }
-    config = (
-        options
-        | {"task": experiment.task.name}
-        | merge_settings(member.algorithm.options, member.solver.options, member.schedule)
-    )
+        "task": experiment.task.name,
+    } | merge_settings(member.algorithm.options, member.solver.options, member.schedule)
     return Tracking(experiment.trackers, config, project=experiment.name, name=name, folder=folder)
-
-
-def _replay(experiment: Experiment, batch: Batch, records: Sequence[Record], folder: Path) -> None:
-    for position, record in enumerate(records if experiment.trackers else ()):
-        tracking = _make_tracking(experiment, batch, position, folder)
-        tracking.replay(record)
-        tracking.finish()
 
 
 def describe(experiment: Experiment, plan: Plan) -> str:

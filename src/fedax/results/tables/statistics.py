@@ -129,9 +129,8 @@ def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
         # without any spread t is infinite, but 0 if there is no difference either
         ratio = np.where(mean == 0, 0.0, mean / error)
     # twice the one-sided p-values, see `Effect`
-    ahead, behind = (
-        np.minimum(2 * special.stdtr(count - 1, -side * ratio), 1.0) for side in (1, -1)
-    )
+    p = 2 * special.stdtr(count - 1, -np.abs(ratio))
+    ahead, behind = np.where(mean > 0, p, 1.0), np.where(mean < 0, p, 1.0)
     return mean, special.stdtrit(count - 1, 1 - LEVEL / 2) * error, ahead, behind
 
 
@@ -145,25 +144,22 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     '+1.1 [0.852, 1.35]'
     """
     count, above, below = len(values), int((values > 0).sum()), int((values < 0).sum())
+    effect = Effect(math.nan, math.nan, math.nan, 1.0, 1.0, count, unit)
     if not count:
-        return Effect(math.nan, math.nan, math.nan, 1.0, 1.0, 0, unit)
+        return effect
     finite = bool(np.isfinite(values).all())
     # of infinite values the median is still meaningful
-    mean = float(values.mean() if finite else np.median(values))
-    # all units agree (p = 0), or nothing is decided (p = 1)
+    effect = effect._replace(mean=float(values.mean() if finite else np.median(values)))
     if exact:
-        return Effect(
-            mean, math.nan, math.nan, float(above < count), float(below < count), count, unit
-        )
-    # the sign test: at least k of the units on one side, if both sides were equally likely
+        # all units agree (p = 0), or nothing is decided (p = 1)
+        return effect._replace(ahead=float(above < count), behind=float(below < count))
     if not finite:
-        ahead, behind = (
-            min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below)
-        )
-        return Effect(mean, math.nan, math.nan, ahead, behind, count, unit)
+        # the sign test: at least k of the units on one side, if both sides were equally likely
+        p = [min(2 * float(scipy.stats.binom.sf(k - 1, count, 0.5)), 1.0) for k in (above, below)]
+        return effect._replace(ahead=p[0], behind=p[1])
     if count == 1:
-        return Effect(mean, math.nan, math.nan, 1.0, 1.0, 1, unit)
-    _, reach, ahead, behind = (float(result[0]) for result in paired_t(values[None]))
+        return effect
+    mean, reach, ahead, behind = (float(result[0]) for result in paired_t(values[None]))
     return Effect(mean, mean - reach, mean + reach, ahead, behind, count, unit)
 
 
@@ -182,24 +178,20 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     >>> ratio_of(np.array([4.0, 4.2, 4.1]), np.array([2.0, 2.1, 1.9]), "seeds").in_words()
     '2.05 [1.85, 2.3]'
     """
-    nothing, count = effect_of(np.array([]), unit), len(a)
+    effect, count = effect_of(np.array([]), unit), len(a)
     if not count:
-        return nothing
+        return effect
+    finite = bool(np.isfinite([a, b]).all())
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = (
-            float(np.mean(a) / np.mean(b)) if np.isfinite([a, b]).all() else float(np.median(a / b))
-        )
-    effect = nothing._replace(mean=mean, units=count)
-    if exact or count == 1 or not np.isfinite([a, b]).all():
+        mean = np.mean(a) / np.mean(b) if finite else np.median(a / b)
+    effect = effect._replace(mean=float(mean), units=count)
+    if exact or count == 1 or not finite:
         return effect
     # covariances of the means, and the squared quantile of t
     c, r2 = np.cov(a, b) / count, float(special.stdtrit(count - 1, 1 - LEVEL / 2)) ** 2
     # coefficients of the quadratic in m that Fieller's interval solves
-    top, both, below = (
-        a.mean() ** 2 - r2 * c[0, 0],
-        a.mean() * b.mean() - r2 * c[0, 1],
-        b.mean() ** 2 - r2 * c[1, 1],
-    )
+    means = np.array([a.mean(), b.mean()])
+    top, both, _, below = (np.outer(means, means) - r2 * c).ravel()
     # b may be 0 in the mean: the set of factors is not an interval
     if below <= 0:
         return effect

@@ -2,7 +2,7 @@
 alike.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedax.core.directions import Mode
@@ -156,24 +156,19 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
     of the user's own tasks.
     """
     scalars = {metric for record in records for metric in record.scalars}
-    built_in = [column for column in COLUMNS if column.metric in scalars]
-    return built_in + [
-        # scores on test examples stand where there is little room too
-        column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
-        for metric in _own_metrics(records)[:MOST_OWN]
-    ]
-
-
-def _own_metrics(records: Iterable[Record]) -> list[str]:
-    """Returns the metrics that no built-in column has and whose direction the runs state."""
-    built_in = {column.metric for column in COLUMNS}
-    directions: dict[str, set[Mode]] = {}
+    own: dict[str, set[Mode]] = {}
     for record in records:
         for metric in record.scalars:
-            if record.modes and metric in record.modes and metric not in built_in:
-                directions.setdefault(metric, set()).add(record.modes[metric])
+            if record.modes and metric in record.modes:
+                own.setdefault(metric, set()).add(record.modes[metric])
+    built_in = {column.metric: column for column in COLUMNS}
     # one that means different things in different runs has no place in a table
-    return [metric for metric, modes in directions.items() if len(modes) == 1]
+    others = [name for name, modes in own.items() if name not in built_in and len(modes) == 1]
+    return [column for metric, column in built_in.items() if metric in scalars] + [
+        # scores on test examples stand where there is little room too
+        column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
+        for metric in others[:MOST_OWN]
+    ]
 
 
 def counted(number: int, noun: str) -> str:
