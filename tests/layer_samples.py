@@ -50,8 +50,8 @@ def plain_norm(x, scale, offset, groups):
 
 
 def derivatives(function, arguments, weights, directions, order=2):
-    """Values, gradients of a sum with random weights, and the products of its Hessian with a
-    direction, both ways.
+    """Values, gradients of a sum with random weights, and the product of its Hessian with a
+    direction.
 
     The weighted square makes the Hessian of a bilinear function depend on everything.
     """
@@ -68,11 +68,9 @@ def derivatives(function, arguments, weights, directions, order=2):
 
     if order == 1:
         return function(*arguments), gradient(*arguments)
-    forward = jax.jvp(gradient, arguments, directions)[1]
     return (
         function(*arguments),
         gradient(*arguments),
-        forward,
         jax.grad(along, range(len(arguments)))(*arguments),
     )
 

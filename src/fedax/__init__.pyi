@@ -85,6 +85,7 @@ from .algorithms.server.sdane import AccSDANE as AccSDANE
 from .algorithms.server.trimmedmean import TrimmedMean as TrimmedMean
 from .communication.channel import Channel as Channel
 from .communication.privacy import Privacy as Privacy
+from .conformance.reference import Eager as Eager
 from .core import SAM as SAM
 from .core import SGD as SGD
 from .core import Algorithm as Algorithm
@@ -106,13 +107,12 @@ from .core import Task as Task
 from .core import Upload as Upload
 from .core import hyper as hyper
 from .engine.backends.mpi import MPI as MPI
-from .engine.backends.reference import Eager as Eager
 from .engine.backends.simulation import Simulation as Simulation
 from .engine.compilation.cache import keep_programs as keep_programs
 from .engine.distributed.multihost import connect_hosts as connect_hosts
+from .engine.driver.early_stopping import Budget as Budget
+from .engine.driver.early_stopping import Divergence as Divergence
 from .engine.driver.early_stopping import EarlyStopping as EarlyStopping
-from .engine.driver.options import Budget as Budget
-from .engine.driver.options import Divergence as Divergence
 from .engine.driver.options import Progress as Progress
 from .engine.driver.run import run as run
 from .engine.driver.run import run_grid as run_grid

@@ -1,11 +1,11 @@
 """Layers that any JAX model can call, in the form that is fast where it runs.
 
 Arrays are images of shape (batch, rows, columns, channels) and kernels of shape (height, width,
-channels, outputs), as Flax has them. Everything has derivatives of any order and mode and works
-under `jit`, `vmap`, `scan` and `shard_map`. On CPUs the extension of fedax computes float32 and
-float64 (`fedax doctor` says whether it is there); its memory order, examples innermost, is declared
-to XLA, so that arrays are laid out anew only where another operation wants them otherwise.
-Elsewhere XLA does it all.
+channels, outputs), as Flax has them. Everything has reverse-mode derivatives of any order and works
+under `jit`, `vmap` and `scan`; forward mode (`jax.jvp`) ends at `conv2d` and `group_norm`. On CPUs
+the extension of fedax computes float32 and float64 (`fedax doctor` says whether it is there); its
+memory order, examples innermost, is declared to XLA, so that arrays are laid out anew only where
+another operation wants them otherwise. Elsewhere XLA does it all.
 
 >>> import jax, jax.numpy as jnp
 >>> from fedax import layers

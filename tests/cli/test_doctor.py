@@ -1,10 +1,13 @@
 import jax
+import jax.numpy as jnp
 import pytest
 from typer.testing import CliRunner
 
-from fedax import cli
+from fedax import cli, layers
 from fedax.engine.compilation import fused_loop as kernel
+from fedax.ops import extension
 from fedax.ops.extension import Status, status
+from fedax.results.versions import versions
 
 
 def answer(monkeypatch, native=None):
@@ -41,9 +44,22 @@ def test_doctor_says_with_which_instruction_set(monkeypatch):
 )
 def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, remedy):
     text = answer(monkeypatch, Status(False, "", reason))
-    assert f"not in use: {reason}" in text
-    assert "as long" in text
-    assert remedy in text
+    line = next(line for line in text.splitlines() if line.startswith("native layers:"))
+    assert f"not in use: {reason}" in line
+    assert "as long" in line
+    assert remedy in line
+
+
+def test_a_process_without_native_layers_says_once_what_is_slower(monkeypatch, caplog):
+    monkeypatch.setattr(extension, "status", lambda: Status(False, "", "no compiler"))
+    extension._warn_once.cache_clear()
+    x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
+    for _ in range(2):
+        layers.conv2d(x, kernel)
+    assert caplog.messages == [extension.slower()]
+    assert "of LeNet 5" in versions()["layers"]
+    monkeypatch.undo()
+    assert ("layers" in versions()) != status().used
 
 
 @pytest.mark.parametrize(

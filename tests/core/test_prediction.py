@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import fedax
-from fedax.core import DataError, InvalidInput, UnknownName
+from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData
 from fedax.engine.round import evaluation
 
@@ -60,7 +60,10 @@ def test_predictions_of_an_evaluation_pass_in_pieces(monkeypatch):
     assert task.train.total > 200
     assert task.train.total % 100
     np.testing.assert_allclose(
-        evaluation.predictions(task, params, task.train), whole, rtol=1e-5, atol=1e-7
+        evaluation.map_examples(lambda e: task.predictions(params, e, None), task.train),
+        whole,
+        rtol=1e-5,
+        atol=1e-7,
     )
 
 
@@ -114,9 +117,11 @@ def test_what_is_refused():
         r"allowed: \(60,\)",
     ):
         history.predict(np.zeros((2, 7)))
-    with pytest.raises(DataError, match="no array 'x'"):
+    with pytest.raises(
+        DataError, match=r"got the arrays \['y'\]; allowed: the arrays \['x', 'y'\]"
+    ):
         history.predict({"y": np.zeros(2, int)})
-    with pytest.raises(UnknownName, match="'z'"):
+    with pytest.raises(DataError, match=r"got the arrays \['x', 'z'\]"):
         history.predict({"x": np.zeros((2, 60)), "z": np.zeros(2)})
     with pytest.raises(InvalidInput, match="kept no best model"):
         history.predict(np.zeros((2, 60)), best=True)
@@ -197,9 +202,9 @@ def test_inputs_of_predictions_are_arrays_of_numbers():
     params = task.start(jax.random.key(0))
     masked = np.ma.masked_array(np.eye(2), mask=np.eye(2))
     for x, message in (
-        (masked, r"predict\(x\): got masked entries"),
-        ([[1.0, 2.0], [3.0]], r"predict\(x\): .*inhomogeneous"),
-        (scipy.sparse.eye_array(2), r"predict\(x\): got dia_array"),
+        (masked, r"predict\(x\)\['x'\]: got masked entries"),
+        ([[1.0, 2.0], [3.0]], r"predict\(x\)\['x'\]: .*inhomogeneous"),
+        (scipy.sparse.eye_array(2), r"predict\(x\)\['x'\]: got dia_array"),
     ):
         with pytest.raises(DataError, match=message):
             task.predict(params, x)

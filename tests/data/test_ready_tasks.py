@@ -208,11 +208,6 @@ def test_unknown_names_are_answered_with_the_nearest(name, options, message):
             r"or equal to 0",
         ),
         ("synthetic", {"alpha": -1}, r"synthetic\(alpha=...\): got -1"),
-        (
-            "synthetic",
-            {"model": MLP((3, 10)), "clients": 1},
-            r"Task\(loss=...\): got a function that fails on examples of shapes",
-        ),
         ("mnist", {"merged": 1}, r"mnist\(merged=...\): got 1; allowed: a valid boolean"),
         (
             "mnist",

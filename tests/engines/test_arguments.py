@@ -52,8 +52,8 @@ ADVICE = {
     ),
     "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss])": "Write TrainLoss(), "
     "with parentheses.",
-    "fedax.Optax(optax.adam)": "Write Optax(optax.adam(0.001)).",
-    "fedax.Optax('adamw')": "Write Optax(optax.adamw(0.001)).",
+    "fedax.Optax(optax.adam)": "allowed: an Optax optimizer, such as optax.adam(0.001)",
+    "fedax.Optax('adamw')": "allowed: an Optax optimizer, such as optax.adam(0.001)",
     "fedax.Channel(up=fedax.codecs.TopK)": "Write TopK(), with parentheses.",
     "fedax.Channel(up='top_k')": "Write fedax.codecs.TopK().",
     "fedax.Channel(down='qsgd')": "Write fedax.codecs.QSGD().",

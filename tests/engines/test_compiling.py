@@ -12,8 +12,8 @@ import fedax
 from fedax.engine.backends.simulation.engine import SimulationProgram
 from fedax.engine.compilation.cache import CompileClock, compile_clock
 from fedax.engine.compilation.fused_loop import compiler_options
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.session import Grid
 from problems import compiled_rounds, regression
 
 

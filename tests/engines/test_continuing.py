@@ -13,7 +13,7 @@ import fedax
 from fedax.codecs import EF21, TopK
 from fedax.core import InvalidInput
 from fedax.engine.driver.checkpoint import Checkpoints
-from fedax.engine.driver.recorder import _spent
+from fedax.engine.driver.recorder import spent
 from fedax.observe.base import Observer
 from problems import regression, vector
 
@@ -196,7 +196,7 @@ def test_the_clock_of_a_server_goes_on_in_rounds():
     clock, seconds = [2.0, 3.0, np.nan, np.nan, np.nan], [np.nan, np.nan, np.nan, 4.0, 0.5]
     joules = [1.0, 2.0, np.nan, np.nan, 8.0]
     notes = {"clock": clock, "round_seconds": seconds, "round_joules": joules}
-    assert _spent({name: np.array(values) for name, values in notes.items()}) == (7.5, 11.0)
+    assert spent({name: np.array(values) for name, values in notes.items()}) == (7.5, 11.0)
 
 
 def test_early_stopping_is_final(task):
@@ -285,8 +285,8 @@ def test_the_best_model_of_another_direction_does_not_count(task):
 
 
 MEMORIES = {
-    "other": (TopK(0.5), EF21(TopK(0.5, feedback=False)), "the memory of EF21", "what messages"),
-    "none": (None, TopK(0.5), "what messages lost", "no memory"),
+    "other": (TopK(0.5), EF21(TopK(0.5, feedback=False)), "EF21", "'what messages"),
+    "none": (None, TopK(0.5), "what messages lost", "None"),
 }
 
 
@@ -295,8 +295,10 @@ MEMORIES = {
 def test_another_memory_of_a_codec_is_refused(case):
     before, after, got, allowed = MEMORIES[case]
     begun = run(regression(), rounds=1, channel=before and fedax.Channel(up=before))
-    words = re.escape(f"run(resume=...), channel.up: got '{got}'; allowed: '{allowed}")
-    with pytest.raises(InvalidInput, match=words.replace("'", "'?")):
+    name = "memory of the channel"
+    before = f"the same run as before, with {allowed}"
+    words = re.escape(f"run(resume=...), {name}: got '{got}'; allowed: {before}")
+    with pytest.raises(InvalidInput, match=words):
         run(regression(), rounds=2, resume=begun, channel=fedax.Channel(up=after))
 
 
@@ -321,7 +323,7 @@ def test_other_arrivals_are_refused(task):
     same(run(task, rounds=4, schedule=schedule(3), resume=begun), whole)
     with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule\.\S*concurrency: got 2"):
         run(task, rounds=4, schedule=schedule(2), resume=begun)
-    with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule: got an asynchronous"):
+    with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule.asynchronous: got"):
         run(task, rounds=4, schedule=schedule(3), resume=run(task, rounds=2))
 
 

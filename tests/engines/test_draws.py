@@ -18,11 +18,9 @@ from fedax.core.task import Population
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.engine import one_round
 from fedax.engine.backends.simulation.placement import assign_longest_first
-from fedax.engine.round.client import Part, Setup
+from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import initial_carry
-from fedax.numerics import permutation as orders
 from fedax.numerics.permutation import SMALL, permutation, permutation_by_size
-from fedax.ops.extension import status
 from marks import slow
 
 DRAWS = 4000
@@ -163,24 +161,6 @@ def test_a_round_costs_its_cohort(sampling):
         assert large_values(program.jaxpr, clients) == written
 
 
-def test_examples_copied_before_the_work_are_the_clients_own(monkeypatch):
-    """Small clients of a large array, the last one too, which is shorter than the largest; with
-    places beyond a client's end."""
-    sizes = np.array([3, 70, 1, 5] * 40)
-    flat = np.arange(sizes.sum() * 20.0).reshape(-1, 20)
-    data = Ragged.flat({"x": flat, "y": np.arange(sizes.sum())}, sizes)
-    position = jnp.array([0, 2, 69, 4, 500, 0], jnp.int32)
-    offsets = np.cumsum(sizes) - sizes
-    for bytes_, copied in ((1 << 15, True), (0, False)):
-        monkeypatch.setattr("fedax.engine.round.client.WINDOW_BYTES", bytes_)
-        assert (Part.of(data, 0).arrays["y"].shape == (70,)) == copied
-        rows = jax.jit(lambda k: Part.of(data, k).rows(position))
-        for k in (0, 1, 2, 157, 158, 159):
-            own = offsets[k] + np.minimum(position, sizes[k] - 1)
-            np.testing.assert_array_equal(rows(k)["x"], flat[own])
-            np.testing.assert_array_equal(rows(k)["y"], own)
-
-
 @pytest.mark.parametrize("count", [3, 100])
 def test_sizes_of_some_clients(count):
     sizes = np.random.default_rng(0).integers(1, 9, 500)
@@ -256,24 +236,6 @@ def test_shuffle_of_many_examples():
     assert np.array_equal(np.sort(plain), np.arange(size))
     small = np.asarray(permutation(jax.random.key(1), 50, 50))
     assert np.array_equal(np.asarray(permutation(jax.random.key(1), 50, size))[:50], small)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not status().used, reason=status().reason)
-@pytest.mark.parametrize("size", [0, 1, 3, 255, 257, 3000, SMALL])
-def test_native_shuffle_is_the_sort(size):
-    """Of the words of JAX's generator; three keys of one width are one program, under vmap too."""
-    keys, sizes = (
-        jax.random.split(jax.random.key(size), 3),
-        jnp.array([size, size // 2, size // 3], jnp.int32),
-    )
-    width = min(size + 7, SMALL)
-    native = np.asarray(jax.vmap(lambda key, n: permutation(key, n, width))(keys, sizes))
-    for key, n, row in zip(keys, sizes.tolist(), native, strict=True):
-        expected = np.asarray(orders._sort_random_words(key, jnp.int32(n), width))[:n]
-        assert np.array_equal(row[:n], expected)
-        assert np.array_equal(np.asarray(permutation(key, n, width))[:n], expected)
-        assert not row[n:].any()
 
 
 def test_other_generators_are_sorted_plainly():

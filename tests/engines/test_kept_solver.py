@@ -116,7 +116,7 @@ def test_runs_go_on_from_checkpoints_and_histories(tmp_path):
     for more in ({"resume": begun}, {"checkpoint": tmp_path, "checkpoint_every": 1}):
         found = fedax.run(fedax.FedAvg(), TASK, rounds=3, **settings, **more)
         np.testing.assert_array_equal(found.params, whole.params)
-    with pytest.raises(InvalidInput, match="keep"):
+    with pytest.raises(InvalidInput, match="state of the solver"):
         fedax.run(
             fedax.FedAvg(),
             TASK,

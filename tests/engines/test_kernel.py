@@ -10,8 +10,8 @@ from jax import lax
 import fedax
 from fedax.engine.compilation import fused_loop as kernel
 from fedax.engine.compilation.jaxpr import subjaxprs
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.session import Grid
 from fedax.models import MLP, Softmax
 from fedax.tasks import classification
 from problems import compiled_rounds

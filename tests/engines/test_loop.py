@@ -9,7 +9,6 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, RunFailed, WorkError
-from fedax.engine.driver.recorder import Rows
 from problems import regression, vector
 
 OBSERVE = [fedax.observe.TrainLoss()]
@@ -265,12 +264,3 @@ def test_what_is_observed_takes_the_memory_of_its_numbers():
     assert held[3] == held[-1]
     assert history.metrics["train_loss"].shape == (13,)
     assert history.notes["gap"].shape == (12,)
-
-
-def test_rows_keep_their_shape():
-    rows = Rows(np.ones((2, 3)))
-    for k in range(20):
-        rows.append(np.full(3, k))
-    assert rows.all().tolist() == [[1.0] * 3] * 2 + [[float(k)] * 3 for k in range(20)]
-    with pytest.raises(ValueError, match=r"a row of shape \(\) among rows of shape \(3,\)"):
-        rows.append(1.0)

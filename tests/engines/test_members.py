@@ -10,8 +10,8 @@ import pytest
 
 import fedax
 from fedax import InvalidInput
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.session import Grid
 from problems import regression, vector
 
 # how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4,

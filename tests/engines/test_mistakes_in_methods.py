@@ -54,49 +54,9 @@ class NoResult(Base):
         Upload(client.minimize(start=w))
 
 
-class OtherArguments(Base):
-    def train(self, client):
-        return Upload(jnp.zeros(2, jnp.float32))
-
-
 class NoState(Base):
     def round(self, fed, w):
         fed.average(self.train, fed.sample(), w)
-
-
-class RoundOfOne(Base):
-    def round(self, fed):
-        return fed
-
-
-class NoCohort(Base):
-    def round(self, fed, w):
-        return fed.average(self.train, w)
-
-
-class NoParentheses(Base):
-    def round(self, fed, w):
-        return fed.average(self.train, fed.sample, w)
-
-
-class NoCall(Base):
-    def round(self, fed, w):
-        return fed.gather(fed.everyone, self.train, w).mean()
-
-
-class NoArguments(Base):
-    def round(self, fed, w):
-        return fed.average(self.train)
-
-
-class Misspelled(Base):
-    def round(self, fed, w):
-        return fed.average(self.train, fed.sample(), w, memroy=None)
-
-
-class NoMemory(Base):
-    def round(self, fed, w):
-        return fed.average(self.train, fed.sample(), w, memory=w)[0]
 
 
 class NoModel(Base):
@@ -117,34 +77,15 @@ class TwoModels(NoModel):
         return state
 
 
-class Sets(Base):
-    def round(self, fed, w):
-        self.last = w
-        return w
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload\. Wr"),
-        (NoResult, r"NoResult\.train, its result: got None; .* Write return Upload\(\.\.\.\)\."),
-        (
-            OtherArguments,
-            r"OtherArguments\.train\(.*got client and an array f32\[2\]; .*\(client\)",
-        ),
-        (NoState, r"NoState\.round, its result: got None; .* Write return before the result"),
-        (RoundOfOne, r"RoundOfOne\.round\(\.\.\.\): got fed and an array .*\(fed\)"),
-        (NoCohort, r"NoCohort\.round: fed\.average\(cohort=\.\.\.\): got an array f32\[2\]; .*"),
-        (NoParentheses, r"got the function sample; .* Write fed\.sample\(\), with parentheses"),
-        (NoCall, r"NoCall\.round: fed\.gather\(work=\.\.\.\): got an object of Cohort"),
-        (NoArguments, r"NoArguments\.round: fed\.average.*missing a required argument: 'cohort'"),
-        (Misspelled, r"Misspelled\.round: .*unexpected keyword argument 'memroy'"),
-        (NoMemory, r"NoMemory\.round: fed\.average\(memory=\.\.\.\): got an array f32\[2\]"),
-        (NoModel, r"NoModel\.init, its result: got \(f32\[2\], f32\[2\]\); .* define model\(self"),
-        (NoInitialState, r"NoInitialState\.init, its result: got None; .* Write return"),
+        (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload"),
+        (NoResult, r"NoResult\.train, its result: got None; allowed: an Upload"),
+        (NoModel, r"NoModel\.init, its result: got \(f32\[2\], f32\[2\]\); .* as field w"),
+        (NoInitialState, r"NoInitialState\.init, its result: got None; "),
         (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f32\[2\]\)"),
-        (Sets, r"Sets\.round: cannot assign to field 'last' in test_mistakes.*, line \d+\."),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -165,6 +106,8 @@ class AnotherState(NoModel):
 
 @pytest.mark.slow
 def test_a_state_of_another_structure_is_refused_by_the_compiled_engine(task):
+    with pytest.raises(InvalidInput, match=r"NoState\.round, its result: got None; .*f32\[2\]"):
+        run(NoState(), task)
     with pytest.raises(InvalidInput, match=r"\.round, .*got \[f32\[2\], f32\[2\]\]; .*\(f32\[2\],"):
         run(AnotherState(), task)
     assert run(AnotherState(), task, engine=fedax.Eager()).outcome.ok

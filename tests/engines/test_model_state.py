@@ -485,25 +485,20 @@ def test_a_loss_that_couples_examples_sees_whole_minibatches():
 
 
 @pytest.mark.parametrize(
-    ("new", "message"),
+    "new",
     [
-        (
-            lambda state: {"mean": state["mean"]},
-            r"state: got \{\"\['mean'\]\": .*; allowed: a new state like the one before",
-        ),
-        (
-            lambda state: state | {"mean": state["mean"][:2]},
-            r"'mean'\]\": \(\(2,\), 'float64'\)\}; allowed: .*'mean'\]\": \(\(3,\)",
-        ),
+        lambda state: {"mean": state["mean"]},
+        lambda state: state | {"mean": state["mean"][:2]},
     ],
 )
-def test_a_state_keeps_its_form(new, message):
+def test_a_state_keeps_its_form(new):
     def loss(p, e, *, state, training):
         values = centred(p, e, state=state, training=False)
         return (values, new(state)) if training else values
 
-    with pytest.raises(InvalidInput, match=message):
-        fedax.Task(START, loss, CLIENTS, state=STATE)
+    task = fedax.Task(START, loss, CLIENTS, state=STATE)
+    with pytest.raises(TypeError, match="carry output must have"):
+        fedax.run(fedax.FedAvg(), task, rounds=1, schedule=fedax.Schedule(batch_size=2, steps=2))
 
 
 @pytest.mark.slow

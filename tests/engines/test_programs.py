@@ -13,8 +13,8 @@ import pytest
 
 import fedax
 from fedax.core import programs
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.session import Grid
 
 MAPS = Path("/proc/self/maps")
 pytestmark = pytest.mark.skipif(not MAPS.exists(), reason="this system shows no memory maps")

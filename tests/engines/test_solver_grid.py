@@ -8,7 +8,7 @@ import pytest
 import fedax
 from fedax.core.hyper import declared
 from fedax.core.solver import optax_names, optax_solver
-from fedax.engine.driver import run as driver
+from fedax.engine.driver import loop as driver
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import SolverSection
 from fedax.experiments.running.batches import batches_of

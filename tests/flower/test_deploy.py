@@ -230,8 +230,8 @@ SUMS = (
 def test_every_observer_is_allowed_or_refused_by_name(engine):
     """Each observer of files either works on a deployed run's view, or the refusal names it: there
     is no other error."""
+    from fedax.engine.driver.grid import Grid
     from fedax.engine.driver.options import RunOptions
-    from fedax.engine.driver.session import Grid
     from fedax.experiments.config.observers import OBSERVERS, make_observer
     from fedax.flower.deploy.check import Rehearsal
 

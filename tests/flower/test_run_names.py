@@ -127,8 +127,8 @@ def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         deployed(method, OLD, out, grid=Killed, **options)
     message = (
-        "client 1 comes back with 4 training examples and no test set, "
-        "it had 3 training examples and no test set"
+        "examples of client 1: got '4 training examples and no test set'; allowed: .* with "
+        "'3 training examples and no test set'"
     )
     # the server's task is a stand-in, which stays as it was
     with pytest.raises(fedax.InvalidInput, match=message):
@@ -157,10 +157,12 @@ def test_histories_go_on_with_the_clients_examples_alone(tmp_path):
     history = run(*NEW, rounds=2)
     whole, continued = run(*NEW), run(*NEW, resume=history)
     np.testing.assert_array_equal(continued.params, whole.params)
-    with pytest.raises(fedax.InvalidInput, match=r"resume=...\): client 0 comes back with 1 train"):
+    with pytest.raises(
+        fedax.InvalidInput, match=r"resume=...\), examples of client 0: got '1 train"
+    ):
         run([1.0], NEW[1], resume=history)
     with pytest.raises(
-        fedax.InvalidInput, match=r"got 3 clients; allowed: 2, as in the rounds bef"
+        fedax.InvalidInput, match=r"got '3 clients'; allowed: the same run as before, with '2 cl"
     ):
         run(*NEW, [3.0], resume=history)
 

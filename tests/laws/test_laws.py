@@ -16,9 +16,9 @@ import pytest
 import fedax
 from fedax.algorithms import make_algorithm
 from fedax.conformance import Method, Skipped, laws
+from fedax.conformance.reference import EagerClient, EagerMinibatch
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.engine.backends.reference import EagerClient, EagerMinibatch
 from fedax.engine.round.context import RoundContext
 from problems import (
     WATCHED,

@@ -1,5 +1,5 @@
-"""The law of tasks: losses, scores and predictions that look at other examples of their batch, or at
-an example's place in it, break it, and no others do."""
+"""The laws of tasks: losses, scores and predictions that look at other examples of their batch, or at
+an example's place in it, or that are others when called again, break one, and no others do."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax import cli
-from fedax.conformance import check
+from fedax.conformance import TASK_LAWS, check
 from marks import slow
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
@@ -21,7 +21,7 @@ def task_of(loss, **more):
 
 
 def verdict_on(task):
-    (verdict,) = check(task)
+    (verdict,) = check(task, [TASK_LAWS["keeps_examples_apart"]])
     return verdict
 
 
@@ -181,13 +181,28 @@ def test_the_command_checks_a_task(tmp_path):
     for name in ("task:shift=2.0", "ready"):
         right = call(f"{tmp_path}/own.py:{name}")
         assert right.exit_code == 0, right.output
-        assert "1 holds." in right.output
+        assert "2 holds." in right.output
     wrong = call(f"{tmp_path}/own.py:task:coupled=true", "--only", "keeps_examples_apart")
     assert wrong.exit_code == 1
     assert "loss: the value of an example is" in wrong.output
     assert "argument `state`" in wrong.output
     assert "Did you mean" in call("synthetic", "--only", "keeps_examples").output
-    assert "1 holds." in call("synthetic:clients=4").output
+    assert "2 holds." in call("synthetic:clients=4").output
+
+
+def test_a_loss_that_changes_something_outside_breaks_a_law():
+    calls = []
+
+    def counting(w, x):
+        calls.append(len(calls))
+        return squares(w, x) + calls[-1]
+
+    law = TASK_LAWS["stays_the_same"]
+    (broken,) = check(task_of(counting), [law])
+    assert broken.kind == "broken"
+    assert "loss: another function when it is called again" in broken.reason
+    for task in (task_of(squares), task_of(dropout), with_batch_norm()):
+        assert [verdict.kind for verdict in check(task, [law])] == ["holds"]
 
 
 def test_making_a_task_evaluates_nothing():

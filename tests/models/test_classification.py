@@ -119,12 +119,6 @@ def test_a_task_holds_what_was_given():
             r"classification\(model=...\): got '5 logits'; allowed: 3, one for "
             r"each class",
         ),
-        (
-            Softmax(7, 3),
-            {},
-            r"Task\(loss=...\): got a function that fails on examples of shapes "
-            r".*\(4,\)",
-        ),
         (Softmax(4, 3), {"l2": -1.0}, r"Task\(l2=...\): got -1.0"),
     ],
 )

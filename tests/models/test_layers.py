@@ -9,11 +9,9 @@ import pytest
 from jax import lax
 
 from fedax.core import InvalidInput
-from fedax.ops import LSTM, Convolution, GroupNorm, convolve, max_pool
-from fedax.ops.extension import status
+from fedax.ops import LSTM, Convolution, GroupNorm, conv, convolve, max_pool
 from fedax.ops.lstm import recur
 
-FORMS = ["products", "xla", *(["native"] if status().used else [])]
 RNG = np.random.default_rng(0)
 
 
@@ -58,13 +56,19 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.parametrize("formulation", FORMS)
+def without_extension(monkeypatch):
+    monkeypatch.setattr(conv, "serves", lambda *operands: False)
+
+
+@pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
-def test_convolution_is_the_plain_one(case, formulation):
+def test_convolution_is_the_plain_one(case, is_native, monkeypatch):
     rows, columns, channels, height, width, outputs, stride, padding = case
     x, kernel = normal(2, rows, columns, channels), normal(height, width, channels, outputs)
+    if not is_native:
+        without_extension(monkeypatch)
     same(
-        lambda x, k: convolve(x, k, stride=stride, padding=padding, formulation=formulation),
+        lambda x, k: convolve(x, k, stride=stride, padding=padding),
         lambda x, k: plain(x, k, stride, padding),
         (x, kernel),
     )
@@ -75,6 +79,22 @@ def test_convolution_by_hand():
     x, kernel = jnp.array([1.0, 2, 3]).reshape(1, 1, 3, 1), jnp.array([1.0, 10]).reshape(1, 2, 1, 1)
     assert convolve(x, kernel).ravel().tolist() == [21, 32]
     assert convolve(x, kernel, padding="SAME").ravel().tolist() == [21, 32, 3]
+
+
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
+def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(mapped, monkeypatch):
+    without_extension(monkeypatch)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    x, kernel = normal(2, 6, 7, 3), normal(3, 2, 3, 4)
+    operands = [
+        value if axis is None else jnp.stack([value, 2 * value, value**2])
+        for value, axis in zip((x, kernel), mapped)
+    ]
+    ours = jax.vmap(lambda x, k: convolve(x, k, stride=2, padding="SAME"), mapped)
+    same(ours, jax.vmap(lambda x, k: plain(x, k, 2, "SAME"), mapped), operands)
+    text = str(jax.make_jaxpr(ours)(*operands))
+    assert ("dot_general" in text) == (mapped[1] is not None)
+    assert ("conv_general_dilated" in text) == (mapped[1] is None)
 
 
 @pytest.mark.parametrize("channels", [2, 16])
@@ -90,14 +110,13 @@ def test_convolution_under_vmap_and_inside_a_loop(channels):
 
         return jax.jit(jax.vmap(steps))(kernels, x)
 
-    ours = descent(lambda x, k: convolve(x, k, formulation="products"))
+    ours = descent(convolve)
     np.testing.assert_allclose(ours, descent(lambda x, k: plain(x, k, 1, "VALID")), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"formulation": "magic"}, r"convolve\(formulation=...\): got 'magic'"),
         ({"padding": "FULL"}, r"convolve\(padding, stride\): got \('FULL', \(1, 1\)\)"),
         (
             {"padding": ((0, 0), (0, -1))},
@@ -195,8 +214,7 @@ def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [4, 21])
 def test_hessian_products_of_an_lstm(hidden):
-    """Forward over reverse and reverse over reverse, as Per-FedAvg and the theory's estimates take
-    them."""
+    """As Per-FedAvg and the theory's estimates take them."""
     layer, x = (
         LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True),
         normal(4, 2, 3),
@@ -206,8 +224,7 @@ def test_hessian_products_of_an_lstm(hidden):
     @partial(jax.jit, static_argnums=0)
     def products(function):
         gradient = jax.grad(lambda layer: (function(layer, x) ** 2).sum())
-        forward = jax.jvp(gradient, (layer,), (direction,))[1]
-        return forward, jax.vjp(gradient, layer)[1](direction)[0]
+        return jax.vjp(gradient, layer)[1](direction)[0]
 
     ours, reference = (
         products(function)

@@ -16,9 +16,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from fedax.core import InvalidInput
-from fedax.ops import activate, conv, convolve, group_norm, join, lstm, max_pool
+from fedax.ops import activate, convolve, group_norm, join, lstm, max_pool
 from fedax.ops.extension import status
-from fedax.ops.lstm import SMALLEST, recur, recur_gradient_p, recur_p
+from fedax.ops.lstm import SMALLEST, recur
 from layer_samples import agree, close, normal, placed, plain_conv, plain_norm, plain_pool
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
@@ -41,9 +41,9 @@ def case(rng, batch, rows, columns, channels, height, width, outputs, dtype):
     )
 
 
-def both(strides, padding, formulation="native"):
+def both(strides, padding):
     return (
-        partial(convolve, stride=strides, padding=padding, formulation=formulation),
+        partial(convolve, stride=strides, padding=padding),
         partial(plain_conv, stride=strides, padding=padding),
     )
 
@@ -84,27 +84,8 @@ def test_convolution_of_any_shape(sizes, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("formulation", ["products", "xla"])
-@pytest.mark.parametrize("sizes", CASES[:3], ids=str)
-def test_forms_without_the_extension(sizes, formulation):
-    rng = np.random.default_rng(0)
-    agree(*both(*sizes[7:], formulation), case(rng, *sizes[:7], "float64"), rng)
-
-
-FORMS = ["products", *(["native"] if status().used else [])]
-
-
-@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
-def test_convolution_under_vmap_on_other_devices(mapped, monkeypatch):
-    monkeypatch.setattr(conv, "choose", lambda *operands, native: False)
-    monkeypatch.setattr(conv, "plain_form", lambda formulation: "by_groups")
-    test_convolution_under_vmap(mapped, None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("formulation", FORMS)
 @pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (2, 3)])
-def test_convolution_under_vmap(mapped, formulation):
+def test_convolution_under_vmap(mapped):
     rng = np.random.default_rng(1)
     x, kernel = case(rng, 5, 6, 5, 3, 3, 2, 4, "float64")
     x, kernel = (
@@ -113,13 +94,12 @@ def test_convolution_under_vmap(mapped, formulation):
         else jnp.moveaxis(jnp.stack([value, 2 * value + 1, value**2]), 0, axis)
         for value, axis in zip((x, kernel), mapped)
     )
-    ours, plain = (jax.vmap(f, mapped) for f in both((2, 1), "SAME", formulation))
+    ours, plain = (jax.vmap(f, mapped) for f in both((2, 1), "SAME"))
     agree(ours, plain, (x, kernel), rng)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("formulation", FORMS)
-def test_third_derivatives(formulation):
+def test_third_derivatives():
     rng = np.random.default_rng(2)
     x, kernel = case(rng, 2, 4, 4, 2, 3, 3, 2, "float64")
 
@@ -127,17 +107,16 @@ def test_third_derivatives(formulation):
         def along(order, x):
             if order == 0:
                 return (f(f(x, kernel), kernel) ** 3).sum()
-            return jax.jvp(partial(along, order - 1), (x,), (x,))[1]
+            return jnp.vdot(jax.grad(partial(along, order - 1))(x), x)
 
         return jax.grad(partial(along, 2))(x)
 
-    close(*(third(f) for f in both((1, 1), "SAME", formulation)))
+    close(*(third(f) for f in both((1, 1), "SAME")))
 
 
-@pytest.mark.parametrize("formulation", FORMS)
-def test_operations_one_by_one(formulation):
+def test_operations_one_by_one():
     rng = np.random.default_rng(3)
-    ours, plain = both((1, 1), "SAME", formulation)
+    ours, plain = both((1, 1), "SAME")
     operands = case(rng, 2, 4, 4, 2, 3, 3, 2, "float64")
     with jax.disable_jit():
         found = ours(*operands)
@@ -181,7 +160,7 @@ def test_descent_with_curvature_inside_scan_and_vmap(dtype):
     def descent(loss):
         def step(params, x):
             gradient = jax.grad(loss)(params, x)
-            curvature = jax.jvp(lambda p: jax.grad(loss)(p, x), (params,), (gradient,))[1]
+            curvature = jax.vjp(lambda p: jax.grad(loss)(p, x), params)[1](gradient)[0]
             return tuple(
                 p - 0.01 * g + 0.001 * c for p, g, c in zip(params, gradient, curvature)
             ), None
@@ -193,8 +172,7 @@ def test_descent_with_curvature_inside_scan_and_vmap(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", [False, True])
-def test_network_under_shard_map(check):
+def test_network_under_shard_map():
     rng = np.random.default_rng(4)
     params, xs = parameters(rng, "float64"), normal(rng, (4, 6, 6, 2), "float64")
     mesh = jax.make_mesh((2,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -202,12 +180,7 @@ def test_network_under_shard_map(check):
     def mean(x):
         return lax.pmean(jax.grad(OURS)(params, x), "devices")
 
-    if check:  # parameters that all devices share have a gradient that is already summed over them
-
-        def mean(x):
-            return jax.grad(lambda p: lax.pmean(OURS(p, x), "devices"))(params)
-
-    program = jax.shard_map(mean, mesh=mesh, in_specs=P("devices"), out_specs=P(), check_vma=check)
+    program = jax.shard_map(mean, mesh=mesh, in_specs=P("devices"), out_specs=P(), check_vma=False)
     for own, other in zip(jax.jit(program)(xs), jax.grad(PLAIN)(params, xs)):
         close(own, other)
 
@@ -264,15 +237,15 @@ def check_recurrence(sizes, dtype, spread=1.0):
         normal(rng, (groups, 3, hidden), dtype),
         normal(rng, (groups, steps, batch, hidden), dtype),
     )
-    own, other = (
-        recur_p.bind(projected, kernel, peepholes, peep=peep, native=native)
-        for native in (True, False)
-    )
-    _, cs, gates = other
-    operands = gradient, gates, cs, kernel, peepholes
-    own += recur_gradient_p.bind(*operands, peep=peep, native=True)
-    other += recur_gradient_p.bind(*operands, peep=peep, native=False)
-    for mine, plain in zip(own, other, strict=True):
+
+    def results(smallest):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lstm, "SMALLEST", smallest)
+            run = partial(recur, peep=peep)
+            states, pullback = jax.vjp(jax.vmap(run), projected, kernel, peepholes)
+            return states, *pullback(gradient)
+
+    for mine, plain in zip(results(SMALLEST), results(1000), strict=True):
         close(mine, plain)
 
 
@@ -305,15 +278,14 @@ def test_saturated_gates_are_one_and_zero(dtype):
     at = jnp.asarray(
         [-1e4, -40, -9.2, -9, -1, -1e-3, -1e-20, 0, 1e-20, 1e-5, 0.3, 5, 9, 9.2, 40, np.inf], dtype
     )
-    projected = jnp.zeros((1, 1, 1, 64), dtype).at[..., 32:48].set(at)
-    zeros = jnp.zeros((1, 16, 64), dtype), jnp.zeros((1, 3, 16), dtype)
-    gates = recur_p.bind(projected, *zeros, peep=False, native=True)[2][0, 0, 0]
+    projected = jnp.zeros((1, 1, 64), dtype).at[..., 32:48].set(at)
+    zeros = jnp.zeros((16, 64), dtype), jnp.zeros((3, 16), dtype)
+    gates = lstm._states((projected, *zeros), False)[2][0, 0]
     np.testing.assert_allclose(
         gates[32:48], np.tanh(np.asarray(at, "float64")), rtol=4 * np.finfo(dtype).eps
     )
     np.testing.assert_array_equal(gates[:32], 0.5)
-    (spoilt,) = (recur_p.bind(projected * jnp.nan, *zeros, peep=False, native=True)[0],)
-    assert jnp.isnan(spoilt).all()
+    assert jnp.isnan(recur(projected * jnp.nan, *zeros, False)).all()
 
 
 @pytest.mark.slow

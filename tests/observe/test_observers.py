@@ -65,7 +65,8 @@ def test_larger_examples_pass_in_smaller_pieces():
     """So that a CPU's caches hold the layers; never more than there are."""
 
     def width(*shape, count=5000):
-        return evaluation.examples_at_once({"x": np.zeros((count, *shape))}, count)
+        data = fedax.core.Ragged.flat({"x": np.zeros((count, *shape))}, [count])
+        return evaluation.examples_at_once(data, count)
 
     assert (width(60), width(28, 28), width(32, 32, 3), width(60, count=9)) == (256, 167, 64, 9)
 
@@ -96,6 +97,21 @@ def test_client_accuracy_by_hand(monkeypatch):
     # by example, not by client
     np.testing.assert_allclose(history.last("test_accuracy"), 2 / 6, rtol=1e-12)
     np.testing.assert_allclose(history.last("test_loss"), 1.0, rtol=1e-12)
+
+
+def test_means_of_clients_of_any_size_in_single_precision():
+    """Named clients with none to thousands of test examples, whose values add up in groups."""
+    rng, sizes = np.random.default_rng(0), [700, 0, 1, 64, 0, 30_000, 5]
+    test = {f"client {k}": rng.uniform(size=n).astype("f") for k, n in enumerate(sizes)}
+    with jax.enable_x64(False):
+        data = fedax.FederatedData.from_arrays({name: np.ones(1, "f") for name in test}, test=test)
+        scores = {"accuracy": lambda w, x: x + 0 * w}
+        task = fedax.Task(np.float32(1), lambda w, x: (w - x) ** 2, data, scores=scores)
+        history = fedax.run(
+            fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.ClientAccuracy()]
+        )
+    expected = [values.astype(float).mean() if len(values) else np.nan for values in test.values()]
+    np.testing.assert_allclose(history.metrics["client_accuracy"][0], expected, rtol=1e-6)
 
 
 def test_a_global_test_set_comes_first():

@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from fedax.core import Algorithm, DataError, History, InvalidInput, Outcome, Ragged, Task
-from fedax.engine.driver.run import Progress, run
+from fedax.engine.driver.options import Progress
+from fedax.engine.driver.run import run
 from fedax.tasks.from_model import OfOutputs, cross_entropy
 from fedax.utils.files import write
 

@@ -27,7 +27,7 @@ def check(
 
     A method learns, has no side effects, counts its messages, does not change the states of absent
     clients, and more; that takes about two minutes. With --task, the loss of a task sees every
-    example alone.
+    example alone and changes nothing outside.
 
     The exit code is 0 if all tests pass, else 1. Tests that do not apply to the method are skipped,
     with the reason.

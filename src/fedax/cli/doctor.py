@@ -7,12 +7,6 @@ from typer import echo
 import fedax
 from fedax.cli.command import next_step
 
-COST = (
-    "Without them a step of the MNIST CNN takes 3 times as long, of the CIFAR CNN 4.6, of "
-    "LeNet 5, of the LSTM 1.2 times."
-)
-"""Measured in docs/performance.md."""
-
 
 def doctor() -> None:
     """Say what this installation uses.
@@ -30,7 +24,7 @@ def diagnosis() -> list[str]:
     import numpy as np
 
     from fedax.engine.compilation.fused_loop import unavailable_reason
-    from fedax.ops.extension import VARIABLE, status
+    from fedax.ops.extension import slower, status
 
     devices = jax.devices()
     lines = [
@@ -38,8 +32,6 @@ def diagnosis() -> list[str]:
         f"NumPy {np.__version__}",
         f"devices: {len(devices)} x {devices[0].device_kind} ({jax.default_backend()})",
     ]
-    native = status()
-    # native layers replace XLA's on CPUs only
     if jax.default_backend() != "cpu":
         return [*lines, "native layers: not needed; XLA's own run on this device"]
     missing = unavailable_reason()
@@ -47,12 +39,4 @@ def diagnosis() -> list[str]:
         "steps of small models: "
         f"{f'an operation at a time, because {missing}' if missing else 'one kernel'}"
     )
-    if native.used:
-        return [*lines, f"native layers: in use, compiled for {native.level}"]
-    # switched off by the variable, or not compiled
-    remedy = (
-        f"Unset {VARIABLE}."
-        if VARIABLE in native.reason
-        else ("Install g++ or clang and then fedax again.")
-    )
-    return [*lines, f"native layers: not in use: {native.reason}.", f"{COST} {remedy}"]
+    return [*lines, slower() or f"native layers: in use, compiled for {status().level}"]

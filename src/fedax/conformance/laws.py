@@ -33,11 +33,11 @@ from fedax.conformance.method import (
     state_arrays,
     vector,
 )
+from fedax.conformance.reference import Eager, ReferenceBackend
 from fedax.core import SGD, Algorithm, History, Schedule, Task
 from fedax.core.federation import Cohort, Memory, with_memories
 from fedax.core.hyper import declared
 from fedax.core.programs import ProgramOwner
-from fedax.engine.backends.reference import Eager, ReferenceBackend
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.run import run_grid
 from fedax.engine.driver.session import RunState, start

@@ -1,5 +1,6 @@
-"""The law of tasks: a loss, a score and predictions see every example alone."""
+"""The laws of tasks: a loss, a score and predictions see every example alone, and are pure."""
 
+import re
 from typing import Any
 
 import jax
@@ -38,6 +39,23 @@ def keeps_examples_apart(task: Task) -> None:
             _require_same("loss in training", values[0, :1], values[1, :1])
 
 
+def stays_the_same(task: Task) -> None:
+    """Traces every function twice: what changes something outside gives two programs."""
+    params = jax.eval_shape(task.start, jax.random.key(0))
+    examples = {name: values[:3] for name, values in task.train.arrays.items()}
+    for name, function in task.functions.items():
+        # functions in a jaxpr's text have their addresses
+        texts = {
+            re.sub(
+                "0x[0-9a-f]+",
+                "",
+                str(jax.make_jaxpr(lambda p, e, f=function: f(p, e, None))(params, examples)),
+            )
+            for _ in range(2)
+        }
+        require(len(texts) == 1, f"{name}: another function when it is called again")
+
+
 def _add_noise(leaf: Any) -> jax.Array:
     return leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape, leaf.dtype)
 
@@ -64,6 +82,13 @@ TASK_LAWS = {
         "and leave the mean to the engine. A loss that couples a minibatch in training takes the "
         "argument `state`.",
         keeps_examples_apart,
-    )
+    ),
+    "stays_the_same": Law(
+        "stays_the_same",
+        "is the same function whenever it is called",
+        "It changes something outside, such as a list or a module that it closes over: pass that "
+        "as parameters or state.",
+        stays_the_same,
+    ),
 }
 """All laws of tasks by name."""

@@ -1,5 +1,5 @@
-"""Per-example functions with what they hold beside the parameters: frozen leaves, and a state that
-no gradient trains.
+"""Per-example functions: the form of a user's function, its check on shapes, and what it holds
+beside the parameters: frozen leaves, and a state that no gradient trains.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedax.core.federation import Memory
+from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 
 POLICIES = ("average", "local", "frozen")
@@ -116,6 +117,44 @@ class Bound(eqx.Module):
         values = self.function(params, examples, key, state=self.state)
         # in evaluation a function may return its values alone
         return values if isinstance(values, tuple) else (values, self.state)
+
+
+def bind(function: PerExample, frozen: PyTree, state: PyTree) -> Callable[..., Any]:
+    """Returns a function of the trained parameters alone: itself if there is nothing to bind."""
+    return function if frozen is None and state is None else Bound(function, frozen, state)
+
+
+ROWS = 3
+"""Examples of the check of shapes: a number that no other axis is likely to have."""
+
+
+def check_per_example(
+    field: str, function: PerExample, params: PyTree, examples: dict[str, Any], key: Any = None
+) -> None:
+    """Refuses a function that does not give one value for each example, by shapes alone.
+
+    Args:
+        field: names the function in messages.
+        function: of the trained parameters, the examples and the key.
+        params: shapes of the trained parameters.
+        examples: shapes of `ROWS` examples.
+        key: for a training step, None for an evaluation.
+    """
+    try:
+        # settings that are stricter than JAX's are kept where it runs
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            values = jax.eval_shape(
+                lambda params, examples: function(params, examples, key), params, examples
+            )
+    except Exception as error:
+        shapes = {name: tuple(value.shape[1:]) for name, value in examples.items()}
+        error.add_note(f"{field} fails for key={key} on examples of shapes {shapes}.")
+        raise
+    shape = getattr(values, "shape", None)
+    if shape != (ROWS,):
+        got = type(values).__name__ if shape is None else f"shape {shape} for {ROWS} examples"
+        hint = "Return it without a mean or a sum, and a new state only with `state`."
+        raise InvalidInput.found(field, got, "one value per example, shape (batch,)", hint)
 
 
 def assembled(params: PyTree, frozen: PyTree) -> PyTree:

@@ -5,26 +5,24 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.hyper import MOST_COUNT, PerClient, Scalar, check_declared, entry
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.core.validation.misuse import missing_attribute
 from fedax.errors import InvalidInput
 from fedax.utils.jax_internals import get_opaque_trace_state
 from fedax.utils.layout import Layout, Part
 from fedax.utils.random import Index, stream
 
 Carry = TypeVar("Carry")
-
-_ENGINES_ATTRIBUTES = {"fold", "take_over", "store_solver_state"}
 
 
 class Minibatch(ABC):
@@ -51,6 +49,14 @@ class Minibatch(ABC):
         """
         with self.client.frozen_state():
             return self.gradient(params)
+
+    def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
+        """Returns the Hessian of `loss` times a direction, at about the cost of two gradients."""
+
+        def slope(params: PyTree) -> Float[Array, ""]:
+            return optax.tree.vdot(self.gradient(params), direction)
+
+        return jax.grad(slope)(params)
 
     @abstractmethod
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
@@ -120,19 +126,6 @@ class Client(ABC):
         self.solver_state: PyTree = None
         self._has_solved = False
 
-    if not TYPE_CHECKING:  # type checkers would accept any attribute
-
-        def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property that fails
-                return object.__getattribute__(self, name)
-            known = {*dir(Client), *Client.__annotations__, "layout", "schedule", "solver", "task"}
-            public = [
-                attribute
-                for attribute in known - _ENGINES_ATTRIBUTES
-                if not attribute.startswith("_")
-            ]
-            raise missing_attribute(self, "client", name, public)
-
     @abstractmethod
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         """Returns f_k(w), the mean loss over all training examples, with the task's l2."""
@@ -148,6 +141,14 @@ class Client(ABC):
         )
         return self.layout.ravel(gradient)
 
+    def hessian_product(
+        self, w: Float[Array, "dim"], direction: Float[Array, "dim"]
+    ) -> Float[Array, "dim"]:
+        """Returns the Hessian of f_k at w times a direction, see `Minibatch.hessian_product`."""
+        # so many examples are all of them
+        examples, unravel = self.first(MOST_COUNT), self.layout.unravel
+        return self.layout.ravel(examples.hessian_product(unravel(w), unravel(direction)))
+
     def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
         """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
         # so many examples are all of them
@@ -162,16 +163,13 @@ class Client(ABC):
         With several `batches` a step also gets the minibatches that follow in the epoch's order
         (from its end on, the first ones); the number of steps stays the same. The model's state
         goes from step to step beside the carry. A step that takes gradients in a loop of its own
-        writes the loop with `repeat`; within `jax.jvp` and the like the state stays as it is.
+        writes the loop with `repeat`; within `jax.grad` and the like the state stays as it is.
         """
         if self.model_state is None:
             return self.fold(step, carry, batches)
 
-        # the carry is a pair: the caller's, and the model's state
-        def with_state(carry: Any, *minibatches: Minibatch) -> Any:
-            return self._run_with_state(carry[1], lambda: step(carry[0], *minibatches))
-
-        carry, self.model_state = self.fold(with_state, (carry, self.model_state), batches)
+        step = self._with_state(step)
+        carry, self.model_state = self.fold(step, (carry, self.model_state), batches)
         self.trained = True
         return carry
 
@@ -183,10 +181,10 @@ class Client(ABC):
         if self.model_state is None:
             return jax.lax.fori_loop(0, count, lambda _, carry: step(carry), carry)
 
-        def with_state(_: Any, carry: Any) -> Any:
-            return self._run_with_state(carry[1], lambda: step(carry[0]))
-
-        carry, state = jax.lax.fori_loop(0, count, with_state, (carry, self.model_state))
+        with_state = self._with_state(step)
+        carry, state = jax.lax.fori_loop(
+            0, count, lambda _, carry: with_state(carry), (carry, self.model_state)
+        )
         self.take_over(state)
         return carry
 
@@ -205,20 +203,24 @@ class Client(ABC):
         """Sets the model's state after a training step.
 
         Does nothing if the state is frozen, or if the gradient was taken inside a transformation
-        such as `jax.jvp`, where the state is a tracer that must not leak.
+        such as `jax.grad`, where the state is a tracer that must not leak.
         """
         if self.task.state_policy != "frozen" and self._step_trace == get_opaque_trace_state():
             self.model_state = state
 
-    def _run_with_state(self, state: PyTree, work: Callable[[], Any]) -> tuple[Any, PyTree]:
-        """Runs work from a model's state on; returns the result and the state after it."""
-        # the trace of the step tells later which gradients are training steps, see `take_over`
-        previous = self.model_state, self._step_trace
-        self.model_state, self._step_trace = state, get_opaque_trace_state()
-        try:
-            return work(), self.model_state
-        finally:
-            self.model_state, self._step_trace = previous
+    def _with_state(self, step: Callable[..., Carry]) -> Callable[..., tuple[Carry, PyTree]]:
+        """Returns the step with a carry that is a pair: the caller's, and the model's state."""
+
+        def with_state(carry: tuple[Carry, PyTree], *minibatches: Minibatch) -> Any:
+            # the trace of the step tells later which gradients are training steps, see `take_over`
+            previous = self.model_state, self._step_trace
+            self.model_state, self._step_trace = carry[1], get_opaque_trace_state()
+            try:
+                return step(carry[0], *minibatches), self.model_state
+            finally:
+                self.model_state, self._step_trace = previous
+
+        return with_state
 
     @abstractmethod
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:

@@ -23,8 +23,7 @@ SCORES: dict[str, Mode] = {"loss": "min", "accuracy": "max"}
 
 def mode_field() -> Any:
     """Returns the field of an observer by which its caller states the direction of the score."""
-    # "later": checkpoints from before the field existed stay valid
-    metadata = {"hyper": {"default": None, "later": True}}
+    metadata = {"hyper": {"default": None}}
     return eqx.field(static=True, default=None, kw_only=True, metadata=metadata)
 
 

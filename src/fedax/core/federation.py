@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.core.scheduling.sampling import weighted_subset
-from fedax.core.validation.misuse import missing_attribute
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 from fedax.utils.random import Index
@@ -340,15 +339,6 @@ class Federation(ABC):
     clients: int
     equal_weights: bool
     layout: Layout
-
-    if not TYPE_CHECKING:  # type checkers would accept any attribute
-
-        def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property that fails
-                return object.__getattribute__(self, name)
-            known = {*dir(Federation), *Federation.__annotations__}
-            public = [attribute for attribute in known if not attribute.startswith("_")]
-            raise missing_attribute(self, "fed", name, public)
 
     @property
     @abstractmethod

@@ -1,7 +1,7 @@
 """The result of a run."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,8 @@ class Outcome:
         name: of that client, None if clients have no names.
         part: the part that is not finite if it is not an upload: `"the memory"` or `"the personal
             model"` of the client, `"the server state"`, or an observed loss by its name.
+        by_budget: whether a budget of privacy, time or energy ended the run, which a larger one
+            continues.
     """
 
     kind: Literal["ok", "stopped", "diverged", "non-finite", "interrupted"] = "ok"
@@ -37,6 +39,7 @@ class Outcome:
     client: int | None = None
     part: str | None = None
     name: str | None = None
+    by_budget: bool = False
 
     @property
     def ok(self) -> bool:
@@ -95,6 +98,29 @@ class ClockReadings(NamedTuple):
 
 SECONDS, JOULES = "round_seconds", "round_joules"
 """Notes of a run with devices: what each round takes on the virtual clock."""
+
+
+def clock_after(notes: Mapping[str, np.ndarray]) -> ClockReadings | None:
+    """Returns what a run has taken after 0, 1, 2, ... rounds, by its notes.
+
+    Rounds that it took without devices cost nothing. None if all did.
+    """
+    known = [notes[name] for name in (SECONDS, JOULES, "clock") if name in notes]
+    if not known:
+        return None
+    zeros = np.zeros(len(known[0]))
+    seconds = np.concatenate([[0.0], np.nancumsum(notes.get(SECONDS, zeros))])
+    joules = np.concatenate([[0.0], np.nancumsum(notes.get(JOULES, zeros))])
+    if "clock" in notes:
+        # an asynchronous server notes the time since the start of the run
+        times = np.concatenate([[0.0], notes["clock"]])
+        rounds = np.arange(len(times))
+        last = np.maximum.accumulate(np.where(np.isnan(times), 0, rounds))
+        seconds = times[last] + (seconds - seconds[last])
+        if JOULES not in notes:
+            joules = np.full(joules.shape, np.nan)
+    return ClockReadings(seconds, joules)
+
 
 SHOWN_ROWS = 8
 """Observations of a history that is printed, and the last one."""
@@ -208,16 +234,8 @@ class History:
         `fedax.Devices`, and those of clients that are still at work are not counted.
         `History.seconds` is the wall time.
         """
-        spent = {
-            # sums after 0, 1, 2, ... rounds, read at the rounds of the observations
-            name: np.concatenate([[0.0], np.cumsum(self.notes[name])])[self.rounds]
-            for name in (SECONDS, JOULES)
-            if name in self.notes
-        }
-        if "clock" in self.notes:  # the times of an asynchronous server's steps
-            seconds = np.concatenate([[0.0], self.notes["clock"]])[self.rounds]
-            return ClockReadings(seconds, spent.get(JOULES, np.full(seconds.shape, np.nan)))
-        return ClockReadings(spent[SECONDS], spent[JOULES]) if spent else None
+        readings = clock_after(self.notes)
+        return readings and ClockReadings(*(values[self.rounds] for values in readings))
 
     def save(self, path: str | Path) -> None:
         """Writes the final model to a file of safetensors.

@@ -224,37 +224,14 @@ class Optax(Descent):
             ...     optax.sgd(0.7, 0.9, nesterov=True),
             ... )
 
-    Raises:
-        InvalidInput: no Optax optimizer, or a value out of its range.
-
     >>> import optax
     >>> solver = Optax(optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3)))
     """
 
     optimizer: optax.GradientTransformation = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        if not isinstance(self.optimizer, optax.GradientTransformation):
-            call = optax_call(self.optimizer)
-            hint = f"Write Optax({call})." if call else ""
-            raise InvalidInput.of(
-                "Optax(optimizer=...)", self.optimizer, "an Optax optimizer", hint
-            )
-
     def transformation(self) -> optax.GradientTransformation:
         return self.optimizer
-
-
-def optax_call(value: Any) -> str:
-    """Returns how to make the Optax optimizer that a function or a text names; empty for none.
-
-    >>> optax_call(optax.adam), optax_call("adamw"), optax_call(3)
-    ('optax.adam(0.001)', 'optax.adamw(0.001)', '')
-    """
-    name = value.lower() if isinstance(value, str) else getattr(value, "__name__", "")
-    maker = getattr(optax, name, None)
-    is_maker = inspect.isfunction(maker) and "learning_rate" in inspect.signature(maker).parameters
-    return f"optax.{name}(0.001)" if is_maker and (isinstance(value, str) or value is maker) else ""
 
 
 class SAM(Solver):
@@ -271,23 +248,14 @@ class SAM(Solver):
         solver: `SGD` or `Optax`; others are refused where they run.
         rho: $\rho$, at least 0; 0 is the solver itself.
 
-    Raises:
-        InvalidInput: no solver.
-
     >>> solver = SAM(SGD(0.1, momentum=0.9), rho=0.05)
 
     Source: Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization,
     ICLR 2021, Alg. 1.
     """
 
-    solver: Any  # a Solver; checked below, for a message in words
+    solver: Solver
     rho: Scalar = hyper(0.05, low=0.0, doc="distance to the worst point nearby")
-
-    def __check_init__(self) -> None:
-        if not isinstance(self.solver, Solver):
-            raise InvalidInput.of(
-                "SAM(solver=...)", self.solver, "a local solver, such as SGD(0.1)"
-            )
 
     def minimize(
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]

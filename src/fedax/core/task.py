@@ -12,12 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.bound_model import POLICIES, Bound, PerExample, assembled, per_example
+from fedax.core.bound_model import (
+    POLICIES,
+    ROWS,
+    Bound,
+    PerExample,
+    assembled,
+    bind,
+    check_per_example,
+    per_example,
+)
 from fedax.core.directions import SCORES, Mode, check_mode
 from fedax.core.programs import SHARED, ProgramOwner
 from fedax.core.starting_point import Given, Made, native, starting_point
 from fedax.core.validation.prediction import Predictor
-from fedax.core.validation.probe import check_per_example, check_rows
 from fedax.errors import InvalidInput, UnknownName, short
 from fedax.examples.client_names import ClientNames
 from fedax.examples.encoding import Encoding
@@ -138,13 +146,17 @@ class Task(eqx.Module):
             if score not in self.scores:
                 raise UnknownName.among("Task(modes=...)", score, self.scores)
             check_mode(f"Task(modes=...)[{score!r}]", mode, optional=False)
-        # three examples, a number that no other axis is likely to have
-        probe = {
-            k: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype)
-            for k, v in self.train.arrays.items()
+        params = jax.eval_shape(self.start, jax.random.key(0))
+        examples = {
+            name: jax.ShapeDtypeStruct((ROWS, *values.shape[1:]), values.dtype)
+            for name, values in self.train.arrays.items()
         }
         for name, function in self.functions.items():
-            check_per_example(name, function, self.start, probe, training=name == "loss")
+            check_per_example(f"Task({name}=...)", function, params, examples)
+        # our own models work with a key if they do without
+        if not getattr(self.loss, "separate", False):
+            key = jax.random.key(0)
+            check_per_example("Task(loss=...)", self.functions["loss"], params, examples, key)
         splits = [*self.data.arrays_by_part.values()]
         if self.data.unseen is not None:
             splits += self.data.unseen.arrays_by_part.values()
@@ -155,8 +167,6 @@ class Task(eqx.Module):
                     f"Task({name}=...)", lambda key: self.assembled(self.start(key)), splits
                 )
         check_indices("loss", self.functions["loss"], self.start, splits, self.programs.call)
-        if (predictions := self.predictions) is not None:
-            check_rows("predict", predictions, self.start, probe)
 
     def __repr__(self) -> str:
         """Returns a short table: examples, their arrays, scores."""
@@ -262,7 +272,7 @@ class Task(eqx.Module):
         function = (
             None
             if self.predictor is None
-            else functools.partial(_bind_function, self.predictor, self.frozen, self.state)
+            else functools.partial(_bind_predictor, self.predictor, self.frozen, self.state)
         )
         # no examples, only their shapes and types
         like = {
@@ -282,7 +292,7 @@ class Task(eqx.Module):
         return SHARED if self.owner is None else self.owner
 
     def _bind(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
-        return _bind_function(function, self.frozen, self.state)
+        return bind(function, self.frozen, self.state)
 
     @property
     def couples(self) -> bool:
@@ -346,17 +356,6 @@ class Task(eqx.Module):
         """Returns the model in the user's pytree, from the trained parameters."""
         return assembled(params, self.frozen)
 
-    def total(
-        self,
-        function: PerExample,
-        params: PyTree,
-        data: Any,
-        weight: Float[Array, "batch"],
-        key: Any,
-    ) -> Float[Array, ""]:
-        """Returns the weighted sum of a per-example function; padding has weight 0."""
-        return weighted_sum(function(params, data, key), weight)
-
     def sums(
         self,
         function: Callable[..., Any],
@@ -380,24 +379,16 @@ class Task(eqx.Module):
         """
         loss = self.functions["loss"]
         if not isinstance(loss, Bound):
-            return self.total(loss, params, data, weight, key), None
+            return weighted_sum(loss(params, data, key), weight), None
         values, state = loss.update(params, data, key)
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
 
 
-def _bind_function(
-    function: PerExample, frozen: PyTree, state: PyTree, new_state: PyTree = None
+def _bind_predictor(
+    function: PerExample, frozen: PyTree, state: PyTree, new_state: PyTree
 ) -> Callable[[PyTree, Any, Any], Any]:
-    """Returns a function of the trained parameters, in another state than the first one if there is
-    one.
-    """
-    # nothing to bind: the function itself
-    is_plain = frozen is None and state is None
-    return (
-        function
-        if is_plain
-        else Bound(function, frozen, state if new_state is None or state is None else new_state)
-    )
+    """Returns predictions in another state than the task's if there is one."""
+    return bind(function, frozen, state if new_state is None or state is None else new_state)
 
 
 def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:

@@ -13,8 +13,7 @@ from fedax.core import InvalidInput
 from fedax.models.base import Logits, Sized
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import Convolution, convolve_activate
-from fedax.ops.conv import Images, fan_out_normal
-from fedax.ops.lay import lay_images
+from fedax.ops.conv import Images, fan_out_normal, lay_images
 
 
 def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:

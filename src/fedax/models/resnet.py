@@ -10,8 +10,7 @@ from fedax.models.base import Logits, Sized
 from fedax.models.convolutional import as_images
 from fedax.models.dense import Affine, narrow_normal
 from fedax.ops import GroupNorm, convolve, join
-from fedax.ops.conv import Images, Kernel, fan_out_normal
-from fedax.ops.lay import lay_images
+from fedax.ops.conv import Images, Kernel, fan_out_normal, lay_images
 
 
 class Normed(NamedTuple):

@@ -1,14 +1,11 @@
 """Random permutation of a client's examples for an epoch, independent of padding."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from fedax.ops.extension import usable
-from fedax.ops.primitives import Result, aligned, in_groups, primitive
 from fedax.utils.random import Index
 
 SMALL = 1 << 16
@@ -29,13 +26,6 @@ def permutation(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "wid
     Positions are sorted by random words. With at most `SMALL` examples the words have 16 bits, and
     a tie (of probability 2^-16 a pair) keeps the given order.
     """
-    if not _has_native_kernel(key, width):
-        return _sort_random_words(key, size, width)
-    operands = aligned(jax.random.key_data(key)[None], jnp.asarray(size, jnp.int32)[None])
-    return shuffle_p.bind(*operands, width=width, native=True)[0][0]
-
-
-def _sort_random_words(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "width"]:
     position = jnp.arange(width, dtype=jnp.uint32)
     words = jax.random.bits(key, (width,), jnp.uint32)
     # the position in the low bits makes words distinct, and tells where a sorted word came from
@@ -48,40 +38,6 @@ def _sort_random_words(key: Key[Array, ""], size: Index, width: int) -> Int[Arra
     return jax.lax.sort((words, position), num_keys=1)[1].astype(jnp.int32)
 
 
-def _has_native_kernel(key: Key[Array, ""], width: int) -> bool:
-    """Returns whether the native call gives the same permutation.
-
-    It only knows the words of JAX's default generator.
-    """
-    is_default = (
-        str(jax.random.key_impl(key)) == "threefry2x32"
-        and jax.config.values["jax_threefry_partitionable"]
-    )
-    return is_default and width <= SMALL and usable()
-
-
-def _declare_results(key: Any, size: Any, *, width: int, **_: Any) -> list[Result]:
-    return [Result((size.shape[0], width), jnp.int32, False)]
-
-
-def _run_in_xla(key: Any, size: Any, *, width: int) -> list[Any]:
-    return [
-        jax.vmap(
-            lambda data, size: _sort_random_words(jax.random.wrap_key_data(data), size, width)
-        )(key, size)
-    ]
-
-
-shuffle_p = primitive(
-    "fedax_shuffle",
-    _declare_results,
-    _run_in_xla,
-    ("fedax_shuffle", lambda *_, **__: [0]),
-    (False, False),
-)
-in_groups(shuffle_p)
-
-
 def permutation_by_size(
     key: Key[Array, ""], size: Index, largest: int, width: int
 ) -> Int[Array, "width"]:
@@ -90,8 +46,6 @@ def permutation_by_size(
     Sorts at the next power of two, by a switch. Under `vmap` a switch runs all of its branches, so
     it is for one client at a time.
     """
-    if _has_native_kernel(key, width):
-        return permutation(key, size, width)
     # powers of two, so that a client pays at most for twice its size
     widths = [64]
     while widths[-1] < largest:

@@ -37,9 +37,7 @@ class Curvature(Observer):
 
         # a fixed start: observers draw nothing from the run's streams
         def ends(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            return extremes(
-                lambda v: jax.jvp(client.gradient, (view.w,), (v,))[1], start, self.steps
-            )
+            return extremes(lambda v: client.hessian_product(view.w, v), start, self.steps)
 
         low, high = view.each(ends)
         # a negative eigenvalue may be the largest in absolute value

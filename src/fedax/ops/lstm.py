@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from fedax.ops.primitives import Result, aligned, batch_by, choose, differentiate_by, primitive
+from fedax.ops.extension import call, derive_by, fold_batches, serves
 
 Sequence = Float[Array, "steps batch features"]
 Gates = Float[Array, "steps batch gates"]
@@ -102,19 +102,14 @@ def recur(
     peepholes: Float[Array, "3 hidden"],
     peep: bool,
 ) -> Float[Array, "steps batch hidden"]:
-    """Runs the recurrence of `LSTM` over projected inputs.
-
-    First derivatives are in reverse mode, further ones in any.
+    """Runs the recurrence of `LSTM` over projected inputs, with reverse-mode derivatives of any
+    order.
     """
     return _forward(projected, kernel, peepholes, peep)[0]
 
 
 def _forward(projected: Gates, kernel: Array, peepholes: Array, peep: bool) -> tuple[Array, Any]:
-    # with a first axis of one group
-    operands = aligned(projected[None], kernel[None], peepholes[None])
-    hs, cs, gates = (
-        x[0] for x in recur_p.bind(*operands, peep=peep, native=_uses_extension(*operands))
-    )
+    hs, cs, gates = _states((projected, kernel, peepholes), peep)
     return hs, (hs, cs, gates, kernel, peepholes)
 
 
@@ -126,8 +121,7 @@ def _backward(
     The parameters' gradients are one product over all steps after it.
     """
     hs, cs, gates, kernel, peepholes = saved
-    operands = aligned(*(x[None] for x in (gradient, gates, cs, kernel, peepholes)))
-    da = recur_gradient_p.bind(*operands, peep=peep, native=_uses_extension(*operands))[0][0]
+    da = _gate_gradient((gradient, gates, cs, kernel, peepholes), peep)
     width = kernel.shape[0]
     # sums h of the step before times da, over all steps and examples
     dkernel = _shift(hs).reshape(-1, width).T @ da.reshape(-1, 4 * width)
@@ -136,25 +130,12 @@ def _backward(
     # i and f see the cell before the step, o the one after it
     previous_cells = _shift(cs)
     di, df, _, do = jnp.split(da, 4, axis=2)
-    return (
-        da,
-        dkernel,
-        jnp.stack(
-            [
-                (di * previous_cells).sum((0, 1)),
-                (df * previous_cells).sum((0, 1)),
-                (do * cs).sum((0, 1)),
-            ]
-        ),
-    )
+    of_input = (di * previous_cells).sum((0, 1))
+    of_forget = (df * previous_cells).sum((0, 1))
+    return da, dkernel, jnp.stack([of_input, of_forget, (do * cs).sum((0, 1))])
 
 
 recur.defvjp(_forward, _backward)
-
-
-def _uses_extension(*operands: Array) -> bool:
-    # the last operand is the peepholes, shape (groups, 3, hidden)
-    return choose(*operands, native=None if operands[-1].shape[2] >= SMALLEST else False)
 
 
 def _shift(states: Float[Array, "steps batch hidden"]) -> Float[Array, "steps batch hidden"]:
@@ -213,42 +194,39 @@ def _compute_gradient(
     return [lax.scan(step, (zero, zero), (gradient, gates, cs, _shift(cs)), reverse=True)[1]]
 
 
-def _vmap_groups(function: Any) -> Any:
-    def plain(*operands: Array, peep: bool) -> list[Array]:
-        # one group needs no vmap
-        if operands[0].shape[0] == 1:
-            return [x[None] for x in function(*(x[0] for x in operands), peep)]
-        return jax.vmap(partial(function, peep=peep))(*operands)
+def _states(operands: tuple[Gates, Array, Array], peep: bool) -> Any:
+    """Returns `_compute_states`, by the extension where it serves."""
 
-    return plain
+    def native(projected: Gates, kernel: Array, peepholes: Array) -> Any:
+        state = (*projected.shape[:2], kernel.shape[0])
+        return _call(0, peep, (projected, kernel, peepholes), (state, state, projected.shape))
 
-
-def _state_shapes(projected: Any, kernel: Any, _: Any, **params: Any) -> list[Result]:
-    state = (*projected.shape[:3], kernel.shape[1])
-    return [
-        Result(shape, projected.dtype, images=False) for shape in (state, state, projected.shape)
-    ]
+    plain = partial(_compute_states, peep=peep)
+    if not _uses_extension(operands):
+        return plain(*operands)
+    return derive_by(fold_batches(native, native, (1, None, None), (1, 1, 1)), plain)(*operands)
 
 
-def _gradient_shape(_: Any, gates: Any, *others: Any, **params: Any) -> list[Result]:
-    return [Result(gates.shape, gates.dtype, images=False)]
+def _gate_gradient(operands: tuple[Array, ...], peep: bool) -> Gates:
+    """Returns `_compute_gradient`, by the extension where it serves."""
+
+    def native(gradient: Array, gates: Gates, cs: Array, kernel: Array, peepholes: Array) -> Any:
+        return _call(1, peep, (gradient, gates, cs, kernel, peepholes), (gates.shape,))
+
+    plain = partial(_compute_gradient, peep=peep)
+    if not _uses_extension(operands):
+        return plain(*operands)[0]
+    folded = fold_batches(native, native, (1, 1, 1, None, None), (1,))
+    return derive_by(folded, plain)(*operands)[0]
 
 
-def _make_call(kind: int) -> Any:
-    return "fedax_recur", lambda *shapes, peep: [kind, peep]
+def _uses_extension(operands: tuple[Array, ...]) -> bool:
+    # the last operand is the peepholes, shape (3, hidden)
+    return operands[-1].shape[1] >= SMALLEST and serves(*operands)
 
 
-_all_states, _all_gradients = _vmap_groups(_compute_states), _vmap_groups(_compute_gradient)
-recur_p = primitive("fedax_recur", _state_shapes, _all_states, _make_call(0), (False,) * 3)
-recur_gradient_p = primitive(
-    "fedax_recur_gradient", _gradient_shape, _all_gradients, _make_call(1), (False,) * 5
-)
-batch_by(recur_p, (2, None, None), (2, 2, 2))
-batch_by(recur_gradient_p, (2, 2, 2, None, None), (2,))
-differentiate_by(recur_p, _all_states)  # second derivatives: those of `recur` are its gradient's
-differentiate_by(recur_gradient_p, _all_gradients)
-
-
-RECURRENCES = {recur_p.name: (0, 1), recur_gradient_p.name: (1, 3)}
-"""Their names in traced programs, and the places of the gates and the kernel among their
-operands."""
+def _call(kind: int, peep: bool, operands: tuple[Array, ...], shapes: Any) -> list[Any]:
+    """Calls the extension; all arrays lie in the order of their axes."""
+    layouts = [None] * len(operands)
+    result_layouts = [None] * len(shapes)
+    return list(call("fedax_recur", [kind, int(peep)], operands, layouts, shapes, result_layouts))

@@ -1,5 +1,6 @@
 """Group normalisation, which needs no statistics of the batch."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,16 +9,7 @@ from jaxtyping import Array, Float
 
 from fedax.errors import InvalidInput
 from fedax.ops.conv import Images
-from fedax.ops.primitives import (
-    Result,
-    aligned,
-    batch_by,
-    choose,
-    differentiate_by,
-    in_groups,
-    primitive,
-)
-from fedax.utils.jax_internals import ad
+from fedax.ops.extension import IMAGES, call, derive_by, fold_batches, serves
 
 EPSILON = 1e-5
 
@@ -45,7 +37,7 @@ class GroupNorm(NamedTuple):
 def group_norm(
     x: Images, scale: Float[Array, "channels"], offset: Float[Array, "channels"], groups: int
 ) -> Images:
-    """Applies `GroupNorm`, with derivatives of any order and mode.
+    """Applies `GroupNorm`, with reverse-mode derivatives of any order.
 
     Args:
         x: images of shape (batch, rows, columns, channels).
@@ -64,168 +56,63 @@ def group_norm(
     channels = x.shape[3]
     if groups < 1 or channels % groups:
         raise InvalidInput.of("group_norm(groups=...)", groups, f"divisors of {channels}")
-    operands = aligned(x[None], scale[None], offset[None])
-    y, *_ = norm_p.bind(*operands, groups=groups, native=choose(*operands))
-    return y[0]
+    if serves(x, scale, offset):
+        return _normalise(x, scale, offset, groups)[0]
+    return _normalise_by_xla(x, scale, offset, groups)
 
 
-def _statistics(x: Any, groups: int) -> tuple[Any, Any]:
-    """Returns the mean of each group and one over its standard deviation: (group of examples, group
-    of channels, example).
-    """
-    mean = _group_means(x, groups)
-    centred = x - _broadcast_groups(mean, x)
-    return mean, 1 / jnp.sqrt(_group_means(centred * centred, groups) + EPSILON)
+def _normalise_by_xla(x: Any, scale: Any, offset: Any, groups: int) -> Any:
+    members = x.reshape(*x.shape[:3], groups, x.shape[3] // groups)
+    centred = members - members.mean((1, 2, 4), keepdims=True)
+    variance = (centred * centred).mean((1, 2, 4), keepdims=True)
+    z = (centred / jnp.sqrt(variance + EPSILON)).reshape(x.shape)
+    return z * scale[None, None, None, :] + offset[None, None, None, :]
 
 
-def _group_means(x: Any, groups: int) -> Any:
-    # (group, example, channel)
-    sums = x.sum((2, 3))
-    count = x.shape[2] * x.shape[3] * x.shape[4] // groups
-    # a group of channels are neighbours; turned to (group, channel group, example)
-    return sums.reshape(*sums.shape[:2], groups, -1).sum(3).transpose(0, 2, 1) / count
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _normalise(x: Any, scale: Any, offset: Any, groups: int) -> tuple[Any, Any, Any]:
+    """Returns the images, the means and one over the standard deviations, (groups, example)."""
+
+    def run(x: Any, scale: Any, offset: Any) -> Any:
+        statistics = (groups, x.shape[0])
+        return call(
+            "fedax_norm",
+            [0, groups],
+            (x, scale, offset),
+            (IMAGES, None, None),
+            (x.shape, statistics, statistics),
+            (IMAGES, None, None),
+        )
+
+    y, mean, rate = fold_batches(run, run, (0, None, None), (0, 1, 1))(x, scale, offset)
+    return y, mean, rate
 
 
-def _broadcast_groups(statistic: Any, x: Any) -> Any:
-    """Repeats a statistic for every channel of every image."""
-    return jnp.repeat(statistic.transpose(0, 2, 1), x.shape[4] // statistic.shape[1], axis=2)[
-        :, :, None, None, :
-    ]
+def _forward(x: Any, scale: Any, offset: Any, groups: int) -> Any:
+    y, mean, rate = _normalise(x, scale, offset, groups)
+    return (y, mean, rate), (x, mean, rate, scale)
 
 
-def _broadcast_channels(x: Any) -> Any:
-    return x[:, None, None, None, :]
+def _backward(groups: int, saved: Any, gradients: Any) -> Any:
+    """Computes the gradients from the statistics, which follow from the images."""
+
+    def native(x: Any, mean: Any, rate: Any, scale: Any, gradient: Any) -> Any:
+        results = call(
+            "fedax_norm",
+            [1, groups],
+            (x, mean, rate, scale, gradient),
+            (IMAGES, None, None, None, IMAGES),
+            (x.shape, scale.shape, scale.shape),
+            (IMAGES, None, None),
+        )
+        return tuple(results)
+
+    def plain(x: Any, mean: Any, rate: Any, scale: Any, gradient: Any) -> Any:
+        # with the statistics of the images, so that their derivatives are complete
+        normalise = partial(_normalise_by_xla, groups=groups)
+        return jax.vjp(normalise, x, scale, jnp.zeros_like(scale))[1](gradient)
+
+    return derive_by(native, plain)(*saved, gradients[0])
 
 
-def _norm(x: Any, scale: Any, offset: Any, *, groups: int) -> list[Any]:
-    mean, rate = _statistics(x, groups)
-    gain = _broadcast_groups(rate, x) * _broadcast_channels(scale)
-    y = (x - _broadcast_groups(mean, x)) * gain + _broadcast_channels(offset)
-    return [y, mean, rate]
-
-
-def _gradient(x: Any, mean: Any, rate: Any, scale: Any, gradient: Any, *, groups: int) -> list[Any]:
-    """Computes, with z the normalised image, dx = rate (g scale - mean(g scale) - z mean(g scale
-    z)), means over the group.
-    """
-    rates = _broadcast_groups(rate, x)
-    centred = x - _broadcast_groups(mean, x)
-    # sums over pixels of g and of g z, shape (group, example, channel)
-    total = gradient.sum((2, 3))
-    projected = (gradient * centred).sum((2, 3)) * rates[:, :, 0, 0]
-    count = x.shape[2] * x.shape[3] * x.shape[4] // groups
-
-    def mean_over_groups(sums: Any) -> Any:
-        group_sums = (sums * scale[:, None, :]).reshape(*sums.shape[:2], groups, -1).sum(3)
-        return _broadcast_groups(group_sums.transpose(0, 2, 1), x) / count
-
-    dx = (
-        gradient * (rates * _broadcast_channels(scale))
-        - rates * mean_over_groups(total)
-        - centred * (rates * rates * mean_over_groups(projected))
-    )
-    return [dx, projected.sum(1), total.sum(1)]
-
-
-def _tangent(
-    dx: Any,
-    dscale: Any,
-    doffset: Any,
-    x: Any,
-    mean: Any,
-    rate: Any,
-    scale: Any,
-    *,
-    groups: int,
-) -> list[Any]:
-    rates = _broadcast_groups(rate, x)
-    z = (x - _broadcast_groups(mean, x)) * rates
-    # mean and deviation move with x, which takes out the parts of dx along 1 and along z
-    dz = rates * (
-        dx
-        - _broadcast_groups(_group_means(dx, groups), x)
-        - z * _broadcast_groups(_group_means(dx * z, groups), x)
-    )
-    dy = (
-        dz * _broadcast_channels(scale)
-        + z * _broadcast_channels(dscale)
-        + _broadcast_channels(doffset)
-    )
-    return [dy]
-
-
-def _norm_results(x: Any, *_: Any, groups: int, **__: Any) -> list[Result]:
-    statistic = Result((x.shape[0], groups, x.shape[1]), x.dtype, False)
-    return [Result(x.shape, x.dtype), statistic, statistic]
-
-
-def _gradient_results(x: Any, *_: Any, **__: Any) -> list[Result]:
-    channels = Result((x.shape[0], x.shape[4]), x.dtype, False)
-    return [Result(x.shape, x.dtype), channels, channels]
-
-
-def _tangent_results(dx: Any, *_: Any, **__: Any) -> list[Result]:
-    return [Result(dx.shape, dx.dtype)]
-
-
-def _make_numbers(kind: int) -> Any:
-    return lambda *_, groups: [kind, groups]
-
-
-norm_p = primitive(
-    "fedax_norm",
-    _norm_results,
-    _norm,
-    ("fedax_norm", _make_numbers(0)),
-    (True, False, False),
-)
-gradient_p = primitive(
-    "fedax_norm_gradient",
-    _gradient_results,
-    _gradient,
-    ("fedax_norm", _make_numbers(1)),
-    (True, False, False, False, True),
-)
-tangent_p = primitive("fedax_norm_tangent", _tangent_results, _tangent, None, ())
-batch_by(norm_p, (1, None, None), (1, 2, 2))
-in_groups(gradient_p)
-in_groups(tangent_p)
-
-
-def _norm_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-    x, scale, _ = primals
-    y, mean, rate = norm_p.bind(*primals, **params)
-    dense_tangents = tuple(map(ad.instantiate_zeros, tangents))
-    (dy,) = tangent_p.bind(*dense_tangents, x, mean, rate, scale, **params)
-    # the statistics are results too, and have tangents
-    _, statistics = jax.jvp(lambda x: _statistics(x, params["groups"]), (x,), dense_tangents[:1])
-    return [y, mean, rate], [dy, *statistics]
-
-
-def _tangent_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
-    (cotangent,) = cotangents
-    tangents = operands[:3]
-    if isinstance(cotangent, ad.Zero):
-        return [None] * len(operands)
-    gradients = gradient_p.bind(*operands[3:], cotangent, **params)
-    # no gradient for the point of linearisation
-    results = [
-        gradient if ad.is_undefined_primal(tangent) else None
-        for gradient, tangent in zip(gradients, tangents)
-    ]
-    return results + [None] * 4
-
-
-def _gradient_transpose(cotangents: Any, *operands: Any, **params: Any) -> Any:
-    if all(isinstance(cotangent, ad.Zero) for cotangent in cotangents):
-        return [None] * len(operands)
-    # linear in the gradient alone, whose transpose is the tangent
-    (image,) = tangent_p.bind(*map(ad.instantiate_zeros, cotangents), *operands[:4], **params)
-    return [None] * 4 + [image]
-
-
-ad.primitive_jvps[norm_p] = _norm_jvp
-differentiate_by(tangent_p, _tangent)
-differentiate_by(gradient_p, _gradient)
-ad.primitive_transposes[tangent_p] = _tangent_transpose
-ad.primitive_transposes[gradient_p] = _gradient_transpose
+_normalise.defvjp(_forward, _backward)

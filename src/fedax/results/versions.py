@@ -10,8 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedax.engine.compilation.fingerprint import random_settings
+from fedax.engine.compilation.identity import random_settings
 from fedax.errors import printable
+from fedax.ops.extension import slower
 from fedax.results.record import Record
 
 _PACKAGES = ("fedax", "jax", "jaxlib", "equinox", "optax", "numpy")
@@ -25,14 +26,16 @@ def packages() -> dict[str, Any]:
 def versions() -> dict[str, Any]:
     """Returns the versions of the library and of what it computes with, the machine, and the commit
     of the library's repository, if it runs from one.
+
+    Where the native layers are missing, it says what that costs.
     """
     machine = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
     }
-    commit = _commit()
-    return packages() | machine | ({"commit": commit} if commit else {})
+    optional = {"commit": _commit(), "layers": slower()}
+    return packages() | machine | {name: text for name, text in optional.items() if text}
 
 
 def made_with() -> dict[str, Any]:

@@ -29,6 +29,7 @@ import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core.task import weighted_sum
 from fedax.utils.layout import Layout
 
 Point = Float[Array | np.ndarray, "dim"]
@@ -161,9 +162,8 @@ class Losses:
         inside, indices = indices < end, jnp.minimum(indices, scale.shape[0] - 1)
         weight = jnp.where(inside, scale[indices], 0)
         examples = {name: jnp.take(values, indices, axis=0) for name, values in arrays.items()}
-        losses = self.task.total(
-            self.task.functions["loss"], self.layout.unravel(w), examples, weight, None
-        )
+        values = self.task.functions["loss"](self.layout.unravel(w), examples, None)
+        losses = weighted_sum(values, weight)
         # the weights of all pieces add up to 1, so l2 counts once
         return losses + weight.sum() * self.task.l2 / 2 * (w @ w)
 
@@ -197,7 +197,7 @@ class Losses:
     @functools.cached_property
     def _product_of(self) -> Any:
         def product(w: Array, v: Array, *piece: Any) -> Array:
-            return jax.jvp(lambda w: jax.grad(self._loss)(w, *piece), (w,), (v,))[1]
+            return jax.grad(lambda w: jax.grad(self._loss)(w, *piece) @ v)(w)
 
         return self._compile_sum(product)
 

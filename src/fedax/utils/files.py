@@ -3,7 +3,6 @@
 import contextlib
 import os
 import stat
-import sys
 import tempfile
 import unicodedata
 from collections.abc import Generator
@@ -59,7 +58,7 @@ def read(path: Path, most: int = MOST_BYTES) -> bytes:
             raise InvalidInput.because(str(path), "not a regular file")
         if status.st_size > most:
             raise InvalidInput.found(str(path), f"{status.st_size:,} bytes", f"at most {most:,}")
-        return stream.read(most + 1)
+        return stream.read()
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
@@ -79,31 +78,6 @@ def writing(path: Path) -> Generator[None]:
         raise WriteFailed(
             f"{error.filename or path}: cannot be written: {error.strerror or error}."
         ) from error
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Generator[None]:
-    """Holds a lock file, which is made if it is missing.
-
-    Other processes and threads wait until the block ends.
-
-    The system releases the lock when its process ends, however it ends. On a file system without
-    locks there is none.
-    """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        with contextlib.suppress(OSError):
-            if sys.platform == "win32":
-                import msvcrt
-
-                msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:

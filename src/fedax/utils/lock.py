@@ -1,4 +1,4 @@
-"""One process at a time writes a run directory."""
+"""Locks of folders and files between processes."""
 
 import contextlib
 import os
@@ -51,6 +51,21 @@ def held(folder: Path, name: str = _NAME) -> Generator[None]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Holds a lock file, which is made if it is missing.
+
+    Other processes and threads wait until the block ends. The system releases the lock when its
+    process ends, however it ends. On a file system without locks there is none.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _take(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
+
+
 def holder(folder: Path) -> str | None:
     """Returns the process that holds the lock of a folder, in words; None if none does."""
     try:
@@ -68,19 +83,19 @@ def _read_holder(handle: int) -> str:
     return os.read(handle, 300).decode("utf-8", "replace") or "another process"
 
 
-def _take(handle: int) -> bool:
-    """Takes the lock of an open file if it is free."""
+def _take(handle: int, wait: bool = False) -> bool:
+    """Takes the lock of an open file if it is free, or waits until it is."""
     try:
         if sys.platform == "win32":
             import msvcrt
 
             os.lseek(handle, 1000, os.SEEK_SET)  # a byte beyond the text
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
             os.lseek(handle, 0, os.SEEK_SET)
         else:
             import fcntl
 
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
     except OSError:  # a file system without locks

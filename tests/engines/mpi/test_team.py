@@ -1,7 +1,6 @@
 """Ranks that disagree, fail, stop and resume. They are threads here; `tests/faults` has real
 ones."""
 
-import dataclasses
 import errno
 import os
 import re
@@ -14,9 +13,7 @@ from threads import on_ranks
 
 import fedax
 from fedax.core import InvalidInput, RankFailed, WriteFailed
-from fedax.core.task import Ragged
 from marks import quick, slow
-from parts import with_parts
 
 SIZES = (7, 12, 9, 4)
 
@@ -288,25 +285,3 @@ def test_a_full_disk_is_known_to_all(tmp_path, monkeypatch):
     found = on_ranks(4, lambda comm: go(comm, checkpoint=tmp_path))
     assert [type(error) for error in found] == [WriteFailed, *[RankFailed] * 3], found
     assert all("rank 0: WriteFailed: checkpoint of round 7" in str(error) for error in found[1:])
-
-
-@pytest.mark.slow
-def test_values_that_cannot_be_compared_are_said(recwarn):
-    class Odd:
-        pass
-
-    @dataclasses.dataclass(frozen=True)
-    class Batches(fedax.core.scheduling.sampling.Uniform):
-        odd: object = dataclasses.field(default_factory=Odd, compare=False, hash=False)
-
-    odd = fedax.Schedule(cohort=2, sampling=Batches())
-    found = on_ranks(2, lambda comm: go(comm, given=two(), schedule=odd, rounds=1))
-    assert [history.outcome.ok for history in found] == [True] * 2
-    assert any(
-        "the ranks' arguments are not compared" in str(warning.message) for warning in recwarn
-    )
-
-
-def two():
-    whole = task()
-    return with_parts(whole, train=Ragged.of(whole.train[:2]), test=None)

@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-import jax
 import optax
 
 from fedax.core import (
@@ -79,13 +78,10 @@ class PerFedAvg(Algorithm[Vector]):
             w: Any, inner: Minibatch, outer: Minibatch, curvature: Minibatch | None = None
         ) -> Any:
             meta_gradient = outer.gradient(add_scale(w, -self.alpha, inner.gradient(w)))
-            # times I - alpha H, with the product of the Hessian as the derivative of a gradient
+            # times I - alpha H
             if curvature is not None:
-                meta_gradient = add_scale(
-                    meta_gradient,
-                    -self.alpha,
-                    jax.jvp(curvature.gradient, (w,), (meta_gradient,))[1],
-                )
+                product = curvature.hessian_product(w, meta_gradient)
+                meta_gradient = add_scale(meta_gradient, -self.alpha, product)
             return add_scale(w, -rate, meta_gradient)
 
         batches = 3 if self.order == "second" else 2

@@ -1,11 +1,10 @@
 """Errors about mistakes in functions that users write for compiled programs, in their own terms."""
 
 import contextlib
-import dataclasses
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +18,7 @@ from jax.errors import (
     TracerIntegerConversionError,
 )
 
-from fedax.errors import InvalidInput, UnknownName
+from fedax.errors import InvalidInput
 
 _NEEDS_VALUES: dict[type[Exception], tuple[str, str]] = {
     # subclasses before their bases
@@ -51,33 +50,6 @@ IN_A_METHOD = (
     "engine=fedax.Eager(), which compiles no method."
 )
 """The end of the advice on values of arrays in methods."""
-
-
-class Misuse(InvalidInput):
-    """A wrong use of `fed` or `client`, to which `explained` adds the user's function."""
-
-
-class MissingAttribute(Misuse, UnknownName, AttributeError):
-    """An attribute that an object given to the user's function does not have.
-
-    An `AttributeError`, for `hasattr` and `getattr` with a default.
-    """
-
-
-def missing_attribute(
-    instance: object, word: str, name: str, known: Iterable[str]
-) -> AttributeError:
-    """Returns the error of `__getattr__`.
-
-    Args:
-        instance: lacks the attribute.
-        word: what methods usually call it.
-        name: of the attribute.
-        known: names of the attributes that it has.
-    """
-    if name.startswith("_"):  # asked for by Python and JAX themselves
-        return AttributeError(f"{type(instance).__name__!r} object has no attribute {name!r}")
-    return MissingAttribute.among(f"{word}.{name}", name, known)  # type: ignore[return-value]
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -122,18 +94,11 @@ def explained(
         ending: of the advice on values of arrays.
 
     Raises:
-        InvalidInput: a wrong use of `fed` or `client`, an attribute that is set, or an array whose
-            value is needed while the program is compiled. Its cause is the error itself.
+        InvalidInput: an array whose value is needed while the program is compiled. Its cause is the
+            error itself.
     """
     try:
         yield
-    except Misuse as error:
-        kind = UnknownName if isinstance(error, UnknownName) else InvalidInput
-        raise kind(f"{name or name_of(function)}: {error}") from error
-    except dataclasses.FrozenInstanceError as error:
-        reason = f"{error}{_line(function, error)}"
-        hint = "Methods do not change: what changes belongs into the state that `round` returns."
-        raise InvalidInput.because(name or name_of(function), reason, hint) from error
     except tuple(_NEEDS_VALUES) as error:
         does, instead = next(
             words for kind, words in _NEEDS_VALUES.items() if isinstance(error, kind)

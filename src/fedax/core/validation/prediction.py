@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.errors import DataError, InvalidInput, UnknownName
+from fedax.errors import DataError, InvalidInput
 from fedax.examples.encoding import Encoding
 from fedax.examples.integer_ranges import check_inputs
 from fedax.examples.ragged import as_rows, conformed, rows_of
@@ -56,47 +56,33 @@ class Predictor(NamedTuple):
         function = self.function(state)
         self._check_whole_numbers(function, params, examples)
         rows = len(next(iter(examples.values())))
+        # without rows, one empty piece gives the shape of the predictions
         pieces = [
             {name: values[i : i + PIECE] for name, values in examples.items()}
-            for i in range(0, rows, PIECE)
+            for i in range(0, max(rows, 1), PIECE)
         ]
         return np.concatenate(
-            # without rows, one empty piece gives the shape of the predictions
-            [
-                np.asarray(self.call(_predict_piece, function, params, piece))
-                for piece in pieces or [examples]
-            ]
+            [np.asarray(self.call(_predict_piece, function, params, piece)) for piece in pieces]
         )
 
     def _to_arrays(self, x: Any) -> dict[str, Any]:
         """Converts the inputs to arrays by name."""
         # labels are inputs only where there is nothing else
         inputs = [name for name in self.like if name != "y"] or list(self.like)
-        if any(base.__module__.startswith("torch.utils.data") for base in type(x).__mro__):
-            hint = "Write predict(np.stack([item[0] for item in data_set]))."
-            raise DataError.found("predict(x)", f"a {type(x).__name__} of PyTorch", "arrays", hint)
         if not isinstance(x, Mapping):
             if len(inputs) > 1:
                 raise DataError.found("predict(x)", "one array", f"a dict of the arrays {inputs}")
-            return {inputs[0]: self._to_array(inputs[0], x, "predict(x)")}
-        for name in x:
-            if name not in self.like:
-                raise UnknownName.among("predict(x), array", str(name), self.like)
-        if missing := [name for name in inputs if name not in x]:
-            raise DataError.found(
-                "predict(x)", f"no array {missing[0]!r}", f"the arrays {inputs}; y may be missing"
-            )
-        return {
-            str(name): self._to_array(str(name), values, f"predict(x)[{name!r}]")
-            for name, values in x.items()
-        }
-
-    def _to_array(self, name: str, values: Any, where: str) -> np.ndarray:
-        """Converts one input to an array; `where` names it in messages."""
-        # tables are read by the names of their columns, whatever their order
-        if name == "x" and self.encoding is not None and hasattr(values, "columns"):
-            return self.encoding.features(values)
-        return as_rows(values, where)
+            x = {inputs[0]: x}
+        if not set(inputs) <= set(x) <= set(self.like):
+            raise DataError.found("predict(x)", f"the arrays {[*x]}", f"the arrays {[*self.like]}")
+        arrays = {}
+        for name, values in x.items():
+            # tables are read by the names of their columns, whatever their order
+            if name == "x" and self.encoding is not None and hasattr(values, "columns"):
+                arrays[name] = self.encoding.features(values)
+            else:
+                arrays[name] = as_rows(values, f"predict(x)[{name!r}]")
+        return arrays
 
     def _check_whole_numbers(
         self, function: Callable[..., Any], params: PyTree, examples: Mapping[str, Any]

@@ -33,7 +33,7 @@ from fedax.engine.round.evaluation import empty_cohort
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.traffic import bits_spent
-from fedax.observe.base import Observer, View, compute_all
+from fedax.observe.base import Observer
 from fedax.utils.layout import accumulator
 
 
@@ -290,8 +290,3 @@ class PythonProgram(Program):
     @abstractmethod
     def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
         """Returns the models that the clients use themselves."""
-
-
-def evaluate_observers(observers: Sequence[Observer], view: View) -> dict[str, Any]:
-    """Computes the metrics of all observers on a view."""
-    return compute_all(observers, view)

@@ -3,7 +3,7 @@
 XLA's CPU compiler makes a kernel of each operation and schedules it again in every iteration of a
 loop, which takes some 200 nanoseconds each: a step of a small model takes three times as long as
 its arithmetic. A call with the compiler's mark for small loops (`xla_cpu_small_call`) is compiled
-as a whole instead, which makes rounds 2 to 3 times as fast.
+as a whole instead, which makes rounds of softmax regression 2.6 times as fast.
 
 It is used with the versions of jaxlib that it was tested with. With others, and with the
 environment variable `FEDAX_KERNELS=0`, steps run in a plain loop, and results differ by rounding
@@ -12,13 +12,14 @@ only. `fedax doctor` prints which case holds.
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
+from jaxtyping import Array, Int
 
 from fedax.engine.compilation.jaxpr import stage, subjaxprs
 from fedax.utils.random import Index
@@ -99,6 +100,20 @@ def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry
     # Outside of a branch, XLA divides elementwise operations among threads, which fails within such
     # a call.
     return jax.lax.cond(count > 0, call, lambda carry: carry, carry)
+
+
+def gather_singly(arrays: Mapping[str, Any], indices: Int[Array, "some"]) -> dict[str, Array]:
+    """Copies rows of arrays one after the other, because a kernel cannot contain a gather."""
+
+    def copy(i: Index, buffers: dict[str, Array]) -> dict[str, Array]:
+        cut, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
+        return {name: put(buffers[name], cut(arrays[name], indices[i]), i, 0) for name in buffers}
+
+    buffers = {
+        name: jnp.zeros((len(indices), *values.shape[1:]), values.dtype)
+        for name, values in arrays.items()
+    }
+    return jax.lax.fori_loop(0, len(indices), copy, buffers)
 
 
 def _first_element(x: Any) -> Any:

@@ -5,24 +5,37 @@ energy.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
 from fedax.core.directions import Mode, check_mode, find_mode, is_better
-from fedax.core.hyper import Hyper
+from fedax.core.hyper import Hyper, check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.observe.modes import built_in_modes
-from fedax.utils.numbers import python_number
+from fedax.utils.numbers import convert_fields
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Base of the rules: NumPy's numbers become Python's."""
+    """Base of the rules: NumPy's numbers become Python's.
+
+    Attributes:
+        kind: the outcome of a run that the rule ends.
+    """
+
+    kind: ClassVar[Literal["stopped", "diverged"]] = "stopped"
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            object.__setattr__(self, name, python_number(value))
+        convert_fields(self)
+
+    def check(self) -> None:
+        """Refuses numbers out of range."""
+        check_declared(self)
+
+    def resolve(self, modes: Mapping[str, Mode]) -> "Rule":
+        """Returns the rule with the direction of its metric, if it needs one."""
+        return cast(Rule, self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,27 +47,10 @@ class Divergence(_Rule):
     Needs the metric `train_loss`. The defaults are FedProx's rule (Li et al. 2020, App. C.3.2).
     """
 
-    rise: float = 1.0
-    window: int = 10
-
-    @property
-    def metric(self) -> str:
-        """The training loss."""
-        return "train_loss"
-
-    @property
-    def kind(self) -> Literal["stopped", "diverged"]:
-        """The outcome is `diverged`."""
-        return "diverged"
-
-    def resolve(self, modes: Mapping[str, Mode]) -> "Divergence":
-        """Returns the rule itself: less of the training loss is better."""
-        return self
-
-    def check(self) -> None:
-        """Refuses a window below one round and a rise that is no finite number."""
-        Hyper("window", 10, low=1).check("Divergence", self.window)
-        Hyper("rise", 1.0).check("Divergence", self.rise)
+    rise: float = hyper(1.0)
+    window: int = hyper(10, low=1)
+    metric: ClassVar[str] = "train_loss"
+    kind: ClassVar[Literal["stopped", "diverged"]] = "diverged"
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
         """Returns whether the rule fires at the last of these observations."""
@@ -101,19 +97,13 @@ class EarlyStopping(_Rule):
     """
 
     metric: str = "validation_loss"
-    patience: int = 20
-    min_change: float = 0.0
+    patience: int = hyper(20, low=1)
+    min_change: float = hyper(0.0, low=0.0)
     mode: Mode | None = None
 
-    @property
-    def kind(self) -> Literal["stopped", "diverged"]:
-        """The outcome is `stopped`."""
-        return "stopped"
-
     def check(self) -> None:
-        """Refuses a patience below one round and a negative change."""
-        Hyper("patience", 20, low=1).check("EarlyStopping", self.patience)
-        Hyper("min_change", 0.0, low=0.0).check("EarlyStopping", self.min_change)
+        """Refuses a patience below one round, a negative change and another mode."""
+        super().check()
         check_mode("EarlyStopping(mode=...)", self.mode)
 
     def resolve(self, modes: Mapping[str, Mode]) -> "EarlyStopping":
@@ -131,11 +121,9 @@ class EarlyStopping(_Rule):
         """Returns whether the rule fires at the last of these observations."""
         mode = self.mode or self.resolve(built_in_modes()).mode
         assert mode is not None, "resolve finds one or raises"
-        best, since, change = (
-            None,
-            rounds[0],
-            self.min_change if mode == "max" else -self.min_change,
-        )
+        best = None
+        since = rounds[0]
+        change = self.min_change if mode == "max" else -self.min_change
         for t, value in zip(rounds, values, strict=True):
             if is_better(value, None if best is None else best + change, mode):
                 best, since = value, t
@@ -166,15 +154,6 @@ class Budget(_Rule):
     hours: float | None = None
     joules: float | None = None
 
-    @property
-    def kind(self) -> Literal["stopped", "diverged"]:
-        """The outcome is `stopped`."""
-        return "stopped"
-
-    def resolve(self, modes: Mapping[str, Mode]) -> "Budget":
-        """Returns the rule itself: it has no metric."""
-        return self
-
     def check(self) -> None:
         """Refuses a budget without bounds, and bounds that are not above 0."""
         for name, value in vars(self).items():
@@ -187,11 +166,8 @@ class Budget(_Rule):
 
     def is_spent(self, seconds: float, joules: float) -> bool:
         """Returns whether a run that has taken so much is to end."""
-        bounds = (
-            (seconds, None if self.hours is None else 3600 * self.hours),
-            (joules, self.joules),
-        )
-        return any(bound is not None and amount >= bound for amount, bound in bounds)
+        is_late = self.hours is not None and seconds >= 3600 * self.hours
+        return is_late or (self.joules is not None and joules >= self.joules)
 
 
 Rule: TypeAlias = Divergence | EarlyStopping | Budget

@@ -4,31 +4,65 @@ The Python code here touches a run only every few rounds. `Program.advance` does
 themselves, several in one call.
 """
 
+import contextlib
 import dataclasses
-import os
 from collections.abc import Sequence
-from itertools import compress
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import is_memory
 from fedax.core.history import History, Outcome
+from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.driver.checkpoint import Checkpoints
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
-from fedax.engine.driver.options import Progress
-from fedax.engine.driver.recorder import Recorder, has_ended, was_ended_by_budget
-from fedax.engine.driver.resume import CLIENTS, check_continued, check_lengths, total_rounds
-from fedax.engine.driver.session import Grid
-from fedax.engine.round.engine import PersonalModels, RunCarry, compute_metrics
+from fedax.engine.driver.options import Progress, RunOptions, require_concrete
+from fedax.engine.driver.progress_bar import progress_hook
+from fedax.engine.driver.recorder import Recorder, has_ended
+from fedax.engine.driver.resume import (
+    check_lengths,
+    check_resumed,
+    check_same_course,
+    rounds_done,
+)
+from fedax.engine.round.engine import RunCarry, compute_metrics
 from fedax.observe.base import merge_metrics, modes_of
-from fedax.utils.layout import Layout
+
+
+def run_rounds(
+    algorithms: Sequence[Algorithm[Any]],
+    task: Task,
+    seeds: Sequence[Any],
+    options: RunOptions,
+    resume: Sequence[History],
+) -> list[History]:
+    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints.
+
+    Args:
+        algorithms, task, seeds, options: see `Grid`.
+        resume: histories to continue, one for each run; empty for runs that start from round 0 or
+            from a checkpoint.
+    """
+    require_concrete("run", algorithms, task, seeds, vars(options))
+    if resume and options.params is None:
+        # the fixed state that came with `params` of the run before
+        task = task.at(resume[0].fixed_state)
+    with (
+        progress_hook(options.progress, type(algorithms[0]).__name__) as hook,
+        options.engine.process_group.abort_on_error(),
+    ):
+        options = dataclasses.replace(options, progress=hook)
+        # checks everything and builds the program, so that a wrong argument costs no compilation
+        grid = Grid(algorithms, task, seeds, options, rounds_done(resume))
+        checkpoints = None if options.checkpoint is None else Checkpoints(grid)
+        with checkpoints.lock() if checkpoints else contextlib.nullcontext():
+            return RoundLoop(grid, resume, checkpoints).run()
 
 
 class RoundLoop:
@@ -36,8 +70,7 @@ class RoundLoop:
 
     Args:
         grid: the runs, which one program serves.
-        resume: histories to continue, one for each run; empty for runs that start from round 0 or
-            from a checkpoint.
+        resume: histories to continue, one for each run, or none.
         checkpoints: where the runs are saved; None if they are not. The caller holds their lock.
 
     Attributes:
@@ -50,220 +83,175 @@ class RoundLoop:
         stop_requested: whether the progress hook asked for the end.
     """
 
-    def __init__(self, grid: Grid, resume: list[History], checkpoints: Checkpoints | None) -> None:
+    def __init__(
+        self, grid: Grid, resume: Sequence[History], checkpoints: Checkpoints | None
+    ) -> None:
         self.grid = grid
         self.options = grid.options
         self.program = grid.program
         self.checkpoints = checkpoints
         self.process_group = grid.options.engine.process_group
-        self.states, resume, ended = self._initial_states(resume)
-        self._is_resumed = bool(resume)  # then the model that they start from has been observed
-        # those that go on have rounds in common; if all have ended, no round follows
-        going_on = [history for history, is_over in zip(resume, ended, strict=True) if not is_over]
-        self.done = rounds_done(going_on or resume)
-        self.can_save = self._is_resumed
-        self.stop_requested = False
-        # which runs since the grid was made: data were placed and programs compiled before
+        # runs since the grid was made: data were placed and programs compiled before
         self.clock = grid.clock
-        if resume:
-            self.clock.continue_from((going_on or resume)[0])
-        drops = self.options.on_bad_client == "drop"
-        modes = modes_of(self.options.observe or (), grid.task)
-        names = [type(algorithm).__name__ for algorithm in grid.algorithms_by_run]
-        before = list(zip(resume, ended, strict=True)) or [(None, False)] * len(names)
-        self.recorders = [
-            Recorder(name, self.clock, drops, modes, history, is_over)
-            for name, (history, is_over) in zip(names, before, strict=True)
-        ]
+        self.stop_requested = False
         # ranks run one program together, so neither a signal nor a clock of one rank may change
         # what it calls
         self.interrupts = Interrupts(enabled=self.process_group.size == 1)
         self.calls = CallLength(bounded=self.process_group.size == 1)
+        modes = modes_of(self.options.observe or (), grid.task)
+        self.recorders = [
+            Recorder(type(member.algorithm).__name__, self.clock, self.options, modes)
+            for member in grid.members
+        ]
+        self.done = 0
+        self._start(resume)
 
-    def _initial_states(self, resume: list[History]) -> tuple[Any, list[History], list[bool]]:
-        """Returns the states to start from, the given or stored histories before them, and which
-        of these have ended.
-        """
-        grid = self.grid
-        ended = self.grid.check_resumed(resume) if resume else []
-        states = grid.init() if self.checkpoints or not resume else None
-        stored = self.checkpoints and self.checkpoints.load(
-            self.program.split(states),
-            grid.algorithms_by_run,
-            grid.layout,
-            self.options.rounds,
-            self._to_params,
-        )
-        if stored:
-            histories = [history for history, _ in stored]
-            # the budget may be a larger one now
-            stored_ended = [
-                has_ended(history, self.options.rules) if was_ended_by_budget(history) else is_over
-                for history, is_over in stored
-            ]
-            if resume:
-                assert self.checkpoints is not None, "of the folder that was read"
-                check_continued(histories, resume, self.checkpoints.folder)
-            # the folder may be ahead of the given histories, whose continuation it has then
-            if not resume or total_rounds(histories) > total_rounds(resume):
-                check_lengths("run_grid(checkpoint=...)", histories, stored_ended)
-                resume = histories
-                ended = stored_ended
+    def _start(self, resume: Sequence[History]) -> None:
+        """Begins with round 0, or with the newer of the given histories and the checkpoints."""
+        grid, rules, field = self.grid, self.options.rules, "run_grid(resume=...)"
         if resume:
-            states = self.program.join([RunCarry.of(history) for history in resume])
-        return states, resume, ended
+            check_resumed(resume, grid.identities(), self.options.rounds)
+        if self.checkpoints or not resume:
+            self.states = grid.init()
+        if self.checkpoints:
+            stored = self.checkpoints.load(self.program.split(self.states))
+            if stored and resume:
+                check_same_course(stored, resume)
+            # the folder may be ahead of the given histories, whose continuation it has then
+            lengths = [sum(len(h.bits.up) for h in histories) for histories in (stored, resume)]
+            if stored and (not resume or lengths[0] > lengths[1]):
+                resume, field = stored, "run_grid(checkpoint=...)"
+        self.can_save = bool(resume)
+        if not resume:
+            return
+        ended = [has_ended(history, rules) for history in resume]
+        check_lengths(field, resume, ended)
+        self.states = self.program.join([RunCarry.of(history) for history in resume])
+        for recorder, history in zip(self.recorders, resume, strict=True):
+            recorder.continue_from(history)
+        # those that go on have rounds in common; if all have ended, no round follows
+        going_on = [h for h, is_over in zip(resume, ended, strict=True) if not is_over] or resume
+        self.done = rounds_done(going_on)
+        self.clock.continue_from(going_on[0])
 
     def run(self) -> list[History]:
         """Runs all rounds and returns the histories."""
         with self.interrupts:
             try:
-                self._run_rounds()
+                # the initial model counts as an observation after 0 rounds
+                if self.recorders[0].rounds:
+                    self._begin_resumed()
+                else:
+                    self._observe()
+                end = self.done
+                while not (self._is_over(end) or self.stop_requested or self.interrupts.asked):
+                    # up to the next pause, at which alone a run ends: a call returns the state
+                    # after its last round only, and the runs of a grid go through it together
+                    if self.done == end:
+                        periods = self.options.periods
+                        end = min(
+                            self.grid.rounds, *(self.done + p - self.done % p for p in periods)
+                        )
+                    count = min(self.calls.rounds, end - self.done)
+                    if self.checkpoints and self.checkpoints.seconds is not None:
+                        count = 1  # a checkpoint may be due after any round
+                    # The program takes over the buffers of `states`. Until its result is assigned,
+                    # Ctrl-C must not raise, or the run would be lost.
+                    with self.interrupts.allow(self.states), self.calls.measure(count):
+                        result = self.program.advance(self.states, self.done, count)
+                    self.can_save = False  # until states, logs and `done` fit together again
+                    self.states, logs = result
+                    for recorder, log in zip(self.recorders, logs, strict=True):
+                        recorder.add(log, self.done)
+                    self.done += count
+                    if self.done % self.options.observe_every == 0 or self._is_over(end):
+                        self._observe()
+                    self.can_save = True
+                    # after the observation, so that a run that continues from here has it, and one
+                    # that a rule has just ended is saved
+                    if self.checkpoints and (
+                        self.checkpoints.is_due(self.done) or self._is_over(end)
+                    ):
+                        self._save()
+                if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
+                    raise KeyboardInterrupt
             except KeyboardInterrupt:
                 if not self._has_result():
                     raise
-                self._end_early()
+                if self.checkpoints and self.can_save:
+                    self._save()
+                for recorder in self.recorders:
+                    recorder.interrupt(self.done)
+            if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
+                for recorder in self.recorders:
+                    recorder.end_by_budget(self.done)
             return self._histories()
 
-    def _run_rounds(self) -> None:
-        """Alternates rounds with observations and checkpoints until all runs have ended."""
-        if self._is_resumed:
-            self._begin_resumed()
-        else:
-            # the initial model counts as an observation after 0 rounds
-            self._observe()
-            self._report_progress()
-        while self._has_rounds_left() and not (self.stop_requested or self.interrupts.asked):
-            # up to the next multiple of `observe_every` or `checkpoint_every`: nothing in Python
-            # touches the run before. One that is not finite runs on to there: a call returns the
-            # state after its last round only, and the runs of a grid go through it together
-            self._advance_to(
-                min(
-                    self.grid.rounds, *(self.done + p - self.done % p for p in self.options.periods)
-                )
-            )
-            if not self._has_rounds_left() or self.done % self.options.observe_every == 0:
-                self._observe()
-                self._report_progress()
-            self.can_save = True
-            # after the observation, so that a run that continues from here has it, and one that a
-            # rule has just ended is saved
-            if self.checkpoints and (
-                not self._has_rounds_left()
-                or self.done % self.checkpoints.every == 0
-                or self.checkpoints.is_due()
-            ):
-                self._save()
-        if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
-            raise KeyboardInterrupt
-        if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
-            for recorder in self.recorders:
-                recorder.end_by_budget(self.done)
+    def _is_over(self, pause: int) -> bool:
+        """Returns whether no round follows the last pause."""
+        is_running = any(recorder.is_running for recorder in self.recorders)
+        return self.done == pause and not (is_running and self.done < self.grid.rounds)
 
     def _begin_resumed(self) -> None:
         """Chooses the best model so far, and observes a final model that was not."""
-        improved = [
-            recorder.reconsider_best(self.done, self.options) for recorder in self.recorders
-        ]
-        if any(improved):
-            self._store_best(improved)
+        self._store_best([recorder.reconsider_best(self.done) for recorder in self.recorders])
         # of a run that was interrupted, or saved, between two observations
-        is_unobserved = any(
-            not recorder.ended and recorder.rounds[-1] < self.done for recorder in self.recorders
-        )
-        if is_unobserved and not self._has_rounds_left():
+        is_unobserved = any(not r.ended and r.rounds[-1] < self.done for r in self.recorders)
+        if is_unobserved and self._is_over(self.done):
             self._observe()
-            self._report_progress()
             if self.checkpoints:
                 self._save()
 
-    def _has_rounds_left(self) -> bool:
-        return self.done < self.grid.rounds and self._has_running()
-
-    def _has_running(self) -> bool:
-        return any(recorder.is_running for recorder in self.recorders)
-
-    def _advance_to(self, end: int) -> None:
-        """Runs the rounds before `end`, in calls that return every few seconds.
-
-        After a Ctrl-C it stops between two calls.
-        """
-        while self.done < end and not self.interrupts.asked:
-            is_timed = self.checkpoints is not None and self.checkpoints.seconds is not None
-            # a checkpoint may be due after any round
-            count = 1 if is_timed else min(self.calls.rounds, end - self.done)
-            # The program takes over the buffers of `states`. Until its result is assigned, Ctrl-C
-            # must not raise, or the run would be lost.
-            with self.interrupts.allow(self.states), self.calls.measure(count):
-                result = self.program.advance(self.states, self.done, count)
-            self.can_save = False  # until states, logs and `done` fit together again
-            self.states, logs = result
-            for recorder, log in zip(self.recorders, logs, strict=True):
-                recorder.add(log, self.done)
-            self.done += count
-            self.can_save = self.done < end  # at the end an observation may be missing
-            if self.checkpoints and self.can_save and self.checkpoints.is_due():
-                self._save()
-
     def _observe(self) -> None:
-        """Observes the current models and keeps the best ones."""
+        """Observes the current models, keeps the best ones and calls the progress hook."""
+        grid, options, private = self.grid, self.options, self.grid.private
+        epsilon = None if private is None else private.epsilon_after(self.done)
+        spent = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
         metrics = compute_metrics(
-            self.program, self.states, self.options.observe or (), self.done, self.grid.seen_task
+            self.program, self.states, options.observe or (), self.done, grid.seen_task
         )
-        epsilon = self.grid.private and self.grid.private.epsilon_after(self.done)
-        privacy_metrics = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
-        improved = [
-            recorder.observe(merge_metrics([observed, privacy_metrics]), self.done, self.options)
-            for recorder, observed in zip(self.recorders, metrics, strict=True)
-        ]
-        if any(improved):
-            self._store_best(improved)
-        self._freeze_ended()
+        self._store_best(
+            [
+                recorder.observe(merge_metrics([observed, spent]), self.done)
+                for recorder, observed in zip(self.recorders, metrics, strict=True)
+            ]
+        )
+        # the program keeps advancing runs that have ended before others
+        if not all(recorder.ended for recorder in self.recorders):
+            for recorder, carry in zip(self.recorders, self._carries(), strict=True):
+                if recorder.ended and recorder.final is None:
+                    recorder.final = _copy(carry)
         self.can_save = True
+        first, clock = self.recorders[0], self.clock
+        seconds = clock.now
+        progress = Progress(
+            self.done, grid.rounds, seconds, first.latest, clock.compiling, len(self.recorders)
+        )
+        with self.interrupts.allow(self.states):
+            wants_stop = callable(options.progress) and options.progress(progress)
+        # on several ranks, all stop if the hook of one says so
+        self.stop_requested = self.process_group.any(bool(wants_stop))
 
     def _store_best(self, improved: list[bool]) -> None:
         """Copies the models of the runs whose metric has just improved."""
-        carries = self.grid.published(self._carries())
-        for recorder, w, carry in compress(
-            zip(self.recorders, self._models(carries), carries, strict=True), improved
-        ):
-            state = _copy(evaluated_state(carry.model_state))
-            recorder.store_best(self._to_params(jnp.array(w)), state)
-
-    def _freeze_ended(self) -> None:
-        """Copies the carry of runs that have just ended, which the program keeps advancing."""
-        has_ended = [recorder.ended for recorder in self.recorders]
-        if all(has_ended) or not any(
-            recorder.ended and not recorder.final for recorder in self.recorders
-        ):
+        if not any(improved):
             return
-        for recorder, carry in zip(self.recorders, self._carries(), strict=True):
-            if recorder.ended and not recorder.final:
-                recorder.final = _copy(carry)
-
-    def _report_progress(self) -> None:
-        """Calls the progress hook; on several ranks, all stop if the hook of one says so."""
-        progress = Progress(
-            self.done,
-            self.grid.rounds,
-            self.clock.now,
-            self.recorders[0].latest,
-            self.clock.compiling,
-            len(self.recorders),
-        )
-        with self.interrupts.allow(self.states):
-            wants_stop = callable(self.options.progress) and self.options.progress(progress)
-        self.stop_requested = self.process_group.any(bool(wants_stop))
+        carries = self.grid.published(self._carries())
+        for recorder, member, carry, is_better in zip(
+            self.recorders, self.grid.members, carries, improved, strict=True
+        ):
+            if is_better:
+                w = call_model(member.algorithm, carry.state, self.grid.layout.dim)
+                state = _copy(evaluated_state(carry.model_state))
+                recorder.store_best(self.grid.to_params(jnp.array(w)), state)
 
     def _save(self) -> None:
         """Writes a checkpoint. A run that has ended is saved as it was then."""
         assert self.checkpoints is not None, "there is no folder for checkpoints"
-        histories = self._finish(self.program.gather_carries(self._final_states()))
-        marked = [
-            dataclasses.replace(history, origin=recorder.mark_origin({}))
-            for history, recorder in zip(histories, self.recorders, strict=True)
-        ]
-        ended = [recorder.ended for recorder in self.recorders]
-        self.checkpoints.save(self.done, marked, ended, self.grid.layout)
+        carries = self.program.gather_carries(self._final_states())
+        runs = zip(self.recorders, carries, strict=True)
+        histories = [recorder.finish(None, carry) for recorder, carry in runs]
+        self.checkpoints.save(self.done, histories)
 
     def _has_result(self) -> bool:
         """Returns whether an interrupted run has a result to keep.
@@ -274,19 +262,10 @@ class RoundLoop:
         is_known_to_all = self.process_group.size == 1 or self.stop_requested
         return is_known_to_all and is_intact(self.states) and bool(self.recorders[0].rounds)
 
-    def _end_early(self) -> None:
-        """Ends the runs after a Ctrl-C or at the wish of the progress hook."""
-        if self.checkpoints and self.can_save:
-            self._save()
-        for recorder in self.recorders:
-            recorder.interrupt(self.done)
-
     def _carries(self) -> list[RunCarry]:
         """Returns the carry of each run: of those that have ended, the one they ended with."""
-        return [
-            r.final or carry
-            for r, carry in zip(self.recorders, self.program.split(self.states), strict=True)
-        ]
+        runs = zip(self.recorders, self.program.split(self.states), strict=True)
+        return [recorder.final or carry for recorder, carry in runs]
 
     def _final_states(self) -> Any:
         """Returns the states as the program has them, with runs that ended earlier as they were
@@ -295,93 +274,52 @@ class RoundLoop:
         has_final = any(recorder.final for recorder in self.recorders)
         return self.program.join(self._carries()) if has_final else self.states
 
-    def _models(self, carries: list[RunCarry]) -> list[Float[Array, "dim"]]:
-        return [
-            call_model(algorithm, carry.state, self.grid.layout.dim)
-            for algorithm, carry in zip(self.grid.algorithms_by_run, carries, strict=True)
-        ]
-
-    def _to_params(self, w: Float[Array, "dim"]) -> Any:
-        """Returns a flat model as the user's own pytree."""
-        return self.grid.task.assembled(self.grid.layout.unravel(w))
-
-    def _finish(self, carries: list[RunCarry]) -> list[History]:
-        runs = zip(self.recorders, self._models(carries), carries, strict=True)
-        return [recorder.finish(self._to_params(w), carry) for recorder, w, carry in runs]
-
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
-        grid = self.grid
-        histories = self._finish(grid.published(self._carries()))
-        origins = [
-            recorder.mark_origin(origin)
-            for recorder, origin in zip(self.recorders, grid.origins(), strict=True)
-        ]
-        runs = zip(histories, grid.settings, origins, grid.arguments, strict=True)
+        grid, task = self.grid, self.grid.task
+        # the grid's task: in the state that came with `params`
+        is_fixed = task.state_policy == "frozen" or grid.private is not None
+        fixed_state = task.state if is_fixed else None
+        carries = grid.published(self._carries())
+        runs = zip(self.recorders, grid.members, carries, grid.facts(), strict=True)
         histories = [
-            dataclasses.replace(history, settings=settings, origin=origin, arguments=arguments)
-            for history, settings, origin, arguments in runs
+            recorder.finish(
+                grid.to_params(call_model(member.algorithm, carry.state, grid.layout.dim)),
+                carry,
+                predictor=task.as_predictor,
+                fixed_state=fixed_state,
+                **facts,
+            )
+            for recorder, member, carry, facts in runs
         ]
-        if not self.options.personal:
-            return histories
-        personal = zip(histories, self.program.personal(self._final_states()), strict=True)
-        return [_with_personal(history, own, grid.layout) for history, own in personal]
-
-
-def rounds_done(histories: Sequence[History]) -> int:
-    """Returns the rounds that the longest of some histories has; 0 for none."""
-    return max((len(history.bits.down) for history in histories), default=0)
-
-
-def open_checkpoints(grid: Grid) -> Checkpoints | None:
-    """Returns the checkpoints in the folder that the options name, or None."""
-    options = grid.options
-    if options.checkpoint is None:
-        return None
-    engine = options.engine
-    folder = Path(os.path.expanduser(options.checkpoint))
-    # the fingerprint has the task's data, which are not those of clients elsewhere
-    clients = engine.describe_clients()
-    identity = grid.identity() | ({CLIENTS: clients} if clients else {})
-    return Checkpoints(
-        folder,
-        options.checkpoint_every,
-        identity,
-        engine.process_group,
-        engine.checkpoint_seconds,
-    )
+        if self.options.personal:
+            personal = self.program.personal(self._final_states())
+            histories = [
+                _with_personal(history, models, states, grid)
+                for history, (models, states) in zip(histories, personal, strict=True)
+            ]
+        return [history.named(task.names) for history in histories]
 
 
 def _copy(tree: Any) -> Any:
-    """Copies arrays and clients' memories, because later rounds reuse the buffers."""
+    """Copies arrays and clients' states, because later rounds reuse the buffers."""
 
     def copy(leaf: Any) -> Any:
-        return (
-            leaf.copied()
-            if is_memory(leaf)
-            else jnp.array(leaf)
-            if isinstance(leaf, jax.Array)
-            else leaf
-        )
+        if is_memory(leaf):
+            return leaf.copied()
+        return jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
     return jax.tree.map(copy, tree, is_leaf=is_memory)
 
 
-def _with_personal(history: History, personal: PersonalModels, layout: Layout) -> History:
+def _with_personal(history: History, models: Any, states: Any, grid: Grid) -> History:
     """Adds the clients' own models, with their states.
 
     One that is not finite makes the outcome of a run that was ok non-finite.
     """
-    models, states = personal
     broken = np.flatnonzero(~np.asarray(jnp.isfinite(models).all(1)))
-    outcome = history.outcome
-    if outcome.ok and len(broken) and len(history.bits.up):
-        outcome = Outcome(
-            "non-finite", len(history.bits.up) - 1, int(broken[0]), "the personal model"
-        )
-    return dataclasses.replace(
-        history,
-        outcome=outcome,
-        personal=jax.vmap(layout.unravel)(models),
-        personal_state=states,
-    )
+    outcome, rounds = history.outcome, len(history.bits.up)
+    if outcome.ok and len(broken) and rounds:
+        outcome = Outcome("non-finite", rounds - 1, int(broken[0]), "the personal model")
+    personal = jax.vmap(grid.layout.unravel)(models)
+    return dataclasses.replace(history, outcome=outcome, personal=personal, personal_state=states)

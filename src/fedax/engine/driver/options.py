@@ -6,7 +6,7 @@ Shared by `run`, `run_grid` and `start`.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict
 
 import equinox as eqx
 import jax
@@ -18,20 +18,18 @@ from jax.core import Tracer
 from fedax.communication.channel import Channel
 from fedax.core.client import Solver
 from fedax.core.directions import Mode, check_mode, find_mode
-from fedax.core.hyper import Hyper
+from fedax.core.hyper import declared, hyper
 from fedax.core.scheduling.devices import Devices
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD, Optax
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import Budget as Budget
-from fedax.engine.driver.early_stopping import Divergence as Divergence
-from fedax.engine.driver.early_stopping import EarlyStopping, Rule, rules_of
+from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
 from fedax.errors import InvalidInput, UnknownName, shown
 from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
-from fedax.utils.numbers import python_number
+from fedax.utils.numbers import convert_fields
 
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
@@ -119,17 +117,17 @@ class RunOptions:
     engine: Engine = dataclasses.field(default_factory=Simulation)
     channel: Channel | None = None
     devices: Devices | None = None
-    rounds: int = 100
+    rounds: int = hyper(100, low=0)
     observe: Sequence[Observer] | None = None
-    observe_every: int = 1
+    observe_every: int = hyper(1, low=1)
     stop: Rule | Sequence[Rule] | None = None
     keep_best: str | None = None
-    mode: str | None = None
+    mode: Mode | None = None
     progress: Callable[[Progress], bool | None] | bool | None = None
     checkpoint: str | Path | None = None
-    checkpoint_every: int = 10
+    checkpoint_every: int = hyper(10, low=1)
     personal: bool = False
-    on_bad_client: str = "stop"
+    on_bad_client: str = hyper("stop", choices=BAD_CLIENT)
     params: Any = None
     solvers: tuple[Solver, ...] = ()
     schedules: tuple[Schedule, ...] = ()
@@ -141,65 +139,44 @@ class RunOptions:
         Raises:
             UnknownName: an unknown argument; the message holds the nearest one.
         """
-        # the lists of a grid come as `solver` and `schedule`
-        field_names = [
-            field.name
-            for field in dataclasses.fields(cls)
-            if field.name not in ("solvers", "schedules")
-        ]
         for name in arguments:
-            if name not in field_names:
-                raise UnknownName.among("option of a run", name, field_names)
+            if name not in Options.__annotations__:
+                raise UnknownName.among("option of a run", name, Options.__annotations__)
         # None counts as not given, so that a caller can pass its own optional arguments on
         values = {name: value for name, value in arguments.items() if value is not None}
-        return cls(
-            **values | ({"solver": as_solver(values["solver"])} if "solver" in values else {})
-        )
+        if "solver" in values:
+            values["solver"] = as_solver(values["solver"])
+        return cls(**values)
 
     def __post_init__(self) -> None:
-        kinds = {
-            "solver": Solver,
-            "schedule": Schedule,
-            "engine": Engine,
-            "channel": Channel,
-            "devices": Devices,
-        }
-        for name, kind in kinds.items():
-            optional = name in ("channel", "devices")
-            check_kind(f"run({name}=...)", getattr(self, name), kind, optional)
+        for name, kind in (("solver", Solver), ("schedule", Schedule), ("engine", Engine)):
+            check_kind(f"run({name}=...)", getattr(self, name), kind)
+        for name, kind in (("channel", Channel), ("devices", Devices)):
+            check_kind(f"run({name}=...)", getattr(self, name), kind, optional=True)
         for observer in self.observe or ():
             check_kind("run(observe=...)", observer, Observer)
-        for name, low in (("rounds", 0), ("observe_every", 1), ("checkpoint_every", 1)):
-            value = python_number(getattr(self, name))
-            object.__setattr__(self, name, value)
-            Hyper(name, low, low=low).check("run", value)
-        Hyper("on_bad_client", "stop", choices=BAD_CLIENT).check("run", self.on_bad_client)
+        convert_fields(self)
+        for name, limits in declared(self).items():
+            limits.check("run", getattr(self, name))
         server = self.schedule.server
         devices = server.devices if self.devices is None and server else self.devices
         for rule in self.rules:
             rule.check()
-            if not isinstance(rule, Budget):
-                continue
-            if devices is None or (rule.joules and not isinstance(devices, Devices)):
-                raise InvalidInput.of(
-                    "run(stop=...)",
-                    rule,
-                    "rules without devices only on metrics",
-                    "Give run(devices=...).",
-                )
+            is_budget = isinstance(rule, Budget)
+            if is_budget and (
+                devices is None or (rule.joules and not isinstance(devices, Devices))
+            ):
+                allowed = "rules without devices only on metrics"
+                raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(devices=...).")
         self._check_shared_memory()
         check_mode("run(mode=...)", self.mode)
         if self.mode is not None and self.keep_best is None:
-            raise InvalidInput.of(
-                "run(mode=...)", self.mode, "None without keep_best, whose direction it is"
-            )
+            allowed = "None without keep_best, whose direction it is"
+            raise InvalidInput.of("run(mode=...)", self.mode, allowed)
         max_rounds = self.schedule.rounds
         if max_rounds is not None and self.rounds > max_rounds:
-            raise InvalidInput.of(
-                "run(rounds=...)",
-                self.rounds,
-                f"at most {max_rounds}, the number of synchronisation times",
-            )
+            allowed = f"at most {max_rounds}, the number of synchronisation times"
+            raise InvalidInput.of("run(rounds=...)", self.rounds, allowed)
 
     def _check_shared_memory(self) -> None:
         """Refuses a codec whose receiver has to know the clients' memories where it does not."""
@@ -215,45 +192,47 @@ class RunOptions:
                 "Error feedback runs there.",
             )
 
-    def with_default_observers(self, task: Task) -> "RunOptions":
-        """Returns the options with default observers if none were given.
-
-        These are the training loss and the scores of the task, such as accuracy. With privacy they
-        are the scores on a test set at the server, if there is one.
-
-        With `on_bad_client="drop"` there are none by default, because the losses of bad clients
-        need not be finite.
-        """
-        if self.observe is not None or self.on_bad_client == "drop":
-            return self
-        if self.channel is not None and self.channel.privacy is not None:
-            # what clients have is measured only for those who ask: no noise covers it
-            scores = () if task.central is None else task.scores
-            return dataclasses.replace(self, observe=tuple(map(CentralScore, scores)))
-        # on test examples if there are any: scores of training say less about the model
-        kind = TrainScore if task.test_set is None else CentralScore
-        return dataclasses.replace(self, observe=(TrainLoss(), *map(kind, task.scores)))
-
-    def with_directions(self, task: Task) -> "RunOptions":
-        """Returns the options with directions (max or min) of metrics that select models or end
-        runs.
+    def resolve(self, task: Task) -> "RunOptions":
+        """Returns the options with default observers, the directions (max or min) of metrics that
+        select models or end runs, and the metric of the best model.
 
         Raises:
-            InvalidInput: a metric without a known direction.
+            InvalidInput: an observer that the task cannot serve, a metric without a known
+                direction.
         """
-        modes = modes_of(self.observe or (), task)
-        # a direction told for the same metric in `EarlyStopping` also counts for `keep_best`
-        rules, mode = tuple(rule.resolve(modes) for rule in self.rules), self.mode
-        if self.keep_best is not None:
-            stated_modes: list[Mode | None] = [
-                rule.mode
-                for rule in rules
-                if isinstance(rule, EarlyStopping) and rule.metric == self.keep_best
-            ]
-            mode = cast(Mode | None, mode) or next(iter(stated_modes), None)
-            hint = f'Say keep_best="{self.keep_best}", mode="max" or mode="min".'
-            mode = find_mode("run(keep_best=...)", self.keep_best, mode, modes, hint)
-        return dataclasses.replace(self, stop=rules, mode=mode)
+        observers = self._default_observers(task) if self.observe is None else self.observe
+        for observer in observers:
+            observer.check(task)
+        modes = modes_of(observers, task)
+        rules = tuple(rule.resolve(modes) for rule in self.rules)
+        stopping = [rule for rule in rules if isinstance(rule, EarlyStopping)]
+        keep_best, mode = self.keep_best, self.mode
+        if keep_best is None and stopping:
+            keep_best = stopping[0].metric
+        if keep_best is not None:
+            # a direction told for the same metric in `EarlyStopping` also counts here
+            told: list[Mode | None] = [rule.mode for rule in stopping if rule.metric == keep_best]
+            mode = mode or next(iter(told), None)
+            hint = f'Say keep_best="{keep_best}", mode="max" or mode="min".'
+            mode = find_mode("run(keep_best=...)", keep_best, mode, modes, hint)
+        return dataclasses.replace(
+            self, observe=observers, stop=rules, keep_best=keep_best, mode=mode
+        )
+
+    def _default_observers(self, task: Task) -> Sequence[Observer]:
+        """Returns the training loss and the scores of the task, such as accuracy.
+
+        With privacy they are the scores on a test set at the server, if there is one. With
+        `on_bad_client="drop"` there are none, because the losses of bad clients need not be finite.
+        """
+        if self.on_bad_client == "drop":
+            return ()
+        if self.channel is not None and self.channel.privacy is not None:
+            # what clients have is measured only for those who ask: no noise covers it
+            return () if task.central is None else tuple(map(CentralScore, task.scores))
+        # on test examples if there are any: scores of training say less about the model
+        kind = TrainScore if task.test_set is None else CentralScore
+        return (TrainLoss(), *map(kind, task.scores))
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -261,37 +240,10 @@ class RunOptions:
         return rules_of(self.stop)
 
     @property
-    def best_by(self) -> str | None:
-        """The metric whose best model is kept: `keep_best`, or that of the first rule of early
-        stopping.
-        """
-        return self.keep_best or (
-            self._early_stopping_rules[0].metric if self._early_stopping_rules else None
-        )
-
-    @property
-    def best_mode(self) -> Mode:
-        """The direction of `best_by`, of options `with_directions`."""
-        mode = (
-            cast(Mode | None, self.mode)
-            if self.keep_best is not None
-            else self._early_stopping_rules[0].mode
-        )
-        assert mode is not None, "options without directions"
-        return mode
-
-    @property
-    def _early_stopping_rules(self) -> list[EarlyStopping]:
-        return [rule for rule in self.rules if isinstance(rule, EarlyStopping)]
-
-    @property
-    def periods(self) -> tuple[int, ...]:
+    def periods(self) -> list[int]:
         """Rounds after multiples of which the loop pauses."""
-        return (
-            (self.observe_every,)
-            if self.checkpoint is None
-            else (self.observe_every, self.checkpoint_every)
-        )
+        saving = [] if self.checkpoint is None else [self.checkpoint_every]
+        return [self.observe_every, *saving]
 
 
 def as_solver(value: Any) -> Any:

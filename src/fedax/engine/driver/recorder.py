@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.core.directions import Mode, is_better
-from fedax.core.history import JOULES, SECONDS, Best, History, Outcome
+from fedax.core.history import Best, History, Outcome, clock_after
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.cache import compile_clock
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule
@@ -21,65 +21,10 @@ from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Log, RunCarry, merge_logs
 from fedax.errors import InvalidInput
 
-
-class Rows:
-    """A growing array of values of one shape, whose capacity doubles when it is full.
-
-    A list of what an engine returns would keep a buffer of the device, and kilobytes beside it, for
-    every number.
-
-    >>> rows = Rows()
-    >>> rows.append(np.float64(1.0))
-    >>> rows.append(np.float64(2.0))
-    >>> rows.all().tolist(), float(rows.last)
-    ([1.0, 2.0], 2.0)
-
-    Args:
-        values: the first rows.
-    """
-
-    def __init__(self, values: np.ndarray | None = None) -> None:
-        self._buffer, self._count = (None, 0) if values is None else (np.array(values), len(values))
-
-    def append(self, value: Any) -> None:
-        """Appends a row. Refuses one of another shape than the others."""
-        value = np.asarray(value)
-        if self._buffer is None:
-            self._buffer = np.empty((8, *value.shape), value.dtype)
-        if value.shape != self._buffer.shape[1:]:
-            raise ValueError(
-                f"a row of shape {value.shape} among rows of shape {self._buffer.shape[1:]}"
-            )
-        # the type widens as well, if a metric is whole in one observation and real in the next
-        if self._count == len(self._buffer) or self._buffer.dtype != value.dtype:
-            larger = np.empty(
-                (max(8, 2 * self._count), *value.shape),
-                np.result_type(self._buffer.dtype, value.dtype),
-            )
-            larger[: self._count] = self._buffer[: self._count]
-            self._buffer = larger
-        self._buffer[self._count] = value
-        self._count += 1
-
-    @property
-    def last(self) -> Any:
-        """The newest row."""
-        assert self._buffer is not None, "no rows yet"
-        return self._buffer[self._count - 1]
-
-    def all(self) -> np.ndarray:
-        """Returns all rows, as a copy."""
-        assert self._buffer is not None, "no rows yet"
-        return self._buffer[: self._count].copy()
-
-
 LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
 _ENDED = ("stopped", "diverged", "non-finite")
 """Outcomes of runs that ended by themselves."""
-_ENDED_BY = "ended_by"
-_BUDGET = "budget"
-"""Entry of `History.origin` of a run that a budget ended."""
 
 
 class Clock:
@@ -108,93 +53,87 @@ def has_ended(history: History, rules: Sequence[Rule]) -> bool:
     """Returns whether a history has ended by itself, so that no rounds are added to it.
 
     A history that a budget ended goes on if the budgets among the present rules leave something. A
-    budget of privacy needs no rule: it bounds the rounds of the run.
+    budget of privacy needs no rule: it bounds the rounds of the run. A run that was saved or
+    interrupted before it observed that something is not finite ends at its next observation.
     """
-    if was_ended_by_budget(history):
-        spent = _spent(history.notes)
-        return any(rule.is_spent(*spent) for rule in rules if isinstance(rule, Budget))
-    return history.outcome.kind in _ENDED
+    if history.outcome.by_budget:
+        seconds, joules = spent(history.notes)
+        return any(rule.is_spent(seconds, joules) for rule in rules if isinstance(rule, Budget))
+    is_observed = int(history.rounds[-1]) == len(history.bits.up)
+    return history.outcome.kind in _ENDED and is_observed
 
 
-def was_ended_by_budget(history: History) -> bool:
-    """Returns whether a budget of privacy, time or energy ended a run."""
-    return (history.origin or {}).get(_ENDED_BY) == _BUDGET
-
-
-def _spent(notes: Mapping[str, np.ndarray]) -> tuple[float, float]:
+def spent(notes: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Returns the seconds on the virtual clock and the joules of some rounds."""
-    nothing = np.zeros(0)
-    seconds = notes.get(SECONDS, nothing)
-    times = notes.get("clock", nothing)
-    # rounds that a run took without devices have NaN: they cost nothing
-    joules = float(np.nansum(notes.get(JOULES, nothing)))
-    # an asynchronous server notes the time since the start of the run
-    if len(timed := np.flatnonzero(~np.isnan(times))):
-        last = int(timed[-1])
-        return float(times[last] + np.nansum(seconds[last + 1 :])), joules
-    return float(np.nansum(seconds)), joules
+    readings = clock_after(notes)
+    if readings is None:
+        return 0.0, 0.0
+    return float(readings.seconds[-1]), float(readings.joules[-1])
 
 
 def _not_observed(value: Any) -> np.ndarray:
     """Returns what stands for a value of a metric that was not observed: NaN, in its shape."""
-    value = np.asarray(value)
     is_real = jnp.issubdtype(value.dtype, jnp.inexact)
-    return np.full(value.shape, np.nan, value.dtype if is_real else np.float64)
+    return np.full(np.shape(value), np.nan, value.dtype if is_real else np.float64)
 
 
 class Recorder:
-    """Grows the history of one algorithm, until it ends.
+    """Grows the history of one run, until it ends.
 
     Args:
         algorithm: its name.
         clock: of the run.
-        drops: whether clients may be left out, see `run(on_bad_client=...)`.
+        options: of the run, resolved.
         modes: directions of the metrics.
-        previous: the history that the run continues, if any.
-        ended: whether that has ended by itself, so that it stays as it is.
 
     Attributes:
         ended: whether the history is complete.
-        ended_by_budget: whether a budget ended it, which may be raised when it is continued.
         final: of a run that ended before others of its program, the carry that it ended with.
     """
 
     def __init__(
-        self,
-        algorithm: str,
-        clock: Clock,
-        drops: bool,
-        modes: Mapping[str, Mode],
-        previous: History | None = None,
-        ended: bool = False,
+        self, algorithm: str, clock: Clock, options: RunOptions, modes: Mapping[str, Mode]
     ) -> None:
         self.algorithm = algorithm
         self.clock = clock
-        self.drops = drops
-        self.previous = previous
-        self.outcome = Outcome()
-        # metrics of the history that are no longer observed keep their directions
-        self.modes: dict[str, Mode] = {**(previous.modes if previous else {}), **modes}
-        self.rounds: list[int] = [int(t) for t in previous.rounds] if previous else []
-        self.seconds: list[float] = list(previous.seconds) if previous else []
-        self.compiling: list[float] = list(previous.compiling) if previous else []
-        self.metrics: dict[str, Rows] = (
-            {k: Rows(v) for k, v in previous.metrics.items()} if previous else {}
-        )
+        self.options = options
+        self.modes = dict(modes)
+        self.keeps_dropped = options.on_bad_client == "drop"
+        self.rounds: list[int] = []
+        self.seconds: list[float] = []
+        self.compiling: list[float] = []
+        # copies: what an engine returns may keep a buffer of the device for every number
+        self.metrics: dict[str, list[np.ndarray]] = {}
         self.logs: list[Log] = []
-        self.spent = list(_spent(previous.notes if previous else {}))
+        self.spent = (0.0, 0.0)
+        self.outcome = Outcome()
+        self.best: Best | None = None
         self.ended = False
-        self.final = None
-        self.best = previous.best if previous else None
-        self.ended_by_budget = False
-        if previous and ended:
-            self.outcome = previous.outcome
+        self.final: RunCarry | None = None
+
+    def continue_from(self, history: History) -> None:
+        """Takes over the history that the run continues."""
+        # metrics of the history that are no longer observed keep their directions
+        self.modes = history.modes | self.modes
+        self.rounds = history.rounds.tolist()
+        self.seconds = history.seconds.tolist()
+        self.compiling = history.compiling.tolist()
+        self.metrics = {name: list(values) for name, values in history.metrics.items()}
+        self.best = history.best
+        # clients that earlier rounds left out stay known if later ones leave out none
+        self.keeps_dropped = self.keeps_dropped or "dropped" in history.notes
+        self.spent = spent(history.notes)
+        notes, bits = dict(history.notes), history.bits
+        if len(bits.up):
+            left_out = notes.pop("dropped", np.zeros((len(bits.up), 0), np.int32))
+            # what failed in these rounds ended that run
+            nothing = np.zeros(0, np.int64)
+            self.logs = [Log(notes, bits.down, bits.up, nothing, nothing, left_out)]
+        if has_ended(history, self.options.rules):
             self.ended = True
-            self.final = RunCarry.of(previous)
-            self.ended_by_budget = was_ended_by_budget(previous)
-        # from a checkpoint between two observations: the run ends at the next one
-        elif previous and previous.outcome.kind == "non-finite":
-            self.outcome = previous.outcome
+            self.final = RunCarry.of(history)
+        if self.ended or history.outcome.kind == "non-finite":
+            self.outcome = history.outcome
 
     @property
     def is_running(self) -> bool:
@@ -202,23 +141,21 @@ class Recorder:
 
     @property
     def latest(self) -> dict[str, Any]:
-        return {name: values.last for name, values in self.metrics.items()}
+        return {name: values[-1] for name, values in self.metrics.items()}
 
     def add(self, log: Log, first: int) -> None:
+        """Takes the log of rounds of which `first` is the number of the first one."""
         if self.ended:
             return
-        if "clock" in log.notes:  # of an asynchronous server
-            self.spent[0] = float(log.notes["clock"][-1])
-        for i, name in enumerate((SECONDS, JOULES)):
-            self.spent[i] += float(log.notes[name].sum()) if name in log.notes else 0.0
-        self.logs.append(jax.tree.map(np.array, log))  # not the device's buffers
-        # logs of similar length are merged, so that n calls leave log n logs and a row is copied
-        # log n times
-        while len(self.logs) > 1 and len(self.logs[-2].down) <= len(self.logs[-1].down):
-            self.logs[-2:] = [merge_logs(self.logs[-2:])]
-        self.outcome = log.failure(first) if self.is_running else self.outcome
+        seconds, joules = spent(log.notes)
+        # an asynchronous server notes the time since the start of the run
+        before = 0.0 if "clock" in log.notes else self.spent[0]
+        self.spent = (before + seconds, self.spent[1] + joules)
+        self.logs.append(jax.tree.map(np.array, log))
+        if self.is_running:
+            self.outcome = log.failure(first)
 
-    def observe(self, metrics: dict[str, np.ndarray], done: int, options: RunOptions) -> bool:
+    def observe(self, metrics: Mapping[str, np.ndarray], done: int) -> bool:
         """Records the metrics after `done` rounds and applies the stopping rules.
 
         Returns whether the model is better than the best so far.
@@ -226,35 +163,46 @@ class Recorder:
         # of a grid that is continued, some members may have this observation already
         if self.ended or self.rounds[-1:] == [done]:
             return False
-        self._append(metrics)
+        # a run may be continued with other observers: a metric is NaN where it was not observed
+        for name, value in metrics.items():
+            earlier = [_not_observed(value)] * len(self.rounds)
+            self.metrics.setdefault(name, earlier).append(np.array(value))
+        for name in self.metrics.keys() - metrics.keys():
+            self.metrics[name].append(_not_observed(self.metrics[name][-1]))
         self.rounds.append(done)
         self.seconds.append(self.clock.now)
         self.compiling.append(self.clock.compiling)
-        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
-        # the initial model (done = 0) counts as an observation of a rule, but cannot end the run
-        for rule in options.rules:
-            # a run whose loss is not finite is not ok, whatever would stop it now
-            if isinstance(rule, Budget):
-                if self.is_running and done and not broken and rule.is_spent(*self.spent):
-                    self.outcome = Outcome(rule.kind, done - 1)
-                    self.ended_by_budget = True
-                continue
-            values = self._values(rule.metric, metrics, f"run(stop=...), {rule}")
-            if not self.is_running or not done:
-                continue
-            if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
-                self.outcome = Outcome("non-finite", done - 1, part=rule.metric)
-            elif rule.fires(self.rounds, values) and not (broken and rule.kind == "stopped"):
-                self.outcome = Outcome(rule.kind, done - 1)
-        if self.is_running and done and broken:
-            self.outcome = Outcome("non-finite", done - 1, part=broken[0])
+        best_by = self.options.keep_best
+        watched = {rule.metric for rule in self.options.rules if not isinstance(rule, Budget)}
+        if best_by is not None:
+            watched.add(best_by)
+        for name in watched:
+            if np.ndim(metrics.get(name, ())):
+                allowed = f"None, or observers that give {name}, one number each"
+                raise InvalidInput.of("run(stop=..., keep_best=...)", name, allowed)
+        # the initial model counts as an observation of a rule, but cannot end the run
+        if self.is_running and done:
+            self.outcome = self._judge(metrics, done)
         self.ended = not self.is_running
-        if (metric := options.best_by) is None:
-            return False
-        value = self._values(metric, metrics, "run(keep_best=...)")[-1]
-        return self._improves(metric, value, done, options)
+        return best_by is not None and self._is_best(float(metrics[best_by]), done)
 
-    def reconsider_best(self, done: int, options: RunOptions) -> bool:
+    def _judge(self, metrics: Mapping[str, np.ndarray], done: int) -> Outcome:
+        """Returns the outcome by the stopping rules, after an observation."""
+        # a run whose loss is not finite is not ok, whatever would stop it now
+        broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
+        for rule in self.options.rules:
+            if isinstance(rule, Budget):
+                if not broken and rule.is_spent(*self.spent):
+                    return Outcome("stopped", done - 1, by_budget=True)
+                continue
+            values = [float(value) for value in self.metrics[rule.metric]]
+            if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
+                return Outcome("non-finite", done - 1, part=rule.metric)
+            if rule.fires(self.rounds, values) and not (broken and rule.kind == "stopped"):
+                return Outcome(rule.kind, done - 1)
+        return Outcome("non-finite", done - 1, part=broken[0]) if broken else self.outcome
+
+    def reconsider_best(self, done: int) -> bool:
         """Chooses the best model of the history that the run continues, which may have been chosen
         by another metric or direction.
 
@@ -263,21 +211,25 @@ class Recorder:
 
         Returns whether the model after `done` rounds is the best.
         """
-        if self.ended or (metric := options.best_by) is None:
+        metric = self.options.keep_best
+        if self.ended or metric is None:
             return False
         if self.best is not None and self.best.metric != metric:
             self.best = None
-        rows = self.metrics.get(metric)
-        if rows is None or np.ndim(rows.last) or self.rounds[-1] != done:
+        values = self.metrics.get(metric)
+        if values is None or np.ndim(values[-1]) or self.rounds[-1] != done:
             return False
-        return self._improves(metric, float(rows.last), done, options)
+        return self._is_best(float(values[-1]), done)
 
-    def _improves(self, metric: str, value: float, done: int, options: RunOptions) -> bool:
+    def _is_best(self, value: float, done: int) -> bool:
         """Returns whether a value is better than the best one, whose place it then takes."""
-        if not is_better(value, None if self.best is None else self.best.value, options.best_mode):
+        options, best = self.options, self.best
+        assert options.keep_best is not None, "there is a metric"
+        assert options.mode is not None, "options are resolved"
+        if not is_better(value, None if best is None else best.value, options.mode):
             return False
         # the loop stores the model: here only its metrics are known
-        self.best = Best(metric, done, value, None)
+        self.best = Best(options.keep_best, done, value, None)
         return True
 
     def store_best(self, params: Any, state: Any) -> None:
@@ -288,69 +240,35 @@ class Recorder:
     def end_by_budget(self, done: int) -> None:
         """Ends the run because the budget of privacy is spent."""
         if self.is_running:
-            self.outcome = Outcome("stopped", done - 1)
-            self.ended_by_budget = True
-
-    def mark_origin(self, origin: dict[str, Any]) -> dict[str, Any]:
-        """Returns the origin of the history, see `History.origin`, with the end by a budget."""
-        return origin | ({_ENDED_BY: _BUDGET} if self.ended_by_budget else {})
+            self.outcome = Outcome("stopped", done - 1, by_budget=True)
 
     def interrupt(self, done: int) -> None:
+        """Ends the run because somebody asked for it."""
         if self.is_running:
             self.outcome = Outcome("interrupted", done)
 
-    def _append(self, metrics: dict[str, np.ndarray]) -> None:
-        """Appends an observation to the columns of all metrics.
+    def finish(self, params: Any, carry: RunCarry, **facts: Any) -> History:
+        """Returns the history.
 
-        A run may be continued with other observers. A metric is NaN where it was not observed.
+        Args:
+            params: the model.
+            carry: of the last round.
+            facts: further attributes of the history.
         """
-        for name, value in metrics.items():
-            if name not in self.metrics:
-                earlier = np.repeat(_not_observed(value)[None], len(self.rounds), axis=0)
-                self.metrics[name] = Rows(earlier) if self.rounds else Rows()
-            self.metrics[name].append(value)
-        for name in self.metrics.keys() - metrics.keys():
-            self.metrics[name].append(_not_observed(self.metrics[name].last))
-
-    def _values(self, metric: str, observed: Mapping[str, np.ndarray], field: str) -> list[float]:
-        """Returns the course of a metric, one of those that are observed now."""
-        if metric not in observed or self.metrics[metric].all().ndim != 1:
-            raise InvalidInput.of(
-                field, metric, f"None, or observers that give {metric}, one number each"
-            )
-        return self.metrics[metric].all().astype(float).tolist()
-
-    def finish(self, params: Any, carry: RunCarry) -> History:
-        previous = self.previous if self.previous and len(self.previous.bits.up) else None
-        past: list[Log] = []
-        # the rounds before a resumption join as one log; what failed in them ended that run
-        if previous:
-            notes = {name: values for name, values in previous.notes.items() if name != "dropped"}
-            left_out = previous.notes.get("dropped", np.zeros((len(previous.bits.up), 0)))
-            nothing = np.zeros(0)
-            past.append(
-                Log(notes, previous.bits.down, previous.bits.up, nothing, nothing, left_out)
-            )
-        log = merge_logs([*past, *self.logs])
-        # clients that earlier rounds left out stay known if later ones leave out none
-        drops = self.drops or (previous is not None and "dropped" in previous.notes)
-        notes = log.notes | ({"dropped": log.left_out} if drops else {})
-        metrics = {name: values.all() for name, values in self.metrics.items()}
-        rounds, seconds, compiled = (
-            np.asarray(values) for values in (self.rounds, self.seconds, self.compiling)
-        )
-        books = Traffic(log.down, log.up), self.outcome, seconds, compiled
-        modes: dict[str, Mode] = {
-            name: mode for name, mode in self.modes.items() if name in metrics
-        }
+        log = merge_logs(self.logs)
+        self.logs = [log]
         return History(
             self.algorithm,
-            rounds,
-            metrics,
-            notes,
+            np.asarray(self.rounds),
+            {name: np.stack(values) for name, values in self.metrics.items()},
+            log.notes | ({"dropped": log.left_out} if self.keeps_dropped else {}),
             params,
-            *books,
-            **carry._asdict(),
+            Traffic(log.down, log.up),
+            self.outcome,
+            np.asarray(self.seconds),
+            np.asarray(self.compiling),
             best=self.best,
-            modes=modes,
+            modes={name: mode for name, mode in self.modes.items() if name in self.metrics},
+            **carry._asdict(),
+            **facts,
         )

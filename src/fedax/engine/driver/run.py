@@ -2,7 +2,6 @@
 it to the loop over rounds.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, Unpack, cast
@@ -15,20 +14,8 @@ from fedax.core.client import Solver
 from fedax.core.history import History
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.engine.driver.early_stopping import EarlyStopping as EarlyStopping
-from fedax.engine.driver.loop import RoundLoop, open_checkpoints, rounds_done
-from fedax.engine.driver.options import Divergence as Divergence
-from fedax.engine.driver.options import (
-    Options,
-    RunOptions,
-    as_solver,
-    check_kind,
-    require_concrete,
-)
-from fedax.engine.driver.options import Progress as Progress
-from fedax.engine.driver.progress_bar import progress_hook
-from fedax.engine.driver.session import Grid
-from fedax.engine.driver.session import program_key as program_key
+from fedax.engine.driver.loop import run_rounds
+from fedax.engine.driver.options import Options, RunOptions, as_solver, check_kind
 from fedax.errors import InvalidInput, RunFailed
 
 
@@ -114,7 +101,7 @@ def run(
     """
     check_kind("run(algorithm=...)", algorithm, Algorithm)
     resumed = [] if resume is None else [resume]
-    (history,) = _run([algorithm], task, [seed], RunOptions.of(options), resumed)
+    (history,) = run_rounds([algorithm], task, [seed], RunOptions.of(options), resumed)
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -174,7 +161,7 @@ def run_grid(
     if not seeds or len(set(map(str, seeds))) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     algorithms, settings = _expand_lists(list(algorithms), options)
-    return _run(algorithms, task, seeds, settings, list(resume or ()))
+    return run_rounds(algorithms, task, seeds, settings, resume or ())
 
 
 def _expand_lists(
@@ -189,53 +176,20 @@ def _expand_lists(
     lists = dict[str, tuple[Any, ...]]()
     for name, kind in (("solver", Solver), ("schedule", Schedule)):
         option: Any = arguments.get(name)
-        # which is a tuple
-        if not isinstance(option, list | tuple) or isinstance(option, optax.GradientTransformation):
-            continue
-        lists[name] = tuple(map(as_solver, option))
-        for value in lists[name]:
-            check_kind(f"run_grid({name}=...)", value, kind)
-    counts = [len(algorithms), *map(len, lists.values())]
-    length = max(counts) if len(algorithms) == 1 else len(algorithms)
+        # an optimizer is a tuple
+        if isinstance(option, list | tuple) and not isinstance(
+            option, optax.GradientTransformation
+        ):
+            lists[name] = tuple(map(as_solver, option))
+            for value in lists[name]:
+                check_kind(f"run_grid({name}=...)", value, kind)
+    if len(algorithms) == 1:
+        algorithms = algorithms * max([1, *map(len, lists.values())])
     for name, values in lists.items():
-        if len(values) != length:
-            expected = f"{length}, one for each algorithm" if len(algorithms) > 1 else f"{length}"
-            allowed = f"one {name}, or {expected}" if length > 1 else f"at least one {name}"
+        if len(values) != len(algorithms):
+            allowed = f"one {name}, or {len(algorithms)}, one for each algorithm"
             raise InvalidInput.found(f"run_grid({name}=...)", f"{len(values)} {name}s", allowed)
     options = RunOptions.of({**arguments, **{name: values[0] for name, values in lists.items()}})
-    if length > 1:
+    if len(algorithms) > 1:
         options = dataclasses.replace(options, **{f"{name}s": lists[name] for name in lists})
-    return algorithms * length if len(algorithms) == 1 else algorithms, options
-
-
-def _run(
-    algorithms: list[Algorithm[Any]],
-    task: Task,
-    seeds: list[Any],
-    options: RunOptions,
-    resumed: list[History],
-) -> list[History]:
-    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints."""
-    require_concrete("run", algorithms, task, seeds, vars(options))
-    if resumed and options.params is None:
-        # the fixed state that came with `params` of the run before
-        task = task.at(resumed[0].fixed_state)
-    with (
-        progress_hook(options.progress, type(algorithms[0]).__name__) as hook,
-        options.engine.process_group.abort_on_error(),
-    ):
-        options = dataclasses.replace(options, progress=hook)
-        # checks everything and builds the program, so that a wrong argument costs no compilation
-        grid = Grid(algorithms, task, seeds, options, rounds_done(resumed))
-        checkpoints = open_checkpoints(grid)
-        with checkpoints.lock() if checkpoints else contextlib.nullcontext():
-            histories = RoundLoop(grid, resumed, checkpoints).run()
-    # the grid's task: in the state that came with `params`
-    is_fixed = grid.task.state_policy == "frozen" or grid.private is not None
-    fixed = grid.task.state if is_fixed else None
-    return [
-        dataclasses.replace(
-            history.named(grid.task.names), predictor=grid.task.as_predictor, fixed_state=fixed
-        )
-        for history in histories
-    ]
+    return algorithms, options

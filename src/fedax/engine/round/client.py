@@ -8,13 +8,13 @@ model with a state, whose outputs may depend on all rows, are filled with the cl
 """
 
 import functools
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import Channel
@@ -22,24 +22,22 @@ from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import HiddenMemory, with_memories
 from fedax.core.scheduling.local_work import Work
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.task import Population, Ragged, Task, piece
-from fedax.engine.compilation.fused_loop import fused_loop
+from fedax.core.task import Population, Ragged, Task
+from fedax.engine.compilation.fused_loop import fused_loop, gather_singly
+from fedax.engine.round.aggregation import add_compensated, finalize
+from fedax.engine.round.block_fetch import (
+    Fetch,
+    Gather,
+    gather_rows,
+    run_in_blocks,
+    steps_per_fetch,
+)
 from fedax.numerics.permutation import permutation, permutation_by_size
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
 
-FETCH_ROWS, FETCH_BYTES = 512, 1 << 18
-"""Limits of one fetch for several steps: examples, and bytes."""
-
-WINDOW_BYTES = 1 << 15
-"""Size up to which all of a client's examples are copied before it works.
-
-XLA splits every gather from a large array over all threads, however few rows it has, which takes
-longer than the work of a small client.
-"""
-
 FEW_PIECES = 64
-"""Number of pieces of a batch up to which a plain sum is as exact as the sum over one piece."""
+"""Pieces of a batch up to which a plain sum is as exact as the sum over one piece."""
 DRAWN_PIECE = 32
 """Examples in a piece where batch sizes are drawn at random: a small batch must not cost what the
 largest one does."""
@@ -107,60 +105,16 @@ class Setup(eqx.Module):
         return with_memories(tree, lambda _: HiddenMemory())
 
 
-Fetch: TypeAlias = Callable[[Index, int], dict[str, Array]]
-"""Returns examples by the place of the first one and their number, each array of shape (number,
-...)."""
-
-
-class Part(NamedTuple):
+class ClientRows(NamedTuple):
     """One client's examples: rows `offset` to `offset + size` of flat arrays (examples, ...)."""
 
     arrays: Mapping[str, Any]
     offset: Int[Array, ""]
     size: Int[Array, ""]
 
-    @classmethod
-    def of(cls, data: Ragged, k: Index) -> "Part":
-        arrays, offset, size = data.located(k)
-        row_bytes = sum(
-            values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays.values()
-        )
-        if row_bytes * data.largest <= WINDOW_BYTES < row_bytes * data.total:
-            begin = jnp.minimum(offset, data.total - data.largest)
-            return cls(piece(arrays, begin, data.largest), offset - begin, size)
-        return cls(arrays, offset, size)
-
-    def rows(self, position: Int[Array, "some"], singly: bool = False) -> dict[str, Array]:
-        """Gathers examples by their position within the client.
-
-        Positions past the end give the last example.
-
-        `singly` copies them one after the other, as a fused kernel needs it, which cannot contain a
-        gather.
-        """
-        indices = self.offset + jnp.clip(position, 0, self.size - 1)
-        if singly:
-            buffers = {
-                name: jnp.zeros((len(indices), *values.shape[1:]), values.dtype)
-                for name, values in self.arrays.items()
-            }
-
-            def copy(i: Index, buffers: dict[str, Array]) -> dict[str, Array]:
-                cut, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
-                return {
-                    name: put(buffers[name], cut(values, indices[i]), i, 0)
-                    for name, values in self.arrays.items()
-                }
-
-            return jax.lax.fori_loop(0, len(indices), copy, buffers)
-        return {
-            name: jnp.asarray(values).at[indices].get(mode="clip")
-            for name, values in self.arrays.items()
-        }
-
-
-def _run_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry) -> Carry:
-    return jax.lax.fori_loop(jnp.int32(0), count, step, carry)
+    def take(self, position: Int[Array, "some"], gather: Gather = gather_rows) -> dict[str, Array]:
+        """Returns examples by their position within the client; past its end, the last one."""
+        return gather(self.arrays, self.offset + jnp.clip(position, 0, self.size - 1))
 
 
 def local_work(setup: Setup, root: Key[Array, ""], round: Index, k: Index, size: Index) -> Work:
@@ -189,7 +143,9 @@ class CompiledClient(Client):
     ) -> None:
         streams = stream(root, "client", round, index, occurrence)
         super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, streams)
-        self.setup, self.index, self.round = setup, index, round
+        self.setup = setup
+        self.index = index
+        self.round = round
         self.examples = self.locate(setup.task.train)
         self.size = self.examples.size
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
@@ -202,9 +158,9 @@ class CompiledClient(Client):
     def batch(self) -> Int[Array, ""]:  # type: ignore[override]
         return jnp.minimum(self.stride, self.size)
 
-    def locate(self, data: Ragged) -> Part:
+    def locate(self, data: Ragged) -> ClientRows:
         """Returns the client's rows of some data."""
-        return Part.of(data, self.index - self.setup.first)
+        return ClientRows(*data.located(self.index - self.setup.first))
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         return self._all_examples().loss(self.layout.unravel(w))
@@ -217,29 +173,71 @@ class CompiledClient(Client):
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "Slice":
         data = getattr(self.task, split)
-        part = self.locate(data)
-        fetch = functools.partial(self.fetch, part=part)
-        return Slice(
-            self, fetch, jnp.int32(0), jnp.minimum(count, part.size), None, min(count, data.largest)
-        )
+        rows = self.locate(data)
+        fetch = functools.partial(self.fetch, rows=rows)
+        size = jnp.minimum(count, rows.size)
+        return Slice(self, fetch, jnp.int32(0), size, None, min(count, data.largest))
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Runs the local steps, `carry = step(carry, minibatch, ...)`, epoch after epoch.
 
         The steps of small models run as one fused kernel. Others run in blocks that fetch their
-        examples together where that pays. Both see the same minibatches and keys, so the choice
-        changes speed only.
+        examples together where that pays. All see the same minibatches and keys, so the choice
+        changes speed only. Counts are traced, because clients have different sizes.
         """
-        loop = _LocalLoop(self, step, batches)
-        if self.schedule.batch_size == "full" or self.schedule.order == "given":
-            # all epochs have one order, so that all steps may be one kernel
-            fused_carry = loop.run_fused(self.order(None), jnp.int32(0), self.steps, carry)
-            if fused_carry is not None:
-                return fused_carry
+        stride = self.stride
+        per_epoch = (self.size + stride - 1) // stride
+        is_shuffled = self.schedule.order == "shuffled" and self.schedule.batch_size != "full"
+        order_key, noise_key = self.key("order"), self.key("noise")
+        # a step that sees later minibatches too would need them beyond its block
+        block = 1 if batches > 1 else self.steps_per_fetch
+
+        def run_step(number: Index, done: Index, fetch: Fetch, carry: Carry) -> Carry:
+            # step `number` of an epoch, before which `done` steps were taken
+            def minibatch(number: Index, key: Any) -> Slice:
+                begin = number * stride
+                return Slice(self, fetch, begin, jnp.minimum(stride, self.size - begin), key)
+
+            # from the end of the epoch on, steps that see several minibatches get its first ones
+            noise = jax.random.fold_in(noise_key, done + number)
+            following = [
+                minibatch((number + j) % per_epoch, jax.random.fold_in(noise, j))
+                for j in range(1, batches)
+            ]
+            return step(carry, minibatch(number, noise), *following)
+
+        def run_fused(order: Any, done: Index, count: Index, carry: Carry) -> Carry | None:
+            fetch = functools.partial(self.fetch, order=order, gather=gather_singly)
+
+            def body(i: Index, carry: Carry) -> Carry:
+                number = i % per_epoch
+                return run_step(number, done + i - number, fetch, carry)
+
+            return fused_loop(count, body, carry) if self.setup.kernels else None
+
+        def run_epoch(state: tuple[Index, Index, Carry]) -> tuple[Index, Index, Carry]:
+            epoch, done, carry = state
+            order = self.order(jax.random.fold_in(order_key, epoch) if is_shuffled else None)
+            count = jnp.minimum(per_epoch, self.steps - done)
+            fused = run_fused(order, done, count, carry)
+            if fused is not None:
+                return epoch + 1, done + count, fused
+            fetch = functools.partial(self.fetch, order=order)
+
+            def body(i: Index, fetch: Fetch, carry: Carry) -> Carry:
+                return run_step(i, done, fetch, carry)
+
+            carry = run_in_blocks(count, block, stride, self.widest, fetch, body, carry)
+            return epoch + 1, done + count, carry
+
+        # if all epochs have one order, all steps may be one kernel
+        if not is_shuffled:
+            fused = run_fused(self.order(None), jnp.int32(0), self.steps, carry)
+            if fused is not None:
+                return fused
         # a `while` loop, because the number of epochs follows from the client's size
-        # number of the epoch, steps done before it, carry
-        start = (jnp.int32(0), jnp.int32(0), carry)
-        return jax.lax.while_loop(lambda state: state[1] < self.steps, loop.run_epoch, start)[2]
+        start = jnp.int32(0), jnp.int32(0), carry
+        return jax.lax.while_loop(lambda state: state[1] < self.steps, run_epoch, start)[2]
 
     @property
     def widest(self) -> int:
@@ -255,7 +253,7 @@ class CompiledClient(Client):
         Args:
             key: of the permutation, None for the given order.
         """
-        largest, width = self.task.train.largest, self.widest * self.steps_per_fetch()
+        largest, width = self.task.train.largest, self.widest * self.steps_per_fetch
         position = jnp.arange(largest + width, dtype=jnp.int32)
         with jax.named_scope("fedax.examples"):
             if key is None:
@@ -270,29 +268,21 @@ class CompiledClient(Client):
                 return order
             return order[position % jnp.maximum(self.size, 1)]
 
+    @property
     def steps_per_fetch(self) -> int:
-        """Returns how many steps fetch their examples together.
-
-        On a CPU, a small gather costs far more a row than a large one.
-        """
-        width = self.stride
-        if (
-            self.setup.placement != "sequential"
-            or not isinstance(width, int)
-            or self.widest > self.setup.microbatch
-        ):
+        """How many steps fetch their examples together."""
+        is_whole = self.widest <= self.setup.microbatch
+        if self.setup.placement != "sequential" or not isinstance(self.stride, int) or not is_whole:
             return 1
-        arrays = self.task.train.arrays.values()
-        row_bytes = sum(values.dtype.itemsize * math.prod(values.shape[1:]) for values in arrays)
-        return max(1, min(FETCH_ROWS, FETCH_BYTES // max(row_bytes, 1)) // width)
+        return steps_per_fetch(self.task.train.arrays, self.stride)
 
     def fetch(
         self,
         begin: Index,
         count: int,
         order: Int[Array, "padded"] | None = None,
-        singly: bool = False,
-        part: Part | None = None,
+        rows: ClientRows | None = None,
+        gather: Gather = gather_rows,
     ) -> dict[str, Array]:
         """Fetches examples `begin` to `begin + count`, each array of shape (count, ...).
 
@@ -300,109 +290,14 @@ class CompiledClient(Client):
             begin: place of the first one.
             count: how many.
             order: permutation of the examples, None for the given order.
-            singly: see `Part.rows`.
-            part: rows to take them from, by default the training examples.
+            rows: to take them from, by default the training examples.
+            gather: copies rows of arrays.
         """
         position = begin + jnp.arange(count, dtype=jnp.int32)
         with jax.named_scope("fedax.examples"):
-            position = (
-                position if order is None else jax.lax.dynamic_slice_in_dim(order, begin, count)
-            )
-            return (part or self.examples).rows(position, singly)
-
-
-class _LocalLoop:
-    """The local steps of one client, in three layers: epochs, blocks that fetch together, steps.
-
-    In all of them `order` is the epoch's permutation of the examples (None for the given order),
-    and `done` the number of steps before the epoch. Counts are traced, because clients have
-    different sizes.
-
-    Attributes:
-        client: whose steps.
-        step: takes the carry, the step's minibatch, and those of the next steps.
-        batches: how many minibatches a step takes.
-        stride: examples from the beginning of a minibatch to that of the next.
-        per_epoch: steps of an epoch.
-        per_block: steps of a block.
-    """
-
-    def __init__(self, client: CompiledClient, step: Callable[..., Carry], batches: int) -> None:
-        self.client, self.step, self.batches, self.stride = client, step, batches, client.stride
-        self.per_epoch = (client.size + self.stride - 1) // self.stride
-        # a step that sees later minibatches too would need them beyond its block
-        self.per_block = 1 if batches > 1 else client.steps_per_fetch()
-        self.order_key, self.noise_key = client.key("order"), client.key("noise")
-
-    def run_epoch(self, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        """Runs one epoch, or what is left of the steps."""
-        number, done, carry = state
-        schedule = self.client.schedule
-        is_shuffled = schedule.order == "shuffled" and schedule.batch_size != "full"
-        order = self.client.order(
-            jax.random.fold_in(self.order_key, number) if is_shuffled else None
-        )
-        count = jnp.minimum(self.per_epoch, self.client.steps - done)
-        # a kernel of one epoch, where not all epochs could be one
-        fused_carry = self.run_fused(order, done, count, carry)
-        return (
-            number + 1,
-            done + count,
-            self.run_blocks(order, done, count, carry) if fused_carry is None else fused_carry,
-        )
-
-    def run_fused(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
-        """Runs `count` steps as one kernel; returns None where the steps cannot be fused."""
-
-        def body(i: Index, carry: Any) -> Any:
-            number = i % self.per_epoch
-            fetch = functools.partial(self.client.fetch, order=order, singly=True)
-            return self.run_step(number, fetch, done + i - number, carry)
-
-        return fused_loop(count, body, carry) if self.client.setup.kernels else None
-
-    def run_blocks(self, order: Any, done: Index, count: Index, carry: Any) -> Any:
-        """Runs `count` steps of an epoch in blocks, which fetch their examples at once."""
-
-        def run_block(b: Index, carry: Any) -> Any:
-            first = b * self.per_block
-            if self.per_block == 1:
-                return self.run_step(
-                    first, functools.partial(self.client.fetch, order=order), done, carry
-                )
-            # arrays of shape (per_block * widest, ...); step i takes rows from i * stride on
-            fetched = self.client.fetch(
-                first * self.stride, self.per_block * self.client.widest, order
-            )
-
-            def body(i: Index, carry: Any) -> Any:
-                def cut(begin: Index, count: int) -> dict[str, Array]:
-                    return piece(fetched, i * self.stride, count)
-
-                return self.run_step(first + i, cut, done, carry)
-
-            return _run_loop(jnp.minimum(self.per_block, count - first), body, carry)
-
-        return _run_loop((count + self.per_block - 1) // self.per_block, run_block, carry)
-
-    def run_step(self, number: Index, fetch: Fetch, done: Index, carry: Any) -> Any:
-        """Runs step `number` of the epoch.
-
-        Its key follows from the steps of all epochs before it.
-        """
-
-        def minibatch(begin: Index, key: Any) -> Slice:
-            return Slice(
-                self.client, fetch, begin, jnp.minimum(self.stride, self.client.size - begin), key
-            )
-
-        # from the end of the epoch on, steps that see several minibatches get its first ones
-        noise = jax.random.fold_in(self.noise_key, done + number)
-        following = [
-            minibatch((number + j) % self.per_epoch * self.stride, jax.random.fold_in(noise, j))
-            for j in range(1, self.batches)
-        ]
-        return self.step(carry, minibatch(number * self.stride, noise), *following)
+            if order is not None:
+                position = jax.lax.dynamic_slice_in_dim(order, begin, count)
+            return (rows or self.examples).take(position, gather)
 
 
 class Slice(Minibatch):
@@ -429,7 +324,11 @@ class Slice(Minibatch):
         key: Any,
         max_count: int | None = None,
     ) -> None:
-        self.client, self.fetch, self.begin, self.count, self.key = client, fetch, begin, count, key
+        self.client = client
+        self.fetch = fetch
+        self.begin = begin
+        self.count = count
+        self.key = key
         is_random_size = max_count is None and isinstance(client.schedule.batch_size, tuple)
         # a static bound: shapes of a compiled program cannot follow the client's size
         widest = max_count or client.widest
@@ -439,85 +338,83 @@ class Slice(Minibatch):
         if self.is_filled:  # batch statistics need the whole batch at once
             self.piece = widest
             self.count = widest
-        self.widest, self.is_whole, self.has_many_pieces = (
-            widest,
-            self.piece == widest,
-            widest > FEW_PIECES * self.piece,
-        )
+        self.widest = widest
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
+        task = self._task
         with jax.named_scope("fedax.gradients"):
-            value = self._sum_pieces(self._objective, params)
-        l2 = self.client.task.l2
-        return (
-            value + l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
-            if l2
-            else value
-        )
+            value = self._sum_pieces(lambda *inputs: task.trained(*inputs)[0], params)
+        if task.l2:
+            value = value + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
+        return value
 
     def gradient(self, params: PyTree) -> PyTree:
+        task = self._task
+        gradient_and_state = jax.grad(task.trained, has_aux=True)
         with jax.named_scope("fedax.gradients"):
             # a training step also updates the state
             if self.key is not None and self.client.model_state is not None:
-                gradient, state = jax.grad(self._with_state, has_aux=True)(
-                    params, *self._piece_inputs(0)
-                )
+                gradient, state = gradient_and_state(params, *self._piece_inputs(0))
                 self.client.take_over(state)
             else:
-                gradient = self._sum_pieces(jax.grad(self._objective), params)
+                gradient = self._sum_pieces(lambda *inputs: gradient_and_state(*inputs)[0], params)
         # beside the differentiated loss, so that pieces do not add it several times
-        l2 = self.client.task.l2
-        return jax.tree.map(lambda g, w: g + l2 * w, gradient, params) if l2 else gradient
+        if task.l2:
+            gradient = jax.tree.map(lambda g, w: g + task.l2 * w, gradient, params)
+        return gradient
+
+    def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
+        task = self._task
+
+        # piece by piece: their number is traced, and JAX differentiates no such loop backwards
+        def product(params: PyTree, *inputs: Any) -> PyTree:
+            def slope(params: PyTree) -> Float[Array, ""]:
+                gradient = jax.grad(task.trained, has_aux=True)(params, *inputs)[0]
+                return optax.tree.vdot(gradient, direction)
+
+            return jax.grad(slope)(params)
+
+        with jax.named_scope("fedax.gradients"):
+            result = self._sum_pieces(product, params)
+        if task.l2:
+            result = jax.tree.map(lambda h, v: h + task.l2 * v, result, direction)
+        return result
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        return self._sum_pieces(self._sum_of(function), params)
+        return self._sum_pieces(functools.partial(self._task.sums, function), params)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        return self._sum_pieces(jax.grad(self._sum_of(function)), params)
+        mean = functools.partial(self._task.sums, function)
+        return self._sum_pieces(jax.grad(mean), params)
 
-    def _sum_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        task = self.client.task.at(self.client.model_state)
-        return lambda params, data, weight, key: task.sums(function, params, data, weight, key)
-
-    def _objective(
-        self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
-    ) -> Float[Array, ""]:
-        return self._with_state(params, data, weight, key)[0]
-
-    def _with_state(
-        self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
-    ) -> Any:
-        return self.client.task.at(self.client.model_state).trained(params, data, weight, key)
+    @property
+    def _task(self) -> Task:
+        """The task with the model's present state."""
+        return self.client.task.at(self.client.model_state)
 
     def _sum_pieces(self, function: Callable[..., Any], params: PyTree) -> Any:
         """Sums a function of the parameters over all pieces, in a wide type."""
-        if self.is_whole:
+        if self.piece == self.widest:
             return function(params, *self._piece_inputs(0))
-
         form = jax.eval_shape(lambda: function(params, *self._piece_inputs(0)))
         zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), form)
         pieces = (self.count + self.piece - 1) // self.piece
 
-        def add(i: Index, sums: Any) -> Any:
-            return jax.tree.map(
-                lambda a, b: a + b.astype(a.dtype), sums, function(params, *self._piece_inputs(i))
+        def terms(i: Index) -> Any:
+            values = function(params, *self._piece_inputs(i))
+            return jax.tree.map(lambda value, like: value.astype(like.dtype), values, zero)
+
+        if self.widest <= FEW_PIECES * self.piece:
+            total = jax.lax.fori_loop(
+                0, pieces, lambda i, total: jax.tree.map(jnp.add, total, terms(i)), zero
             )
-
-        def narrow(sums: Any) -> Any:
-            return jax.tree.map(lambda a, like: a.astype(like.dtype), sums, form)
-
-        if not self.has_many_pieces:
-            return narrow(jax.lax.fori_loop(0, pieces, add, zero))
-        # the error of a sum grows with its number of terms: n pieces are added in sqrt(n) groups of
-        # sqrt(n)
-        group = math.isqrt(-(-self.widest // self.piece))
-
-        def add_group(j: Index, sums: Any) -> Any:
-            first = j * group
-            group_sum = jax.lax.fori_loop(first, jnp.minimum(first + group, pieces), add, zero)
-            return jax.tree.map(jnp.add, sums, group_sum)
-
-        return narrow(jax.lax.fori_loop(0, (pieces + group - 1) // group, add_group, zero))
+        else:
+            total = finalize(
+                jax.lax.fori_loop(
+                    0, pieces, lambda i, sums: add_compensated(sums, terms(i)), (zero, zero)
+                )
+            )
+        return jax.tree.map(lambda value, like: value.astype(like.dtype), total, form)
 
     def _piece_inputs(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:
         """Returns the examples, the weights and the key of one piece.

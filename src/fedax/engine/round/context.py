@@ -21,7 +21,6 @@ from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, 
 from fedax.core.scheduling.asynchronous import Arrivals
 from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import cohort_weights
-from fedax.core.validation.own_methods import verb
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import (
     STATE,
@@ -197,7 +196,6 @@ class RoundContext(Federation):
                 )
             self.notes[name] = value
 
-    @verb
     def average(
         self,
         work: Callable[..., Upload[Any]],
@@ -229,7 +227,6 @@ class RoundContext(Federation):
             self.note(clip=self.bounds, unclipped=jnp.concatenate([earlier, unclipped]))
         return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
 
-    @verb
     def gather(
         self,
         work: Callable[..., Upload[Any]],
@@ -250,7 +247,6 @@ class RoundContext(Federation):
         gathered = Gathered(values, weights, cohort.ids, valid)
         return gathered if memory is None else (gathered, result.client_states["own"])
 
-    @verb
     def exchange(
         self,
         graph: Graph,

@@ -1,27 +1,27 @@
-"""Evaluation for observers: passes over all clients' data in large pieces rather than client by
-client.
+"""Evaluation for observers: one pass over all clients' examples, then sums by client.
 
-`CompiledView` is what an observer sees. Sums per client are segment sums over the flat arrays of
-examples, compensated against rounding.
+`CompiledView` is what an observer sees. A model passes over the flat arrays of examples in large
+pieces rather than client by client, which gives a value for each example.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree, Shaped
+import numpy as np
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
-from fedax.core.task import Examples, Ragged, Task, piece
+from fedax.core.task import Examples, Ragged
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
-from fedax.engine.round.client import CompiledClient, Part, Setup
+from fedax.engine.round.client import ClientRows, CompiledClient, Setup
 from fedax.engine.round.engine import PersonalModels, RunCarry, initial_carry
 from fedax.engine.round.footprint import RecordingBackend
 from fedax.engine.round.model_state import task_as_evaluated
@@ -38,20 +38,25 @@ convolutions half as fast.
 
 
 def personal_models(
-    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
-) -> Callable[[Index], PersonalModels] | None:
-    """Returns a function from a client's number to the model it uses itself.
+    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, w: Float[Array, "dim"]
+) -> Callable[[Index], PersonalModels]:
+    """Returns a function from a client's number to the model that it uses itself.
 
-    Returns None if that is the global one.
+    `w` is the global model, which clients without their own one use.
     """
-    personal, states = algorithm.personal(carry.state), carry.model_state
+    personal = algorithm.personal(carry.state)
+    states = carry.model_state
+
+    def state_of(k: Index) -> PyTree:
+        return states.of(k) if isinstance(states, Memory) else states
+
     if personal is None:
-        return None
+        return lambda k: PersonalModels(w, state_of(k))
 
     def model(k: Index) -> PersonalModels:
         client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
         if states is not None:
-            client.model_state = states.of(k) if isinstance(states, Memory) else states
+            client.model_state = state_of(k)
         # without the barriers XLA would fuse, and so round, differently depending on where the
         # memory is stored
         down, memory_rows = jax.lax.optimization_barrier(
@@ -67,22 +72,9 @@ def personal_models(
 
 def all_personal_models(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> PersonalModels:
     """Returns the models that the clients use themselves, with a first axis (clients,)."""
-    clients, own_model_of = setup.task.train.clients, personal_models(setup, algorithm, carry)
-    if own_model_of is None:
-        model = call_model(algorithm, carry.state, setup.layout.dim)
-        return PersonalModels(
-            jnp.tile(model[None], (clients, 1)), _states_by_client(carry, clients)
-        )
-    return jax.lax.map(own_model_of, jnp.arange(clients, dtype=jnp.int32))
-
-
-def _states_by_client(carry: RunCarry, clients: int) -> PyTree:
-    """Returns the states that the clients have between rounds, with a first axis (clients,)."""
-    if isinstance(carry.model_state, Memory):
-        return carry.model_state.all()
-    return jax.tree.map(
-        lambda leaf: jnp.broadcast_to(leaf, (clients, *jnp.shape(leaf))), carry.model_state
-    )
+    w = call_model(algorithm, carry.state, setup.layout.dim)
+    clients = jnp.arange(setup.task.train.clients, dtype=jnp.int32)
+    return jax.lax.map(personal_models(setup, algorithm, carry, w), clients)
 
 
 def view_of(
@@ -97,8 +89,10 @@ def view_of(
     model = call_model(algorithm, published.state, setup.layout.dim)
     view = CompiledView(dataclasses.replace(setup, task=task), model)
     set_run(view, setup, algorithm, carry.state)
-    view.own, view._worked = personal_models(setup, algorithm, carry), last_cohort
+    view._worked = last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, Memory) else None
+    if view.states is not None or algorithm.personal(carry.state) is not None:
+        view.own = personal_models(setup, algorithm, carry, model)
     return view
 
 
@@ -144,8 +138,8 @@ class CompiledView(View):
     `view_of` adds the run that the model is from.
 
     Attributes:
-        own: from a client's number to the model that it uses itself, and its state; None if the
-            model is `w`.
+        own: from a client's number to the model that it uses itself, and its state; None if that
+            is `w` and the common state.
         states: the clients' own states of the model; None if they have none.
     """
 
@@ -167,13 +161,9 @@ class CompiledView(View):
         return sums / jnp.asarray(getattr(self.task, split).sizes).astype(sums.dtype)
 
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        if self.own is None and self.states is None:
+        if self.own is None:
             return self.per_client(split, score)
-        states = self.states
-        model_of = self.own or (
-            lambda k: PersonalModels(self.w, None if states is None else states.of(k))
-        )
-        return self.score_models(split, score, model_of)
+        return self.score_models(split, score, self.own)
 
     def score_models(
         self,
@@ -185,44 +175,36 @@ class CompiledView(View):
 
         `model_of` returns a client's model and its state, None for the global state.
         """
-        # client by client, because every client has its own parameters
         data: Ragged = getattr(self.task, split)
+        wide = accumulator(self.w.dtype)
         if not data.total:
-            return jnp.full(data.clients, jnp.nan, accumulator(self.w.dtype))
+            return jnp.full(data.clients, jnp.nan, wide)
         width = examples_at_once(data, data.largest)
 
+        # client by client, because every client has its own parameters
         def mean(k: Index) -> Float[Array, ""]:
             w, state = model_of(k)
             functions = self.task.at(state).functions
-            params, part, wide = (
-                self.setup.layout.unravel(w),
-                Part.of(data, k),
-                accumulator(self.w.dtype),
-            )
+            params = self.setup.layout.unravel(w)
+            rows = ClientRows(*data.located(k))
 
             def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
                 position = i * width + jnp.arange(width, dtype=jnp.int32)
-                rows = part.rows(position)
-                values = propagate_nan(
-                    {
-                        name: functions[name](params, rows, None).astype(wide)
-                        for name in dict.fromkeys(("loss", score))
-                    }
-                )
+                values = _score_examples(functions, params, rows.take(position), [score])[score]
                 return add_compensated(
-                    sums, jnp.where(position < part.size, values[score], 0).sum()
+                    sums, jnp.where(position < rows.size, values.astype(wide), 0).sum()
                 )
 
             zero = jnp.zeros((), wide)
-            return finalize(
-                jax.lax.fori_loop(0, (part.size + width - 1) // width, add, (zero, zero))
-            ) / part.size.astype(wide)
+            pieces = (rows.size + width - 1) // width
+            sums = jax.lax.fori_loop(0, pieces, add, (zero, zero))
+            return finalize(sums) / rows.size.astype(wide)
 
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         split = self._resolve_split(split)
-        return self.sums(split)[score].sum() / _count_examples(getattr(self.task, split))
+        return self.sums(split)[score].sum() / _as_ragged(getattr(self.task, split)).total
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         if self.nodes is None:
@@ -247,50 +229,26 @@ class CompiledView(View):
         The shape is (1,) for a global set.
         """
         if split not in self._sums:
-            self._sums[split] = self._sum_scores(getattr(self.task, split))
+            data = _as_ragged(getattr(self.task, split))
+            functions = self.task.functions
+            params = self.setup.layout.unravel(self.w)
+            wide = accumulator(self.w.dtype)
+            if not data.total:
+                return {name: jnp.zeros(data.clients, wide) for name in functions}
+            values = map_examples(
+                lambda examples: _score_examples(functions, params, examples, functions), data
+            )
+            self._sums[split] = {
+                name: sum_by_client(column.astype(wide), data) for name, column in values.items()
+            }
         return self._sums[split]
 
-    def _sum_scores(self, data: Examples | Ragged) -> dict[str, Array]:
-        """Computes `sums` of one data set, some examples at a time."""
-        count, wide, functions = (
-            _count_examples(data),
-            accumulator(self.w.dtype),
-            self.task.functions,
-        )
-        zero = {
-            name: jnp.zeros(data.clients if isinstance(data, Ragged) else 1, wide)
-            for name in functions
-        }
-        if not count:
-            return zero
-        width, params = examples_at_once(data, count), self.setup.layout.unravel(self.w)
-
-        def add(i: Index, sums: tuple[Any, Any]) -> tuple[Any, Any]:
-            # the last piece is moved back into the data; rows seen before do not count again
-            begin = jnp.minimum(i * width, count - width)
-            index = begin + jnp.arange(width, dtype=jnp.int32)
-            batch, fresh, owner = (
-                _take_piece(data, begin, width),
-                index >= i * width,
-                jnp.zeros_like(index),
-            )
-            if isinstance(data, Ragged):
-                owner = jnp.searchsorted(jnp.asarray(data.offsets), index, side="right") - 1
-            values = propagate_nan(
-                {name: f(params, batch, None).astype(wide) for name, f in functions.items()}
-            )
-            return _add_by_owner(
-                sums, owner, {name: jnp.where(fresh, value, 0) for name, value in values.items()}
-            )
-
-        return finalize(jax.lax.fori_loop(0, -(-count // width), add, (zero, zero)))
-
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
-        return predictions(
-            self.task,
-            self.setup.layout.unravel(self.w),
-            getattr(self.task, self._resolve_split(split)),
-        )
+        predict = self.task.predictions
+        assert predict is not None, "a task without predictions"
+        params = self.setup.layout.unravel(self.w)
+        data = _as_ragged(getattr(self.task, self._resolve_split(split)))
+        return map_examples(lambda examples: predict(params, examples, None), data)
 
     def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:
         return evaluate_unseen(self.setup, self.w, score, steps)
@@ -324,54 +282,74 @@ class CompiledView(View):
         return finalize(jax.lax.fori_loop(0, clients, add, (zero, zero)))
 
 
-def propagate_nan(values: dict[str, Float[Array, "rows"]]) -> dict[str, Float[Array, "rows"]]:
-    """Makes all scores of an example NaN where its loss is.
+def map_examples(function: Callable[[dict[str, Array]], PyTree], data: Ragged) -> PyTree:
+    """Applies a function to all examples in pieces; gives leaves of shape (examples, ...)."""
+    width = examples_at_once(data, data.total)
+    pieces = -(-data.total // width)
+    repeated = pieces * width - data.total
+
+    def evaluate(i: Index) -> PyTree:
+        # the last piece is moved back into the data
+        begin = jnp.minimum(i * width, data.total - width)
+        return function(data.piece(begin, width))
+
+    def flatten(rows: Array) -> Array:
+        return jnp.concatenate([rows[:-1].reshape(-1, *rows.shape[2:]), rows[-1][repeated:]])
+
+    return jax.tree.map(flatten, jax.lax.map(evaluate, jnp.arange(pieces, dtype=jnp.int32)))
+
+
+def sum_by_client(values: Float[Array, "examples"], data: Ragged) -> Float[Array, "clients"]:
+    """Sums values of examples over each client."""
+    # the error of a sum grows with its number of terms: n values are added in groups of sqrt(n)
+    group = max(1, math.isqrt(data.largest))
+    groups = data.total // group + data.clients
+    offsets = jnp.asarray(data.offsets)
+    # a client's groups follow those of the clients before it; some numbers between have no values
+    first_group = offsets[:-1] // group + jnp.arange(data.clients, dtype=jnp.int32)
+    index = jnp.arange(data.total, dtype=jnp.int32)
+    owner = jnp.searchsorted(offsets, index, side="right") - 1
+    number = first_group[owner] + (index - offsets[owner]) // group
+    group_sums = jax.ops.segment_sum(values, number, groups, indices_are_sorted=True)
+    group_ids = jnp.arange(groups, dtype=jnp.int32)
+    owner = jnp.searchsorted(first_group, group_ids, side="right") - 1
+    return jax.ops.segment_sum(group_sums, owner, data.clients, indices_are_sorted=True)
+
+
+def _score_examples(
+    functions: Mapping[str, Callable[..., Any]],
+    params: PyTree,
+    examples: dict[str, Array],
+    names: Iterable[str],
+) -> dict[str, Float[Array, "rows"]]:
+    """Returns scores of each example, NaN where its loss is.
 
     `argmax` and comparisons of NaN would give valid numbers.
     """
-    broken = jnp.isnan(values["loss"])
-    return {
-        name: value if name == "loss" else jnp.where(broken, jnp.nan, value)
-        for name, value in values.items()
+    loss = functions["loss"](params, examples, None)
+    values = {
+        name: loss if name == "loss" else functions[name](params, examples, None) for name in names
     }
+    return {name: jnp.where(jnp.isnan(loss), jnp.nan, value) for name, value in values.items()}
 
 
-def predictions(task: Task, params: Any, data: Examples | Ragged) -> Shaped[Array, "examples ..."]:
-    """Computes the predictions of a model for all examples, in pieces."""
-    count, predict = _count_examples(data), task.predictions
-    width = examples_at_once(data, count)
-    assert predict is not None, "a task without predictions"
-
-    def predict_piece(i: Index) -> Array:
-        begin = jnp.minimum(i * width, count - width)  # the last piece is moved back into the data
-        return predict(params, _take_piece(data, begin, width), None)
-
-    pieces = -(-count // width)
-    predicted = jax.lax.map(predict_piece, jnp.arange(pieces, dtype=jnp.int32))
-    full_pieces = predicted[:-1].reshape(-1, *predicted.shape[2:])
-    return jnp.concatenate([full_pieces, predicted[-1][width * pieces - count :]])
-
-
-def examples_at_once(data: Examples | Ragged, count: int) -> int:
+def examples_at_once(data: Ragged, count: int) -> int:
     """Returns how many of `count` examples pass through the model at once.
 
     On a CPU from 64 to 256, fewer the larger an example is.
     """
     if jax.default_backend() != "cpu":
         return min(PIECE, count)
-    arrays = data.arrays if isinstance(data, Ragged) else data
-    numbers = max(1, sum(math.prod(values.shape[1:]) for values in arrays.values()))
+    numbers = max(1, sum(math.prod(values.shape[1:]) for values in data.arrays.values()))
     return min(PIECE, count, max(min(256, INPUTS_ON_CPU // numbers), 64))
 
 
-def _count_examples(data: Examples | Ragged) -> int:
-    """Returns the number of examples of all clients, or of a global set."""
-    return data.total if isinstance(data, Ragged) else len(next(iter(data.values())))
-
-
-def _take_piece(data: Examples | Ragged, begin: Index, width: int) -> dict[str, Array]:
-    """Returns `width` consecutive examples, whichever client has them."""
-    return data.piece(begin, width) if isinstance(data, Ragged) else piece(data, begin, width)
+def _as_ragged(data: Examples | Ragged) -> Ragged:
+    """Returns a global set as the examples of one client."""
+    if isinstance(data, Ragged):
+        return data
+    count = len(next(iter(data.values())))
+    return Ragged(data, np.array([0, count], np.int32), 1, count)
 
 
 def evaluate_unseen(
@@ -400,27 +378,3 @@ def evaluate_unseen(
         return client.minimize(start=w), client.model_state
 
     return view.score_models("test", score, adapt)
-
-
-def _add_by_owner(
-    sums: tuple[Any, Any], owner: Int[Array, "rows"], values: dict[str, Array]
-) -> tuple[Any, Any]:
-    """Adds values to the compensated sums of their owners.
-
-    Owners ascend, so only the entries of those present are touched.
-    """
-    # Rows of a piece are numbered by their owner among those present (0, 1, ...), so that the sums
-    # of a piece have shape (rows,), not (clients,). Adding to all clients for each piece would cost
-    # clients times pieces.
-    local = jnp.cumsum(jnp.diff(owner, prepend=owner[:1]) > 0)
-    groups = next(iter(sums[0].values())).shape[0]
-    owners = jnp.full_like(owner, groups).at[local].set(owner)
-    group_sums = {
-        name: jnp.zeros_like(value).at[local].add(value) for name, value in values.items()
-    }
-    old_sums = jax.tree.map(lambda column: column.at[owners].get(mode="fill", fill_value=0), sums)
-    return jax.tree.map(
-        lambda column, update: column.at[owners].set(update, mode="drop"),
-        sums,
-        add_compensated(old_sums, group_sums),
-    )

@@ -318,6 +318,9 @@ class ProbeBatch(Minibatch):
     def gradient(self, params: PyTree) -> PyTree:
         return _mark_minibatch_gradient(params)
 
+    def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
+        return _mark_minibatch_gradient(params)
+
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         task = self.client.task
         row = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in task.train.arrays.items()}

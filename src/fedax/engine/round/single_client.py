@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, PyTree
 from fedax.communication.channel import decode
 from fedax.core.task import Ragged, Task
 from fedax.engine.round.backend import PhaseWork
-from fedax.engine.round.client import CompiledClient, Part, Setup
+from fedax.engine.round.client import ClientRows, CompiledClient, Setup
 
 
 def single_client_task(task: Task, k: int) -> Task:
@@ -38,9 +38,9 @@ def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
 class SingleClient(CompiledClient):
     """A client whose examples are the only ones in the arrays, whatever its number."""
 
-    def locate(self, data: Ragged) -> Part:
+    def locate(self, data: Ragged) -> ClientRows:
         # its number names random streams only; its rows are the first ones here
-        return Part.of(data, 0)
+        return ClientRows(*data.located(0))
 
 
 def run_single_client(

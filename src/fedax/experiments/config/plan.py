@@ -10,10 +10,9 @@ import numpy as np
 
 from fedax.core import Algorithm, Task
 from fedax.core.task import Given
-from fedax.engine.compilation.fingerprint import hash_arrays
+from fedax.engine.compilation.identity import hash_arrays
+from fedax.engine.driver.grid import Grid, program_key
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.resume import fingerprint
-from fedax.engine.driver.session import Grid, program_key
 from fedax.experiments.config.sections import AlgorithmSection, SolverSection
 
 MOST_HASHED = 1 << 29
@@ -50,7 +49,7 @@ class Plan:
             key = [(type(owner), program_key(owner)) for owner in owners]
             if key not in checked:
                 checked.append(key)
-                Grid.check(algorithm, self.task, RunOptions.of(arguments))
+                Grid([algorithm], self.task, [], RunOptions.of(arguments))
 
     def arguments_of(self, label: str) -> dict[str, Any]:
         """Returns the arguments of `fedax.run` for one algorithm."""
@@ -98,8 +97,7 @@ def _hash_data(tree: Any) -> str:
     # files on disk are sampled at any size, because hashing all would read them as a whole
     is_small = sum(getattr(leaf, "nbytes", 0) for leaf in leaves) <= MOST_HASHED
     is_on_disk = any(isinstance(leaf, np.memmap) for leaf in leaves)
-    converted = jax.tree.map(to_single, tree)
-    return hash_arrays(converted) if is_small and not is_on_disk else fingerprint(converted)
+    return hash_arrays(jax.tree.map(to_single, tree), sampled=is_on_disk or not is_small)
 
 
 @dataclasses.dataclass(frozen=True)

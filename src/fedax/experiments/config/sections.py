@@ -13,16 +13,15 @@ from fedax.audit import Attack
 from fedax.communication import attacks, codecs
 from fedax.communication.channel import Channel, Codec
 from fedax.communication.privacy import Privacy
+from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.directions import Mode
 from fedax.core.hyper import MOST_COUNT, construct, is_concrete
 from fedax.core.scheduling.devices import Devices
 from fedax.core.solver import optax_names, optax_solver
 from fedax.engine.backends.mpi import MPI
-from fedax.engine.backends.reference import Eager
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import Budget, EarlyStopping
-from fedax.engine.driver.run import Divergence
+from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
 from fedax.flower.server.engine import current_engine
 from fedax.tasks.sources import task_options

@@ -11,7 +11,9 @@ import numpy as np
 from fedax.audit import membership
 from fedax.core import Algorithm
 from fedax.data import data_folder
-from fedax.engine.driver.run import Progress, program_key, run_grid
+from fedax.engine.driver.grid import program_key
+from fedax.engine.driver.options import Progress
+from fedax.engine.driver.run import run_grid
 from fedax.engine.round.engine import Engine
 from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan

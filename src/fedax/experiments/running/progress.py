@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedax.engine.driver.options import Progress as Observation
 from fedax.engine.driver.progress_bar import Bar, make_bars, word_for
-from fedax.engine.driver.run import Progress as Observation
 from fedax.results.compare import compare_runs
 from fedax.results.forms import cell_text, grid_of, note_of
 from fedax.results.record import Record

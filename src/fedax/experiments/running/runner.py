@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fedax.core import FedaxError, InvalidInput, RunExists, WriteFailed
-from fedax.engine.compilation.fingerprint import random_settings
+from fedax.engine.compilation.identity import random_settings
 from fedax.engine.distributed.process_group import ProcessGroup
-from fedax.engine.driver.run import Progress
+from fedax.engine.driver.options import Progress
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.plan import merge_settings

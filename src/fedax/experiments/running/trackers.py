@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core import FedaxError, History, UnknownName
-from fedax.engine.driver.run import Progress
+from fedax.engine.driver.options import Progress
 from fedax.errors import install_hint
 from fedax.results import Record
 

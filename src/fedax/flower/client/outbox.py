@@ -21,7 +21,8 @@ from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.privacy import Privacy
 from fedax.flower.protocol.records import SETTINGS, Refused
 from fedax.flower.protocol.wire import pack, unpack
-from fedax.utils.files import locked, write, writing
+from fedax.utils.files import write, writing
+from fedax.utils.lock import locked
 
 ACCOUNT = "account.json"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core import Algorithm, InvalidInput, SpecError
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.session import Grid
 from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.toml import KeyPath, Source

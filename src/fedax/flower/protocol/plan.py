@@ -21,7 +21,7 @@ from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.validation.own_methods import call_round
-from fedax.engine.compilation.fingerprint import Fingerprinter
+from fedax.engine.compilation.identity import describe, strip_addresses
 from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
@@ -208,9 +208,6 @@ class Assignment(NamedTuple):
 
     def name(self, layout: Layout) -> str:
         """Returns a hash that is the same for equal assignments, hyperparameters and all."""
-        vector = jax.ShapeDtypeStruct((layout.dim,), layout.dtype)
-        params = jax.eval_shape(layout.unravel, vector)
-        describe = Fingerprinter((params, vector))
-        facts = {name: describe(value, name) for name, value in self._asdict().items()}
-        facts["model"] = [str(layout.treedef), layout.shapes, layout.dtype]
+        facts = describe(self._asdict(), "assignment")
+        facts["model"] = strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}")
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -15,13 +15,13 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.scheduling.local_work import counts, real
 from fedax.core.task import Population, Task
-from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
+from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.single_client import sizes_only
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.quiet import need_flower
-from fedax.observe.base import Observer
+from fedax.observe.base import Observer, compute_all
 
 REMEMBERED = 20
 """Rounds after which clients drop versions of their memories, where no checkpoint tells which are
@@ -284,7 +284,7 @@ class FlowerProgram(PythonProgram):
 
         algorithm, backend, _ = self.runs[run]
         view = FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked)
-        metrics = evaluate_observers(observers, view)
+        metrics = compute_all(observers, view)
         if self.setup.drop and view.measured_clients is not None:
             metrics["measured_clients"] = np.asarray(view.measured_clients)
         return metrics

@@ -9,12 +9,8 @@
 #include "pooled.h"
 #include "norm.h"
 #include "recurrent.h"
-#include "shuffle.h"
 #include "dense.h"
-#include "sums.h"
 
 const Kernels<REAL> kernels = {lay,           forward,       convolve_pooled, gradient_of_image, gradient_of_kernel,
                                pooled_gradient_of_image,     pooled_gradient_of_kernel,    layer_outputs,     layer_gradient,     layer_inputs,
-                               pool,          pool_gradient, bias_gradient,     pool_tangent,       norm,
-                               norm_gradient, join,          join_gradient,     recur,              recur_gradient,
-                               shuffle,       accumulate,    finite};
+                               bias_gradient, norm,          norm_gradient,   recur,             recur_gradient};

@@ -1,4 +1,4 @@
-// Pooling and the sum with a shortcut, for one number type REAL; included like convolution.h. Some loops over examples are plain:
+// Pooling behind a convolution, for one number type REAL; included like convolution.h. Some loops over examples are plain:
 // the compiler makes vectors of them.
 
 // ---- the largest of each window, plus a bias, through ReLU; `winner` is its place in the window, or NONE where ReLU is flat ----
@@ -40,7 +40,6 @@ static inline void narrow(uint8_t* p, Mask v) {
 
 struct Pool {
   long height, width, batch, columns;  // columns of the image
-  bool relu;
 
   // `lanes` examples are there; windows of one and of four pixels stay in registers because the loop is unrolled for them.
   template <int PIXELS>
@@ -55,11 +54,9 @@ struct Pool {
       place = more ? Mask{} + k : place;
     }
     best += bias;
-    if (relu) {
-      Mask flat = best <= 0;
-      best = flat ? Vector{} : best;
-      place = flat ? Mask{} + NONE : place;
-    }
+    Mask flat = best <= 0;
+    best = flat ? Vector{} : best;
+    place = flat ? Mask{} + NONE : place;
     store(out, best);
     narrow(winner, place);
   }
@@ -107,23 +104,18 @@ static void pool_few(Pool pool, Images<const REAL> image, const REAL* bias, Imag
           if (other > best || other != other) best = other, place = uint8_t(k);
         }
         best += bias[c];
-        if (pool.relu && best <= 0) best = 0, place = NONE;
+        if (best <= 0) best = 0, place = NONE;
         *to = best;
         winner[to - out.data] = place;
       }
 }
 
-static void pool_rows(Images<const REAL> image, const REAL* bias, long height, long width, bool relu, Images<REAL> out, uint8_t* winner,
-                      long first) {
-  Pool pool{height, width, image.examples, image.columns, relu};
+static void pool_rows(Images<const REAL> image, const REAL* bias, long height, long width, Images<REAL> out, uint8_t* winner, long first) {
+  Pool pool{height, width, image.examples, image.columns};
   if (image.examples < LANES) return pool_few(pool, image, bias, out, winner, first);
   if (height == 2 && width == 2) return pool_windows<4>(pool, image, bias, out, winner, first);
   if (height * width == 1) return pool_windows<1>(pool, image, bias, out, winner, first);
   pool_windows<0>(pool, image, bias, out, winner, first);
-}
-
-static void pool(Images<const REAL> image, const REAL* bias, long height, long width, bool relu, Images<REAL> out, uint8_t* winner) {
-  pool_rows(image, bias, height, width, relu, out, winner, 0);
 }
 
 template <int PIXELS>
@@ -171,64 +163,8 @@ static void spread(Images<const REAL> gradient, const uint8_t* winner, long heig
       std::memset(image.at(c, r) + gradient.columns * width * batch, 0, (image.columns - gradient.columns * width) * batch * sizeof(REAL));
     std::memset(image.at(c, gradient.rows * height), 0, (image.rows - gradient.rows * height) * image.columns * batch * sizeof(REAL));
   }
-  Pool pool{height, width, batch, image.columns, true};
+  Pool pool{height, width, batch, image.columns};
   if (height == 2 && width == 2) return gradient_windows<4>(pool, gradient, winner, image);
   if (height * width == 1) return gradient_windows<1>(pool, gradient, winner, image);
   gradient_windows<0>(pool, gradient, winner, image);
-}
-
-static void pool_gradient(Images<const REAL> gradient, const uint8_t* winner, long height, long width, Images<REAL> image, REAL* bias) {
-  bias_gradient(gradient, winner, bias);
-  spread(gradient, winner, height, width, image);
-}
-
-// The transpose of pool_gradient: the winners of a tangent, plus the tangent of the bias.
-static void pool_tangent(Images<const REAL> image, const REAL* bias, const uint8_t* winner, long height, long width,
-                         Images<REAL> out) {
-  long batch = image.examples;
-  for (long c = 0; c < out.channels; c++)
-    for (long r = 0; r < out.rows; r++)
-      for (long q = 0; q < out.columns; q++, winner += batch) {
-        REAL* __restrict to = out.at(c, r) + q * batch;
-        const REAL* corner = image.at(c, r * height) + q * width * batch;
-        for (long n = 0; n < batch; n++) to[n] = winner[n] == NONE ? 0 : bias[c];
-        for (long k = 0; k < height * width; k++) {
-          const REAL* __restrict from = corner + (k / width * image.columns + k % width) * batch;
-          for (long n = 0; n < batch; n++) to[n] += winner[n] == k ? from[n] : 0;
-        }
-      }
-}
-
-// ---- ReLU of a sum with a shortcut, of which every stride-th pixel is taken and channels that it lacks are zero ----
-
-static void join(Images<const REAL> image, Images<const REAL> shortcut, long stride, Images<REAL> out) {
-  long batch = image.examples;
-  for (long c = 0; c < out.channels; c++)
-    for (long r = 0; r < out.rows; r++)
-      for (long q = 0; q < out.columns; q++) {
-        const REAL* __restrict a = image.at(c, r) + q * batch;
-        REAL* __restrict to = out.at(c, r) + q * batch;
-        if (c < shortcut.channels) {
-          const REAL* __restrict b = shortcut.at(c, r * stride) + q * stride * batch;
-          for (long n = 0; n < batch; n++) to[n] = a[n] + b[n] <= 0 ? 0 : a[n] + b[n];
-        } else {
-          for (long n = 0; n < batch; n++) to[n] = a[n] <= 0 ? 0 : a[n];
-        }
-      }
-}
-
-static void join_gradient(Images<const REAL> gradient, Images<const REAL> out, long stride, Images<REAL> image, Images<REAL> shortcut) {
-  long batch = gradient.examples, size = gradient.channels * gradient.rows * gradient.columns * batch;
-  const REAL *__restrict from = gradient.data, *__restrict value = out.data;
-  REAL* __restrict to = image.data;
-  for (long n = 0; n < size; n++) to[n] = value[n] <= 0 ? 0 : from[n];
-  if (stride == 1 && shortcut.channels == gradient.channels) {
-    std::memcpy(shortcut.data, to, size * sizeof(REAL));
-    return;
-  }
-  std::memset(shortcut.data, 0, shortcut.channels * shortcut.rows * shortcut.columns * batch * sizeof(REAL));
-  for (long c = 0; c < shortcut.channels; c++)
-    for (long r = 0; r < gradient.rows; r++)
-      for (long q = 0; q < gradient.columns; q++)
-        std::memcpy(shortcut.at(c, r * stride) + q * stride * batch, image.at(c, r) + q * batch, batch * sizeof(REAL));
 }

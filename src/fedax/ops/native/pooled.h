@@ -17,7 +17,7 @@ static void convolve_pooled(Images<const REAL> image, const REAL* kernel, const 
     const long many = least(rows, out.rows - first) * height;
     const Window below{window.height, window.width, window.down, window.right, window.top - first * height * window.down, window.left};
     forward(image, kernel, below, {data, out.channels, many, columns, out.examples});
-    pool_rows({data, out.channels, many, columns, out.examples}, bias, height, width, true, out, winner, first);
+    pool_rows({data, out.channels, many, columns, out.examples}, bias, height, width, out, winner, first);
   }
 }
 

@@ -30,20 +30,12 @@ struct Kernels {
   void (*layer_outputs)(const T* x, const T* weights, const Layer&, T* out);
   void (*layer_gradient)(const T* x, const T* gradient, const Layer&, T* out);
   void (*layer_inputs)(const T* gradient, const T* weights, const Layer&, T* out);
-  void (*pool)(Images<const T> image, const T* bias, long height, long width, bool relu, Images<T> out, uint8_t* winner);
-  void (*pool_gradient)(Images<const T> gradient, const uint8_t* winner, long height, long width, Images<T> image, T* bias);
   void (*bias_gradient)(Images<const T> gradient, const uint8_t* winner, T* bias);
-  void (*pool_tangent)(Images<const T> image, const T* bias, const uint8_t* winner, long height, long width, Images<T> out);
   void (*norm)(Images<const T> image, const T* scale, const T* offset, long groups, T epsilon, Images<T> out, T* mean, T* rate);
   void (*norm_gradient)(Images<const T> gradient, Images<const T> image, const T* mean, const T* rate, const T* scale, long groups,
                         Images<T> out, T* scale_gradient, T* offset_gradient);
-  void (*join)(Images<const T> image, Images<const T> shortcut, long stride, Images<T> out);
-  void (*join_gradient)(Images<const T> gradient, Images<const T> out, long stride, Images<T> image, Images<T> shortcut);
   void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
   void (*recur_gradient)(const T* gradient, const T* gates, const T* cs, const T* kernel, const T* peep, const Sizes&, T* out);
-  void (*shuffle)(const uint32_t* key, long size, long width, int32_t* order);
-  void (*accumulate)(const T* totals, const T* lost, const T* values, T weight, long count, T* after, T* left);
-  bool (*finite)(const T* values, long count);
 };
 
 #define DECLARE(single, twice)           \

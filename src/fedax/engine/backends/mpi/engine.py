@@ -16,7 +16,7 @@ from fedax.core.validation.own_methods import call_model
 from fedax.engine.backends.mpi.backend import MPIBackend
 from fedax.engine.backends.mpi.peer import Peers, gather_states
 from fedax.engine.backends.mpi.ranks import Ranks
-from fedax.engine.backends.python_rounds import PythonProgram, evaluate_observers
+from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.evaluation import (
@@ -27,7 +27,7 @@ from fedax.engine.round.evaluation import (
 )
 from fedax.engine.round.model_state import task_as_evaluated
 from fedax.errors import FedaxError, InvalidInput, install_hint
-from fedax.observe.base import Gradients, Observer, OfClients, Split, View
+from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
 
 
 class MPI(Engine):
@@ -110,7 +110,7 @@ class MPIProgram(PythonProgram):
     def metrics(
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
-        return evaluate_observers(
+        return compute_all(
             observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked)
         )
 
@@ -123,15 +123,8 @@ class MPIProgram(PythonProgram):
 
 def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> PersonalModels:
     """Returns the model that this rank's client uses itself, and its state."""
-    model, states, rank = (
-        personal_models(setup, algorithm, carry),
-        carry.model_state,
-        jnp.int32(setup.first),
-    )
-    if model is not None:
-        return model(rank)
-    state = states.of(rank) if isinstance(states, Memory) else states
-    return PersonalModels(algorithm.model(carry.state), state)
+    w = call_model(algorithm, carry.state, setup.layout.dim)
+    return personal_models(setup, algorithm, carry, w)(jnp.int32(setup.first))
 
 
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:

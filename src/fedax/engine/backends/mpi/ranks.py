@@ -33,18 +33,13 @@ class Ranks(Collectives):
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
         # ranks that hold one client each may differ in their data; a task of all clients must be
         # the same everywhere
-        is_split = (
-            all(config.get("task", {}).get("clients") == 1 for config in facts) and self.size > 1
-        )
+        is_split = all(config.get("task.clients") == 1 for config in facts) and self.size > 1
         if not is_split:
             return facts[self.rank]
         own_config = facts[self.rank]
-        splits = [name for name in ("train", "test", "validation") if name in own_config["data"]]
-        data = {name: [config["data"].pop(name, None) for config in facts] for name in splits}
-        return own_config | {
-            "data": own_config["data"] | data,
-            "task": own_config["task"] | {"clients": self.size},
-        }
+        names = ("task.examples", "data.train", "data.test", "data.validation")
+        data = {name: [config.pop(name, None) for config in facts] for name in names}
+        return own_config | data | {"task.clients": self.size}
 
     def broadcast(self, value: Any) -> Any:
         return self.comm.bcast(value)

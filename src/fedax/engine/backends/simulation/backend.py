@@ -70,13 +70,9 @@ class SimulationBackend(Backend):
         new_states = dict[str, Memory]()
         with jax.named_scope("fedax.memory"):
             for name, new_rows in results.client_state.items():
-                memory = client_states[name]
-                if isinstance(memory, OffloadedMemory):
-                    new_states[name] = memory.put_over(ids, rows[name], new_rows)
-                else:
-                    new_states[name] = memory.put(ids, new_rows)
+                new_states[name] = client_states[name].put(ids, new_rows)
         return PhaseResult(
-            upload, results.sums, results.rows, new_states, results.broken, results.clipped
+            upload, results.sums, results.uploads, new_states, results.broken, results.clipped
         )
 
     def exchange(
@@ -197,7 +193,9 @@ class SimulationBackend(Backend):
         # `count` is traced, so a device with few clients ends its loop early
         start = _Results.zeros(shapes, capacity, gather)
         results = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, run_chunk, start)
-        return form, results if gather else results._replace(sums=finalize(results.sums))
+        if gather:
+            return form, results
+        return form, results._replace(sums=sum(map(finalize, results.sums), ()))
 
     def _collect(
         self,
@@ -208,28 +206,33 @@ class SimulationBackend(Backend):
         gather: bool,
     ) -> "_Results":
         """Adds the results of a chunk of clients, leaves (chunk, ...), to a device's results."""
-        capacity = results.broken.shape[0]
         value, weight, default = clients.value, clients.weight, clients.default_weight
         is_counted = active & (clients.broken == 0) if self.setup.drop else active
         if self.setup.chunk > 1 or self.setup.drop:
             # zero the values too: a weight of 0 does not remove what is not finite
-            value, weight, default = _where(is_counted, (value, weight, default), 0)
-        used_weight = default if weight is None else weight.astype(default.dtype)
-        rows = jnp.where(active, slots, capacity)  # padding writes out of range, which is dropped
+            value, weight, default = jax.tree.map(
+                lambda x: jnp.where(is_counted.reshape(-1, *(1,) * (x.ndim - 1)), x, 0),
+                (value, weight, default),
+            )
+        weights = [default] if weight is None else [weight.astype(default.dtype), default]
+        sums = uploads = None
         if gather:
-            results = results._replace(rows=_put(results.rows, rows, (value, used_weight)))
+            uploads = value, weights[0]
         else:
-            terms = (value, used_weight) if weight is None else (value, used_weight, value, default)
-            results = results._replace(sums=_add_weighted(results.sums, terms))
-        results = results._replace(
-            client_state=_put(results.client_state, rows, clients.client_state),
-            broken=results.broken.at[rows].set(clients.broken, mode="drop"),
+            terms = value, jnp.ones_like(default)
+            pairs = zip(results.sums, weights, strict=True)
+            sums = [add_weighted(pair, terms, each) for pair, each in pairs]
+        # padding writes out of range, which is dropped
+        slots = jnp.where(active, slots, results.broken.shape[0])
+        rows = jax.tree.map(
+            lambda rows, new: rows.at[slots].set(new, mode="drop"),
+            (results.uploads, results.client_state, results.broken),
+            (uploads, clients.client_state, clients.broken),
         )
-        if clients.clipped is None:
-            return results
-        return results._replace(
-            clipped=results.clipped + jnp.where(active, clients.clipped, 0).sum(dtype=jnp.int32)
-        )
+        clipped = results.clipped
+        if clipped is not None:
+            clipped = clipped + jnp.where(active, clients.clipped, 0).sum(dtype=jnp.int32)
+        return _Results(sums, *rows, clipped)
 
 
 class _ClientResult(NamedTuple):
@@ -258,18 +261,17 @@ class _Results(NamedTuple):
     Rows are by slot, shape (capacity, ...); those of other devices' slots are zero.
 
     Attributes:
-        sums: None if uploads are gathered. During the loop a compensated pair (totals,
-            compensations), then the totals. They are the weighted sum of the values and the sum of
-            the weights; if uploads have their own weights, also both with the cohort's weights,
-            which count if all own ones are zero.
-        rows: the values and their weights, None unless uploads are gathered.
+        sums: the weighted sum of the values and the sum of the weights, compensated within the
+            loop; if uploads have their own weights, also both with the cohort's weights, which
+            count if all own ones are zero. None if uploads are gathered.
+        uploads: the values and their weights, None unless uploads are gathered.
         client_state: what the clients store, by name.
         broken: see `_ClientResult`.
         clipped: how many entries were clipped by all clients, None if the codec cannot clip.
     """
 
     sums: Any
-    rows: Any
+    uploads: Any
     client_state: Any
     broken: Any
     clipped: Any
@@ -278,15 +280,11 @@ class _Results(NamedTuple):
     def zeros(cls, shapes: _ClientResult, capacity: int, gather: bool) -> "_Results":
         """Returns the results before the first client, given the shapes of one client's."""
         weighted = (shapes.value, shapes.default_weight)
-        sums = weighted if shapes.weight is None else (*weighted, *weighted)
-        return cls(
-            # totals and compensations, in at least 32 bits
-            sums=None if gather else (zeros(_widen_shapes(sums)),) * 2,
-            rows=zeros(weighted, capacity) if gather else None,
-            client_state=zeros(shapes.client_state, capacity),
-            broken=jnp.zeros(capacity, jnp.int32),
-            clipped=zeros(shapes.clipped),
-        )
+        # in at least 32 bits
+        wide = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), weighted)
+        sums = None if gather else [(wide, wide)] * (1 if shapes.weight is None else 2)
+        rows = (weighted if gather else None, shapes.client_state, shapes.broken)
+        return cls(sums, *zeros(rows, capacity), zeros(shapes.clipped))
 
 
 class _ClientWork(eqx.Module):
@@ -302,16 +300,8 @@ class _ClientWork(eqx.Module):
 
     def __call__(self, slot: Index, active: Array) -> tuple[_ClientResult, Upload[Any]]:
         """Returns the result, and the upload not yet decoded, of which only the form is used."""
-        upload, client_state = self.upload(slot, active)
-        return self.result(upload, client_state, slot), upload
-
-    def state_before(self, slot: Index) -> Any:
-        """Returns the client's states before the phase."""
-        return jax.tree.map(lambda rows: rows[slot], self.client_states)
-
-    def upload(self, slot: Index, active: Array) -> tuple[Upload[Any], Any]:
-        """Returns the client's upload, messages unopened, and the states that it stores."""
         phase_work = self.phase_work.for_slot(slot)
+        before = jax.tree.map(lambda rows: rows[slot], self.client_states)
         with jax.named_scope(f"fedax.work.{phase_work.name}"):
             client = CompiledClient(
                 self.setup,
@@ -321,48 +311,15 @@ class _ClientWork(eqx.Module):
                 phase_work.occurrence,
                 active,
             )
-            return phase_work(client, self.state_before(slot))
-
-    def result(self, upload: Upload[Any], client_state: Any, slot: Index) -> _ClientResult:
-        """Opens an upload and checks that it is finite."""
+            upload, client_state = phase_work(client, before)
         value, clipped = decode(upload.value)
-        broken = self.phase_work.broken_part(
-            (value, upload.weight), self.state_before(slot), client_state
+        broken = phase_work.broken_part((value, upload.weight), before, client_state)
+        result = _ClientResult(
+            phase_work.adjust_upload(value),
+            upload.weight,
+            client_state,
+            self.cohort.weights[slot],
+            broken.astype(jnp.int32),
+            clipped,
         )
-        default_weight = self.cohort.weights[slot]
-        adjusted = self.phase_work.for_slot(slot).adjust_upload(value)
-        return _ClientResult(adjusted, upload.weight, client_state, default_weight, broken, clipped)
-
-
-def _where(mask: Array, values: Any, fallback: float | int) -> Any:
-    return jax.tree.map(
-        lambda x: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, fallback), values
-    )
-
-
-def _put(rows: Any, slots: Array, values: Any) -> Any:
-    return jax.tree.map(
-        lambda array, update: array.at[slots].set(update, mode="drop"), rows, values
-    )
-
-
-def _widen_shapes(shapes: Any) -> Any:
-    """Returns shapes with the types of sums over clients, of at least 32 bits."""
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, accumulator(s.dtype)), shapes)
-
-
-def _add_weighted(sums: tuple[Any, Any], terms: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Adds weighted values, and their weights, to a compensated pair of sums.
-
-    Args:
-        sums: totals and compensations.
-        terms: values with leaves (chunk, ...) and weights (chunk,), in turn.
-    """
-    structure = jax.tree.structure(sums[0])
-    leaf_sums = iter(list(zip(*map(jax.tree.leaves, sums), strict=True)))
-    added = []
-    for value, weights in zip(terms[::2], terms[1::2], strict=True):
-        added += [add_weighted(next(leaf_sums), leaf, weights) for leaf in jax.tree.leaves(value)]
-        added.append(add_weighted(next(leaf_sums), jnp.ones_like(weights), weights))
-    totals, compensations = zip(*added, strict=True)
-    return jax.tree.unflatten(structure, totals), jax.tree.unflatten(structure, compensations)
+        return result, upload

@@ -20,14 +20,13 @@ from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.validation.own_methods import call_round
 from fedax.engine.backends.simulation.backend import SimulationBackend
-from fedax.engine.backends.simulation.host_dataset import HostDataset, is_in_files
+from fedax.engine.backends.simulation.host_dataset import HostExamples, is_in_files, keep_on_host
 from fedax.engine.backends.simulation.offloaded_state import (
     OffloadedMemory,
     StatePlacement,
     allocate_stores,
     attach_stores,
     detach_stores,
-    end_round,
     has_unallocated_state,
     offload_state,
 )
@@ -52,7 +51,7 @@ from fedax.engine.round.evaluation import all_personal_models, empty_cohort, vie
 from fedax.engine.round.timing.asynchronous import row_of
 from fedax.engine.round.timing.clock import WorkCount
 from fedax.engine.round.traffic import bits_spent
-from fedax.errors import InvalidInput
+from fedax.errors import FedaxError, InvalidInput
 from fedax.observe.base import Observer, compute_all
 from fedax.utils.random import Index
 
@@ -82,7 +81,8 @@ class Simulation(Engine):
             their rounds: `"device"`, for every client; `"host"`, in the process's memory; `"disk"`,
             in a file in the system's temporary folder (`TMPDIR`), which goes with the run and its
             history. Of the latter two, a round moves the rows of the clients that work, and only
-            clients that ever worked have rows. Not on several hosts.
+            clients that ever worked have rows. Not on several hosts, and not for methods of several
+            phases where a phase may have no clients (dropouts, `on_bad_client="drop"`).
 
     The placement, the number of devices, the microbatch and the place of the data do not change a
     trajectory beyond rounding; the place of the memories does not change a bit of it. Several runs
@@ -124,24 +124,13 @@ class Simulation(Engine):
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "SimulationProgram":
-        device_count = self.devices or (
-            1 if self._is_small(setup, len(algorithms) * len(roots)) else len(jax.devices())
-        )
-        devices = device_count if setup.solver.on_mesh else 1
-        axes = SweepAxes.of(len(algorithms), len(roots), devices, self.placement == "chunked")
-        devices = devices if axes.spread == "clients" else 1
-        layout = {
-            "microbatch": self.microbatch,
-            "placement": self.placement,
-            "chunk": self.chunk,
-            "devices": devices,
-        }
-        setup = dataclasses.replace(setup, **layout, offloads=self.memory != "device")
-        is_on_host = self.data == "host" or (self.data == "auto" and is_in_files(setup.task))
-        dataset = HostDataset(setup.task) if is_on_host else None
-        return SimulationProgram(
-            setup, axes, algorithms, roots, longest, device_count, dataset, self.memory
-        )
+        return SimulationProgram(self, algorithms, setup, roots, longest)
+
+    def count_devices(self, setup: Setup, runs: int) -> int:
+        """Returns how many devices all runs share."""
+        if self.devices is not None:
+            return self.devices
+        return 1 if self._is_small(setup, runs) else len(jax.devices())
 
     def _is_small(self, setup: Setup, runs: int) -> bool:
         """Returns whether a round of all runs is too little work for several devices."""
@@ -157,20 +146,15 @@ class Simulation(Engine):
 def _check_arguments(arguments: dict[str, Any], several_hosts: bool) -> None:
     """Checks the arguments of `Simulation` against their ranges, smaller ones on several hosts."""
     devices = len(jax.devices())
+    # several hosts must make the same choices, and share all devices
     ranges = [
         Hyper("placement", "auto", choices=("auto", "sequential", "chunked")),
-        Hyper("data", "auto", choices=("auto", "device", "host")),
-        Hyper("memory", "device", choices=("device", "host", "disk")),
+        Hyper("data", "auto", choices=("auto", "device") + ("host",) * (not several_hosts)),
+        Hyper("memory", "device", choices=("device",) + ("host", "disk") * (not several_hosts)),
         Hyper("chunk", 8, low=1),
         Hyper("microbatch", 256, low=1),
-        Hyper("devices", 1, low=1, high=devices),
+        Hyper("devices", 1, low=devices if several_hosts else 1, high=devices),
     ]
-    if several_hosts:  # where all processes must make the same choices, and share all devices
-        ranges += [
-            Hyper("devices", 1, low=devices, high=devices),
-            Hyper("data", "auto", choices=("auto", "device")),
-            Hyper("memory", "device", choices=("device",)),
-        ]
     for limits in ranges:
         value = arguments[limits.name]
         if limits.choices is not None or value is not None:
@@ -187,28 +171,38 @@ class SimulationProgram(Program):
 
     def __init__(
         self,
-        setup: Setup,
-        axes: SweepAxes,
+        engine: Simulation,
         algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
         roots: Sequence[Key[Array, ""]],
         longest: int,
-        devices: int,
-        host_dataset: HostDataset | None = None,
-        memory: StatePlacement = "device",
     ) -> None:
-        self.axes = axes
-        self.memory: StatePlacement = memory
-        self.devices = devices
-        self.host_dataset = host_dataset
+        self.memory: StatePlacement = engine.memory
+        self.programs = setup.task.programs
+        self.devices = engine.count_devices(setup, len(algorithms) * len(roots))
+        devices = self.devices if setup.solver.on_mesh else 1
+        self.axes = axes = SweepAxes.of(
+            len(algorithms), len(roots), devices, engine.placement == "chunked"
+        )
+        setup = dataclasses.replace(
+            setup,
+            microbatch=engine.microbatch,
+            placement=engine.placement,
+            chunk=engine.chunk,
+            devices=devices if axes.spread == "clients" else 1,
+            offloads=engine.memory != "device",
+        )
         clock = setup.clock
         self.work_counts = [] if clock is None else [WorkCount(setup, root) for root in roots]
         timing = setup.asynchronous or setup.cutoff
         self.timetables = (
             [] if timing is None else [timing.timetable(setup, root) for root in roots]
         )
-        setup = (
-            setup if host_dataset is None else dataclasses.replace(setup, task=host_dataset.task)
-        )
+        # keeps what programs read by its handle
+        self.host_examples: Sequence[HostExamples] = ()
+        if engine.data == "host" or (engine.data == "auto" and is_in_files(setup.task)):
+            task, self.host_examples = keep_on_host(setup.task)
+            setup = dataclasses.replace(setup, task=task)
         # rounded up, so that different cadences share a program
         self.longest = 1 << max(3, (longest - 1).bit_length())
         self.setup = axes.put(dataclasses.replace(setup, solvers=(), schedules=()), "all")
@@ -217,7 +211,6 @@ class SimulationProgram(Program):
         settings = [Setting(*row) for row in zip(*columns, strict=True)]
         self.setting = axes.put(axes.stack(settings, "settings"), "settings")
         self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
-        self.programs = setup.task.programs
         self.small = setup.layout.dim <= SMALL_MODEL
 
     @functools.cached_property
@@ -237,23 +230,22 @@ class SimulationProgram(Program):
     def join(self, carry: Sequence[RunCarry]) -> Any:
         # on the devices where `start` puts them, so that the same program is used; a resumed run
         # works before it is observed
-        if self.memory == "device":
-            return (
-                self.axes.put(
-                    self.axes.stack_runs([to_device(run_carry) for run_carry in carry]), "runs"
-                ),
-                None,
-                (),
-            )
-        offloaded = [offload_state(run_carry) for run_carry in carry]
-        stacked = self.axes.put(
-            self.axes.stack_runs([detach_stores(run_carry) for run_carry in offloaded]), "runs"
-        )
-        stacked, stores = allocate_stores(stacked, self.memory)
+        move = to_device if self.memory == "device" else offload_state
+        moved = [move(run_carry) for run_carry in carry]
+        stacked = self.axes.stack_runs([detach_stores(run_carry) for run_carry in moved])
+        stacked, stores = allocate_stores(self.axes.put(stacked, "runs"), self.memory)
         return stacked, None, tuple(stores)
 
     def copy(self, states: Any) -> Any:
-        return super().copy(states) if self.memory == "device" else states
+        if self.memory == "device":
+            return super().copy(states)
+        # rows off the device are those of the newest state only
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(states[0])):
+            hint = 'Step the newest state, or choose Simulation(memory="device").'
+            raise FedaxError(
+                f"This state was stepped before, and clients' memories moved on. {hint}"
+            )
+        return states
 
     def split(self, states: Any) -> list[RunCarry]:
         return [attach_stores(run_carry) for run_carry in self.axes.unstack_runs(states[0])]
@@ -296,8 +288,8 @@ class SimulationProgram(Program):
             # donated: the states before a call are overwritten, so that a large state is not held
             # twice
             carry, report, last_cohort = self.programs.call(
-                advance,
-                (self.axes, shared, self.setting, (self.roots, arrivals)),
+                _call_for_all_runs,
+                *(_run_rounds, self.axes, shared, self.setting, (self.roots, arrivals)),
                 donated=(carry,),
                 **(compiler_options() if self.small else {}),
             )
@@ -323,10 +315,8 @@ class SimulationProgram(Program):
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
         metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
-        return [
-            jax.tree.map(np.asarray, single)
-            for single in self.axes.unstack_runs(self.axes.to_host(metrics))
-        ]
+        runs = self.axes.unstack_runs(self.axes.to_host(metrics))
+        return [jax.tree.map(np.asarray, single) for single in runs]
 
     def personal(self, states: Any) -> list[PersonalModels]:
         return self.axes.unstack_runs(
@@ -349,12 +339,9 @@ class Setting(NamedTuple):
 
     def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
         """Returns the setup with the solver and the schedule of this setting, and the algorithm."""
-        overrides = {
-            name: value
-            for name in ("solver", "schedule")
-            if (value := getattr(self, name)) is not None
-        }
-        return dataclasses.replace(setup, **overrides) if overrides else setup, self.algorithm
+        solver = setup.solver if self.solver is None else self.solver
+        schedule = setup.schedule if self.schedule is None else self.schedule
+        return dataclasses.replace(setup, solver=solver, schedule=schedule), self.algorithm
 
 
 def _call_for_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
@@ -404,32 +391,27 @@ def one_round(
     report = fed.report(carry.state, new_carry.state)
     # the selection below would copy the whole state
     if not (setup.schedule.may_be_empty or setup.drop):
-        return end_round(new_carry), report, last_cohort
+        return new_carry, report, last_cohort
 
     # without participants, means are 0/0; such a round leaves the state unchanged
     def keep_if_abandoned(old: Any, new: Any) -> Any:
         if isinstance(new, Memory) and len(fed.traffic) == 1:
             return new  # with a single phase, no client has written it
         if isinstance(new, OffloadedMemory):
-            return new.undo(fed.is_abandoned)
+            if new.version is old.version:
+                return new
+            # rows that another phase has written are not brought back
+            reason = "has several phases, one of which may have no clients while another stores"
+            raise InvalidInput.because(
+                f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").'
+            )
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
     selected = jax.tree.map(
         keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, Memory)
     )
     # what an abandoned server step sent down is on its way: its receivers arrive later
-    return end_round(selected._replace(downlinks=fed.downlinks)), report, last_cohort
-
-
-def advance(
-    fixed: tuple[SweepAxes, tuple[Setup, Index, Index, int], Setting, Any], states: Any
-) -> Any:
-    """Runs `count` rounds from round `first` on.
-
-    `count` is traced and at most `longest`, so that any number is one program.
-    """
-    axes, shared, algorithm, seeds = fixed
-    return axes.vectorize(_run_rounds)(shared, algorithm, seeds, states)
+    return selected._replace(downlinks=fed.downlinks), report, last_cohort
 
 
 def _run_rounds(
@@ -438,11 +420,9 @@ def _run_rounds(
     seed: tuple[Key[Array, ""], Arrivals | Answers | None],
     state: RunCarry,
 ) -> tuple[RunCarry, Any, Cohort]:
-    (setup, algorithm), (first, count, longest), (root, arrivals) = (
-        setting.of(shared[0]),
-        shared[1:],
-        seed,
-    )
+    setup, algorithm = setting.of(shared[0])
+    first, count, longest = shared[1:]
+    root, arrivals = seed
     # traced once, for the shapes of the report and as the body of the loop
     round_ = stage(
         functools.partial(one_round, setup, algorithm, root), first, state, row_of(arrivals, 0)

@@ -32,9 +32,7 @@ def call_host(
     It may be called again or not at all, on one device of a mesh or on all.
 
     Args:
-        function: a hashable function of NumPy arrays. Below `vmap`, arguments and results have one
-            more leading axis, of length 1 for arguments that are the same in all lanes (see
-            `map_lanes`).
+        function: a hashable function of NumPy arrays.
         shapes: shapes and types of the results.
         operands: its arguments.
     """
@@ -55,22 +53,24 @@ def _infer_shapes(*operands: Any, function: Callable[..., Any], shapes: Shapes) 
     return [jax.core.ShapedArray(form.shape, form.dtype) for form in shapes]
 
 
-def _batch(
-    operands: Sequence[Any],
-    axes: Sequence[int | None],
-    *,
-    function: Callable[..., Any],
-    shapes: Shapes,
-) -> Any:
-    (lanes,) = {
-        array.shape[axis] for array, axis in zip(operands, axes, strict=True) if axis is not None
-    }
-    batched = [
-        array[None] if axis is None else jnp.moveaxis(array, axis, 0)
-        for array, axis in zip(operands, axes, strict=True)
+def _batch(operands: Sequence[Any], axes: Sequence[int | None], **parameters: Any) -> Any:
+    # one call after the other
+    lanes = [
+        jnp.moveaxis(operand, axis, 0)
+        for operand, axis in zip(operands, axes, strict=True)
+        if axis is not None
     ]
-    wide = tuple(jax.ShapeDtypeStruct((lanes, *form.shape), form.dtype) for form in shapes)
-    return call_host_p.bind(*batched, function=function, shapes=wide), (0,) * len(shapes)
+
+    def call_lane(lane: list[Array]) -> list[Array]:
+        rest = iter(lane)
+        arguments = [
+            operand if axis is None else next(rest)
+            for operand, axis in zip(operands, axes, strict=True)
+        ]
+        return call_host_p.bind(*arguments, **parameters)
+
+    results = jax.lax.map(call_lane, lanes)
+    return results, (0,) * len(results)
 
 
 def _lower(context: Any, *operands: Any, function: Callable[..., Any], shapes: Shapes) -> Any:
@@ -101,28 +101,3 @@ class HandleRegistry(weakref.WeakValueDictionary[int, Held]):
         number = next(self._numbers)
         self[number] = item
         return number
-
-
-def map_lanes(function: Callable[..., Any], *arguments: tuple[Any, int]) -> Any:
-    """Calls a function below `vmap` lane by lane.
-
-    Arrays that are the same in all lanes have a leading axis of length 1.
-
-    >>> map_lanes(lambda a, b: a + b.sum(), (np.array([1, 2]), 0), (np.array([[3, 4]]), 1)).tolist()
-    [8, 9]
-
-    Args:
-        function: of arrays of one lane.
-        arguments: arrays, each with its number of axes in one lane.
-    """
-    arrays = [(np.asarray(array), np.ndim(array) - axes) for array, axes in arguments]
-    lanes = np.broadcast_shapes(*(array.shape[:leading] for array, leading in arrays))
-    if not lanes:
-        return function(*(array for array, _ in arrays))
-    full_arrays = [
-        np.broadcast_to(array, (*lanes, *array.shape[leading:])) for array, leading in arrays
-    ]
-    results = [function(*(array[lane] for array in full_arrays)) for lane in np.ndindex(lanes)]
-    return jax.tree.map(
-        lambda *leaves: np.stack(leaves).reshape(*lanes, *np.shape(leaves[0])), *results
-    )

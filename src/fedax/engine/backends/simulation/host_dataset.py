@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from fedax.core.task import Ragged, Task
-from fedax.engine.backends.simulation.host_callback import HandleRegistry, map_lanes
+from fedax.engine.backends.simulation.host_callback import HandleRegistry
 from fedax.examples.federated import FederatedData
 from fedax.examples.memmap import RowReader
 from fedax.utils.random import Index
@@ -22,31 +22,20 @@ class HostExamples:
     """Examples of many clients on the host, by the handle `number`.
 
     Args:
-        data: see `Ragged`.
+        arrays: of all examples, by name.
     """
 
-    def __init__(self, data: Ragged) -> None:
-        self.readers = {name: RowReader(_as_numpy(values)) for name, values in data.arrays.items()}
-        self.offsets = np.asarray(data.offsets)
-        self.largest = data.largest
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self.readers = {name: RowReader(_as_numpy(values)) for name, values in arrays.items()}
         self.number = _SETS.add(self)
 
-    def client(self, k: int) -> dict[str, np.ndarray]:
-        """Returns a client's examples, padded with zeros to the size of the largest client."""
-        return self.rows(
-            int(self.offsets[k]), int(self.offsets[k + 1] - self.offsets[k]), self.largest
-        )
-
-    def rows(self, begin: int, count: int, length: int) -> dict[str, np.ndarray]:
+    def read(self, begin: int, count: int, length: int) -> dict[str, np.ndarray]:
         """Returns `count` consecutive examples, padded with zeros to `length` rows."""
         padded = {}
         for name, reader in self.readers.items():
             rows = reader.read(begin, count)
-            if len(rows) < length:
-                rows = np.concatenate(
-                    [rows, np.zeros((length - len(rows), *rows.shape[1:]), rows.dtype)]
-                )
-            padded[name] = rows
+            padded[name] = np.zeros((length, *rows.shape[1:]), rows.dtype)
+            padded[name][: len(rows)] = rows
         return padded
 
 
@@ -59,82 +48,51 @@ class HostRagged(Ragged):
     arrays: Mapping[str, Any]
     number: Int[Array | np.ndarray, ""] = eqx.field(kw_only=True)
 
-    @classmethod
-    def from_examples(cls, data: Ragged, examples: HostExamples) -> "HostRagged":
-        """Creates the compiled program's side of examples on the host."""
-        shapes = {
-            name: jax.ShapeDtypeStruct(values.shape, values.dtype)
-            for name, values in data.arrays.items()
-        }
-        return cls(
-            shapes,
-            data.offsets,
-            data.clients,
-            data.largest,
-            number=np.asarray(examples.number, np.int32),
-        )
-
     def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
         offsets = jnp.asarray(self.offsets)
-        return (
-            self._call_host(_read_client, self.largest, k),
-            jnp.int32(0),
-            offsets[k + 1] - offsets[k],
-        )
+        size = offsets[k + 1] - offsets[k]
+        return self._read(offsets[k], size, self.largest), jnp.int32(0), size
 
     def piece(self, begin: Index, width: int) -> dict[str, Array]:
-        return self._call_host(
-            lambda number, begin: _read_piece(number, begin, width), width, begin
-        )
+        return self._read(begin, jnp.int32(width), width)
 
-    def _call_host(self, callback: Any, rows: int, index: Index) -> dict[str, Array]:
+    def _read(self, begin: Index, count: Index, length: int) -> dict[str, Array]:
+        """Reads `count` examples from place `begin` on, padded to `length` rows."""
+
+        def read(number: Any, begin: Any, count: Any) -> dict[str, np.ndarray]:
+            return _SETS[int(number)].read(int(begin), int(count), length)
+
         shapes = {
-            name: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype)
-            for name, a in self.arrays.items()
+            name: jax.ShapeDtypeStruct((length, *values.shape[1:]), values.dtype)
+            for name, values in self.arrays.items()
         }
-        return jax.pure_callback(
-            callback, shapes, self.number, jnp.asarray(index, jnp.int32), vmap_method="expand_dims"
-        )
+        begin = jnp.asarray(begin, jnp.int32)
+        return jax.pure_callback(read, shapes, self.number, begin, count, vmap_method="sequential")
 
 
-def _read_client(number: Any, k: Any) -> dict[str, np.ndarray]:
-    return map_lanes(lambda number, k: _SETS[int(number)].client(int(k)), (number, 0), (k, 0))
+def keep_on_host(task: Task) -> tuple[Task, list[HostExamples]]:
+    """Returns the task with `HostRagged` data for compiled programs, and what its handles mean."""
+    sets: list[HostExamples] = []
 
+    def put(part: Ragged) -> HostRagged:
+        examples = HostExamples(part.arrays)
+        sets.append(examples)
+        shapes = {
+            name: jax.ShapeDtypeStruct(values.shape, values.dtype)
+            for name, values in part.arrays.items()
+        }
+        number = np.asarray(examples.number, np.int32)
+        return HostRagged(shapes, part.offsets, part.clients, part.largest, number=number)
 
-def _read_piece(number: Any, begin: Any, width: int) -> dict[str, np.ndarray]:
-    return map_lanes(
-        lambda number, begin: _SETS[int(number)].rows(int(begin), width, width),
-        (number, 0),
-        (begin, 0),
-    )
-
-
-class HostDataset:
-    """Data sets of a run on the host: training, test and validation examples, also of held-out
-    clients.
-
-    Args:
-        task: with the examples of all clients.
-
-    Attributes:
-        task: the same with `HostRagged` data, for compiled programs.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self._sets: list[HostExamples] = []
-        self.task = task.with_data(self._move_data(task.data))
-
-    def _move_data(self, data: FederatedData) -> FederatedData:
-        moved: dict[str, Any] = {name: self._put(part) for name, part in data.parts.items()}
+    def move(data: FederatedData) -> FederatedData:
+        moved: dict[str, Any] = {name: put(part) for name, part in data.parts.items()}
         if data.unseen is not None:
-            moved["unseen"] = self._move_data(data.unseen)
+            moved["unseen"] = move(data.unseen)
         return eqx.tree_at(
             lambda data: [getattr(data, name) for name in moved], data, list(moved.values())
         )
 
-    def _put(self, data: Ragged) -> HostRagged:
-        self._sets.append(HostExamples(data))
-        return HostRagged.from_examples(data, self._sets[-1])
+    return task.with_data(move(task.data)), sets
 
 
 def is_in_files(task: Task) -> bool:

@@ -6,6 +6,7 @@ returns the next one, on which later reads depend. This makes XLA keep the order
 """
 
 import dataclasses
+import functools
 import math
 import tempfile
 import threading
@@ -15,61 +16,56 @@ from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from fedax.core.federation import Memory, is_memory, rows_as, with_memories
-from fedax.engine.backends.simulation.host_callback import HandleRegistry, call_host, map_lanes
-from fedax.engine.compilation.jaxpr import stage
+from fedax.engine.backends.simulation.host_callback import HandleRegistry, call_host
+from fedax.engine.compilation.jaxpr import Staged, stage
 from fedax.errors import FedaxError, InvalidInput
 
 StatePlacement: TypeAlias = Literal["device", "host", "disk"]
 """Where clients' states are stored."""
 BLOCK_BYTES = 1 << 22
-"""Bytes of rows that are copied, or come to the device, at a time where all are needed."""
-GROWTH_BYTES = 1 << 26
-"""The most bytes by which a store grows at a time, beyond what it needs."""
+"""Bytes of rows that come to the device at a time where all are needed."""
 
 
 class RowStore:
-    """Rows of bytes by client id. A row exists once it has been written.
+    """Rows of clients by id. A row exists once it has been written.
 
     Args:
         clients: number of clients of the population.
-        width: bytes of a row.
+        dtype: of a row, a record.
         placement: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which
             ends with the store or the process.
 
     Attributes:
         number: handle by which compiled programs know the store.
         version: the writes of programs so far.
+        file: the file on disk, in which client k's row is the k-th; None for the host's memory.
     """
 
-    def __init__(self, clients: int, width: int, placement: StatePlacement) -> None:
+    def __init__(self, clients: int, dtype: np.dtype[Any], placement: StatePlacement) -> None:
+        self.clients = clients
+        self.dtype = dtype
         self.placement: StatePlacement = placement
-        self.width = width
         self.version = 0
-        # slot + 1, or 0 for no row: pages of untouched zeros take no memory
-        self._slots = np.zeros(clients, np.int32)
-        self._used = 0
-        self._memory = np.empty((0, width), np.uint8)
+        # rows in memory as bytes; of rows on disk only the keys count
+        self._rows: dict[int, bytes] = {}
         self.file: Any = None
         if placement == "disk":
             self.file = tempfile.TemporaryFile(prefix="fedax-")  # noqa: SIM115, closed with the store
             weakref.finalize(self, self.file.close)
-        self._capacity = 0
-        self._reserve(1)
         self._lock = threading.Lock()
         self.number = STORES.add(self)
 
     def __len__(self) -> int:
         """Returns the number of rows that exist."""
-        return self._used
+        return len(self._rows)
 
     def read(self, version: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which clients have a row, and the rows (undefined for others).
+        """Returns which clients have a row, and the rows (zeros for others).
 
         Raises:
             FedaxError: a later write has replaced rows of this version.
@@ -80,11 +76,10 @@ class RowStore:
                 raise FedaxError(
                     f"clients' memories are read after later ones were written. {hint}"
                 )
-            slots = self._slots[np.clip(ids, 0, len(self._slots) - 1)] - 1
-            exists = slots >= 0
-            rows = np.empty((len(ids), self.width), np.uint8)
-            rows[exists] = self._rows()[slots[exists]]
-            return exists, rows
+            rows = [self._read_row(k) for k in ids.tolist()]
+        exists = np.array([row is not None for row in rows], bool)
+        empty = bytes(self.dtype.itemsize)
+        return exists, np.frombuffer(b"".join(row or empty for row in rows), self.dtype)
 
     def write(self, version: int, ids: np.ndarray, rows: np.ndarray) -> int:
         """Writes rows onto a version and returns the next one. Ids out of range are ignored."""
@@ -96,51 +91,34 @@ class RowStore:
         return version + 1
 
     def put(self, ids: np.ndarray, rows: np.ndarray) -> None:
-        """Writes rows of the current version."""
-        inside = (ids >= 0) & (ids < len(self._slots))
-        # if an id occurs twice, its last row counts
-        ids, last_index = np.unique(ids[inside][::-1], return_index=True)
-        new_ids = ids[self._slots[ids] == 0]
-        first = self._used + 1
-        self._used += len(new_ids)
-        self._slots[new_ids] = np.arange(first, self._used + 1)
-        self._reserve(self._used)
-        self._rows()[self._slots[ids] - 1] = rows[inside][::-1][last_index]
+        """Writes rows of the current version. If an id occurs twice, its last row counts."""
+        for k, row in zip(ids.tolist(), rows, strict=True):
+            if 0 <= k < self.clients:
+                self._write_row(k, row.tobytes())
 
     def written_ids(self) -> np.ndarray:
         """Returns the ids of the clients that have a row, ascending."""
-        return np.flatnonzero(self._slots).astype(np.int32)
+        return np.array(sorted(self._rows), np.int32)
 
     def copy(self, placement: StatePlacement) -> "RowStore":
         """Returns a new store with the same rows."""
-        store = RowStore(len(self._slots), self.width, placement)
-        ids = self.written_ids()
-        step = max(1, BLOCK_BYTES // self.width)
-        for begin in range(0, len(ids), step):
-            block = ids[begin : begin + step]
-            store.put(block, self._rows()[self._slots[block] - 1])
+        store = RowStore(self.clients, self.dtype, placement)
+        for k in self._rows:
+            store._write_row(k, self._read_row(k) or b"")
         return store
 
-    def _rows(self) -> np.ndarray:
-        """Returns all slots. A file is mapped anew, so that its pages do not stay in memory."""
-        if self.file is None:
-            return self._memory
-        return np.memmap(self.file, np.uint8, "r+", shape=(self._capacity, self.width))
+    def _read_row(self, k: int) -> bytes | None:
+        if self.file is None or k not in self._rows:
+            return self._rows.get(k)
+        self.file.seek(k * self.dtype.itemsize)
+        return self.file.read(self.dtype.itemsize)
 
-    def _reserve(self, slots: int) -> None:
-        """Makes room for as many rows."""
-        if slots <= self._capacity:
-            return
-        growth = max(slots - self._capacity, min(self._capacity, GROWTH_BYTES // self.width))
-        self._capacity += growth
-        if self.file is None:
-            # The system moves the pages of a large array, so that growing copies no rows. No view
-            # of the array exists outside of this class, which `refcheck` would look for.
-            self._memory.resize((self._capacity, self.width), refcheck=False)
-        else:
-            # written, because a full disk is an error here and the process's end in a mapped file
-            self.file.write(bytes(growth * self.width))
-            self.file.flush()
+    def _write_row(self, k: int, row: bytes) -> None:
+        if self.file is not None:
+            self.file.seek(k * self.dtype.itemsize)
+            self.file.write(row)
+            row = b""
+        self._rows[k] = row
 
 
 STORES: HandleRegistry[RowStore] = HandleRegistry()
@@ -163,52 +141,32 @@ class RowFormat:
     leaves: tuple[jax.ShapeDtypeStruct, ...]
     clients: int
 
-    @property
-    def bytes(self) -> int:
-        """Size of a row."""
-        return sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self.leaves)
+    @functools.cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The record of a row: the leaves one after the other."""
+        return np.dtype([(str(i), leaf.dtype, leaf.shape) for i, leaf in enumerate(self.leaves)])
 
-    def pack(self, rows: Sequence[Any]) -> np.ndarray:
-        """Packs leaves of shape (rows, ...) to bytes (rows, bytes), one leaf after the other."""
-        flat = [np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8) for leaf in rows]
-        return np.concatenate(flat, axis=1) if len(flat) != 1 else flat[0]
+    def pack(self, leaves: Sequence[Any]) -> np.ndarray:
+        """Packs leaves of shape (rows, ...) to records (rows,)."""
+        records = np.empty(len(leaves[0]), self.dtype)
+        for i, leaf in enumerate(leaves):
+            records[str(i)] = leaf
+        return records
 
-    def unpack(self, rows: np.ndarray) -> list[np.ndarray]:
+    def unpack(self, records: np.ndarray) -> list[np.ndarray]:
         """Inverts `pack`."""
-        ends = np.cumsum([leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self.leaves])
-        columns = np.split(rows, ends[:-1], axis=1)
-        return [
-            rows_as(column, leaf.dtype, leaf.shape)
-            for column, leaf in zip(columns, self.leaves, strict=True)
-        ]
+        return [np.ascontiguousarray(records[name]) for name in self.dtype.names or ()]
 
-    def store(self, placement: StatePlacement) -> RowStore:
-        """Creates a store for such rows."""
-        return RowStore(self.clients, self.bytes, placement)
-
-    def read(self, number: Any, version: Any, ids: Any) -> Any:
+    def read(self, number: Any, version: Any, ids: Any) -> list[np.ndarray]:
         """Returns whether clients have rows in a store, and the rows; called on the host."""
+        exists, records = STORES[int(number)].read(int(version), np.asarray(ids))
+        return [exists, *self.unpack(records)]
 
-        def read_lane(number: np.ndarray, version: np.ndarray, ids: np.ndarray) -> Any:
-            exists, rows = STORES[int(number)].read(int(version), ids)
-            return exists, *self.unpack(rows)
-
-        return map_lanes(read_lane, (number, 0), (version, 0), (ids, 1))
-
-    def write(self, number: Any, version: Any, ids: Any, *rows: Any) -> Any:
+    def write(self, number: Any, version: Any, ids: Any, *leaves: Any) -> list[np.ndarray]:
         """Writes rows and returns the new version; called on the host."""
-
-        def write_lane(
-            number: np.ndarray, version: np.ndarray, ids: np.ndarray, *rows: np.ndarray
-        ) -> Any:
-            return (
-                np.asarray(STORES[int(number)].write(int(version), ids, self.pack(rows)), np.int32),
-            )
-
-        row_arguments = [
-            (array, 1 + len(leaf.shape)) for array, leaf in zip(rows, self.leaves, strict=True)
-        ]
-        return map_lanes(write_lane, (number, 0), (version, 0), (ids, 1), *row_arguments)
+        records = self.pack(leaves)
+        new_version = STORES[int(number)].write(int(version), np.asarray(ids), records)
+        return [np.asarray(new_version, np.int32)]
 
 
 class OffloadedMemory(Memory):
@@ -220,14 +178,12 @@ class OffloadedMemory(Memory):
         row_format: see `RowFormat`.
         version: writes before, see `RowStore`.
         number: handle of the store, None before the run has one.
-        replaced: ids, and the rows that they had, of the writes of this round.
         store: the store itself, outside of programs only; it keeps the handle alive.
     """
 
     row_format: RowFormat = eqx.field(static=True)
     version: Any
     number: Any = None
-    replaced: tuple[Any, ...] = ()
     store: RowStore | None = eqx.field(static=True, default=None)
 
     @classmethod
@@ -236,27 +192,28 @@ class OffloadedMemory(Memory):
         initial_row = initial if callable(initial) else lambda k: initial
         staged = stage(lambda k: jax.tree.map(jnp.asarray, initial_row(k)), jnp.int32(0))
         leaves, structure = jax.tree.flatten(staged.out_shapes)
-        return cls(
-            staged.consts, RowFormat(staged.jaxpr, structure, tuple(leaves), clients), jnp.int32(0)
-        )
+        row_format = RowFormat(staged.jaxpr, structure, tuple(leaves), clients)
+        return cls(staged.consts, row_format, jnp.int32(0))
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
+        row_format = self.row_format
+        ids = jnp.asarray(ids, jnp.int32)
         shapes = [
             jax.ShapeDtypeStruct((*ids.shape, *leaf.shape), leaf.dtype)
-            for leaf in self.row_format.leaves
+            for leaf in row_format.leaves
         ]
         forms = jax.ShapeDtypeStruct(ids.shape, bool), *shapes
-        exists, *rows = call_host(
-            self.row_format.read, forms, self._handle, self.version, jnp.asarray(ids, jnp.int32)
-        )
+        exists, *leaves = call_host(row_format.read, forms, self._handle, self.version, ids)
+        form = jax.tree.unflatten(row_format.structure, row_format.leaves)
+        initial_row = Staged(row_format.program, self._rows, form)
 
         # a client that never worked has no row; its initial one is computed in the program
-        def select_row(row: Array, initial: Array) -> Array:
-            return jnp.where(exists.reshape(exists.shape + (1,) * (row.ndim - 1)), row, initial)
+        def select_row(exists: Array, row: PyTree, k: Array) -> PyTree:
+            return jax.tree.map(
+                lambda stored, initial: jnp.where(exists, stored, initial), row, initial_row(k)
+            )
 
-        return jax.tree.unflatten(
-            self.row_format.structure, list(map(select_row, rows, jax.vmap(self._initial_row)(ids)))
-        )
+        return jax.vmap(select_row)(exists, jax.tree.unflatten(row_format.structure, leaves), ids)
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> "OffloadedMemory":
         leaves = [
@@ -269,34 +226,20 @@ class OffloadedMemory(Memory):
         )
         return dataclasses.replace(self, version=version)
 
-    def put_over(self, ids: Int[Array, "some"], before: PyTree, rows: PyTree) -> "OffloadedMemory":
-        """Does as `put`, and stores the rows that the ids had, for `undo`."""
-        replaced = (*self.replaced, (ids, before))
-        return dataclasses.replace(self.put(ids, rows), replaced=replaced)
-
-    def undo(self, condition: Bool[Array, ""]) -> "OffloadedMemory":
-        """Undoes the writes of this round if the condition holds."""
-        memory = self
-        for ids, before in reversed(self.replaced):
-            memory = memory.put(jnp.where(condition, ids, self.row_format.clients), before)
-        return memory
-
     def all(self) -> PyTree:
         return self.each(lambda state: state).all()
 
     def each(self, function: Callable[[Any], Any]) -> Memory:
         # in blocks (blocks, width), so that the device never holds all rows at once
         clients = self.row_format.clients
-        width = max(1, min(clients, BLOCK_BYTES // max(self.row_format.bytes, 1)))
+        width = max(1, min(clients, BLOCK_BYTES // max(self.row_format.dtype.itemsize, 1)))
         blocks = -(-clients // width)
-        ids = jnp.minimum(jnp.arange(blocks * width, dtype=jnp.int32), clients - 1).reshape(
-            blocks, width
+        ids = jnp.minimum(jnp.arange(blocks * width, dtype=jnp.int32), clients - 1)
+        values = jax.lax.map(
+            lambda block: jax.vmap(function)(self.take(block)), ids.reshape(blocks, width)
         )
-        values = jax.lax.map(lambda block: jax.vmap(function)(self.take(block)), ids)
         return Memory(
-            jax.tree.map(
-                lambda rows: rows.reshape(blocks * width, *rows.shape[2:])[:clients], values
-            )
+            jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:])[:clients], values)
         )
 
     @property
@@ -309,13 +252,13 @@ class OffloadedMemory(Memory):
         return ids, self.row_format.unpack(store.read(int(self.version), ids)[1])
 
     def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedMemory":
-        store = self.row_format.store("host" if self.store is None else self.store.placement)
-        arrays = [
-            rows_as(row_array, leaf.dtype, leaf.shape)
-            for row_array, leaf in zip(rows, self.row_format.leaves, strict=True)
+        store = self.new_store("host" if self.store is None else self.store.placement)
+        leaves = [
+            rows_as(stored, leaf.dtype, leaf.shape)
+            for stored, leaf in zip(rows, self.row_format.leaves, strict=True)
         ]
         client_ids = np.arange(self.row_format.clients, dtype=np.int32) if ids is None else ids
-        store.put(client_ids, self.row_format.pack(arrays))
+        store.put(client_ids, self.row_format.pack(leaves))
         return self._with_store(store)
 
     def copied(self) -> "OffloadedMemory":
@@ -324,6 +267,10 @@ class OffloadedMemory(Memory):
 
     def here(self) -> Memory:
         return Memory(self.all())
+
+    def new_store(self, placement: StatePlacement) -> RowStore:
+        """Returns an empty store for such states."""
+        return RowStore(self.row_format.clients, self.row_format.dtype, placement)
 
     def _with_store(self, store: RowStore) -> "OffloadedMemory":
         return dataclasses.replace(
@@ -338,12 +285,6 @@ class OffloadedMemory(Memory):
                 "fed.memory(...)", reason, 'Simulation(memory="device") has them at once.'
             )
         return self.number
-
-    def _initial_row(self, k: Int[Array, ""]) -> list[Array]:
-        return [
-            jnp.asarray(leaf)
-            for leaf in jax.core.eval_jaxpr(self.row_format.program, self._rows, k)
-        ]
 
 
 def _with_offloaded(tree: Any, change: Callable[[OffloadedMemory], OffloadedMemory]) -> Any:
@@ -363,11 +304,6 @@ def attach_stores(tree: Any) -> Any:
 def detach_stores(tree: Any) -> Any:
     """Returns a carry as a program takes it, in which states do not hold their stores."""
     return _with_offloaded(tree, lambda memory: dataclasses.replace(memory, store=None))
-
-
-def end_round(tree: Any) -> Any:
-    """Returns a carry in which states do not know what the round replaced."""
-    return _with_offloaded(tree, lambda memory: dataclasses.replace(memory, replaced=()))
 
 
 def offload_state(tree: Any) -> Any:
@@ -399,7 +335,7 @@ def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[Row
     def allocate(memory: OffloadedMemory) -> OffloadedMemory:
         shape = memory.version.shape
         if memory.number is None:
-            stores = [memory.row_format.store(placement) for _ in range(math.prod(shape))]
+            stores = [memory.new_store(placement) for _ in range(math.prod(shape))]
         else:
             numbers = np.asarray(memory.number).flat
             stores = [STORES[int(number)].copy(placement) for number in numbers]

@@ -1,10 +1,9 @@
 """The reference engine: a Python loop over clients and minibatches, with nothing compiled and
 nothing padded.
 
-Minibatches of a model with a state are filled with examples of the client, as in other engines.
-
-It is slow and simple on purpose. Every other engine has to agree with it. Where a work function
-fails, its error names the round and the client.
+It is slow and simple on purpose: every other engine has to agree with it, and a method is debugged
+in it. Where a work function fails, its error names the round and the client. Minibatches of a model
+with a state are filled with examples of the client, as in other engines.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ from fedax.engine.backends.python_rounds import (
     ClientResult,
     PythonBackend,
     PythonProgram,
-    evaluate_observers,
     stack,
 )
 from fedax.engine.round.backend import PhaseResult, PhaseWork
@@ -32,7 +30,7 @@ from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.evaluation import all_personal_models, view_of
 from fedax.errors import FedaxError, WorkError
 from fedax.numerics.permutation import permutation
-from fedax.observe.base import Observer
+from fedax.observe.base import Observer, compute_all
 from fedax.utils.random import stream
 
 
@@ -245,4 +243,4 @@ def _observe(
     last_cohort: Cohort,
     observers: tuple[Observer, ...],
 ) -> dict[str, Any]:
-    return evaluate_observers(observers, view_of(setup, algorithm, carry, last_cohort))
+    return compute_all(observers, view_of(setup, algorithm, carry, last_cohort))

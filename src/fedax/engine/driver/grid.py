@@ -1,0 +1,435 @@
+"""Checks the arguments of runs and builds the program that serves them."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, SupportsIndex
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.communication.attacks import Collusion
+from fedax.core.algorithm import Algorithm
+from fedax.core.client import Solver
+from fedax.core.hyper import Hyper, as_arrays, bound_to, check_population, declared, is_new
+from fedax.core.scheduling.schedule import Schedule, as_inputs
+from fedax.core.task import Given, Task, initial_params
+from fedax.engine.backends.simulation import Simulation
+from fedax.engine.compilation.identity import (
+    Identity,
+    describe,
+    hash_arrays,
+    hash_jaxpr,
+    merge,
+    package_versions,
+    random_settings,
+    strip_addresses,
+    task_identity,
+)
+from fedax.engine.driver.early_stopping import Budget
+from fedax.engine.driver.options import RunOptions, check_kind
+from fedax.engine.driver.recorder import Clock
+from fedax.engine.driver.resume import MEMORY, codec_memory
+from fedax.engine.round.client import Setup
+from fedax.engine.round.engine import Program, trace_programs
+from fedax.engine.round.evaluation import trace_metrics
+from fedax.engine.round.footprint import trace_footprint
+from fedax.engine.round.privacy import private_of
+from fedax.engine.round.timing.asynchronous import server_steps_of
+from fedax.engine.round.timing.clock import clock_of
+from fedax.engine.round.timing.deadline import cutoff_of
+from fedax.errors import InvalidInput, short
+from fedax.models.storage import initial_model
+from fedax.utils.layout import Layout
+from fedax.utils.random import MOST_SEED
+
+_SHOWN = 64
+"""Of longer arrays only the ends of their range are among the settings of a history."""
+
+
+_CHOICES = ("keep_best", "mode", "on_bad_client")
+
+
+class Member(NamedTuple):
+    """One run of a grid: what differs between its runs."""
+
+    algorithm: Algorithm[Any]
+    solver: Solver
+    schedule: Schedule
+    seed: int
+
+
+class Grid:
+    """Runs that one program serves: the first algorithm with all seeds, then the next.
+
+    Construction checks everything before anything is compiled, in steps: resolve the arguments,
+    check that all ranks got the same ones, put the setup of a round together, and make the engine's
+    program of rounds. Without seeds it only checks.
+
+    Args:
+        algorithms: of one class, which differ in real hyperparameters only.
+        task: what is learned.
+        seeds: of every algorithm, at least 0.
+        options: of the runs.
+        done: rounds that they have completed.
+
+    Attributes:
+        clock: runs since the construction began.
+        members: the runs.
+        identity: makes the identity of all runs, by which their checkpoints are known.
+        private: the account of privacy; None without.
+        rounds: of the runs, as many as the budget of privacy allows.
+        seen_task: the task with the training examples that the clients see, which an attack may
+            have poisoned.
+
+    Raises:
+        InvalidInput: what does not fit together, before anything is compiled; ranks that disagree.
+    """
+
+    program: Program
+
+    def __init__(
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        task: Task,
+        seeds: Sequence[SupportsIndex],
+        options: RunOptions,
+        done: int = 0,
+    ) -> None:
+        self.clock = Clock()
+        engine = options.engine
+        with engine.process_group.raise_on_all_ranks():
+            setup, roots = self._resolve(algorithms, task, seeds, options)
+        if seeds:
+            traced = setup
+            self.identity = engine.process_group.check_same_config(
+                lambda: merge(self.identities(traced)), **self._rank_config(done)
+            )
+            # on several ranks the setup has this rank's examples only
+            setup = engine.prepared(setup)
+        with engine.process_group.raise_on_all_ranks():
+            setup = self._check_setup(setup)
+        self.private = setup.private
+        self.published = setup.published
+        self.seen_task = setup.task
+        self.rounds = self.options.rounds
+        if self.private is not None:
+            self.rounds = self.private.affordable_rounds(self.rounds)
+        if seeds:
+            # the static number of rows that a call's log has
+            longest = min(self.options.observe_every, max(self.options.rounds, 1))
+            arrays = as_arrays(self.algorithms, self.layout.dtype)
+            self.program = engine.program(arrays, setup, roots, longest)
+            self.program.check(self.options.observe or (), self.options.personal)
+
+    def _resolve(
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        task: Task,
+        seeds: Sequence[SupportsIndex],
+        options: RunOptions,
+    ) -> tuple[Setup, list[Key[Array, ""]]]:
+        """Checks the arguments and resolves what they leave open: observers, directions of metrics
+        and initial models.
+
+        Returns the setup of a round, and the root key of each seed.
+        """
+        check_kind("run(task=...)", task, Task)
+        # clients of a deployment, of which the task may be a stand-in
+        task = task.for_clients(getattr(options.engine, "clients", None))
+        self.options = options = options.resolve(task)
+        for algorithm in algorithms:
+            check_kind("run(algorithm=...)", algorithm, Algorithm)
+        for seed in seeds:
+            Hyper("seed", 0, low=0, high=MOST_SEED).check("run", seed)
+        names = task.names
+        self.algorithms = [bound_to(a, names, task.train.clients) for a in algorithms]
+        _check_one_program(self.algorithms, options)
+        if options.params is not None:
+            model, task = initial_model(task, options.params, "run")
+            task = dataclasses.replace(task, start=Given(model))
+        self.task = task
+        self.layout = layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+        starts = [initial_params(task, int(seed)) for seed in seeds]
+        self.models = [model for model, _ in starts]
+        solvers = options.solvers or (options.solver,) * len(algorithms)
+        schedules = options.schedules or (options.schedule,) * len(algorithms)
+        # an asynchronous server may have the devices of the run
+        schedules = [schedule.with_devices(options.devices) for schedule in schedules]
+        self.members = [
+            Member(*settings, int(seed))
+            for settings in zip(self.algorithms, solvers, schedules, strict=True)
+            for seed in seeds
+        ]
+        setup = Setup(
+            task,
+            as_arrays(options.solver, layout.dtype),
+            schedules[0],
+            layout,
+            task.train.population,
+            options.channel,
+            drop=options.on_bad_client == "drop",
+            solvers=as_arrays(options.solvers, layout.dtype),
+            schedules=as_inputs(options.schedules),
+        )
+        return setup, [root for _, root in starts]
+
+    def _check_setup(self, setup: Setup) -> Setup:
+        """Checks that algorithm, schedule, data and model fit; adds attacks, clocks and privacy."""
+        options, clients = self.options, setup.population.clients
+        engine, channel, devices = options.engine, options.channel, options.devices
+        if channel is not None and channel.attack is not None:
+            channel.attack.check_share(clients)
+            poisoned = channel.attack.poison(setup.task, setup.first, clients)
+            setup = dataclasses.replace(setup, task=poisoned)
+        sizes = np.asarray(setup.population.sizes).tolist()
+        schedules = options.schedules or (setup.schedule,) * len(self.algorithms)
+        for algorithm, schedule in zip(self.algorithms, schedules, strict=True):
+            schedule.check_population(sizes, setup.task.couples)
+            check_population(algorithm, clients)
+            algorithm.check(schedule, sizes)
+            algorithm.check_model(self.task, self.layout)
+        # members differ in real hyperparameters only, so one of them has the phases of all
+        member = as_arrays(self.algorithms[0], self.layout.dtype)
+        steps = server_steps_of(member, setup, options.rounds)
+        if channel is not None and isinstance(channel.attack, Collusion):
+            _check_collusion(member, setup, options)
+        timed = {
+            "Schedule(asynchronous=...)": steps,
+            setup.schedule.cutoff_field: setup.schedule.cutoff_field,
+            "run(devices=...)": devices,
+        }
+        for field, value in timed.items():
+            if value is not None and not engine.is_asynchronous:
+                reason = f"the engine {type(engine).__name__} has no virtual clock"
+                raise InvalidInput.because(field, reason, "Simulation and Eager have one.")
+        if devices is not None:
+            devices.check(clients)
+        private = private_of(member, setup)
+        if private is not None and options.personal:
+            raise not_published("run(personal=...)")
+        return dataclasses.replace(
+            setup,
+            private=private,
+            asynchronous=steps,
+            clock=clock_of(member, setup, devices),
+            cutoff=cutoff_of(member, setup, devices),
+        )
+
+    def _rank_config(self, done: int) -> dict[str, Any]:
+        """Returns what ranks must have in common beside the identity."""
+        splits = {name: getattr(self.task, name) for name in ("train", "validation", "test")}
+        forms = {
+            f"examples.{split}.{name}": f"{array.dtype} {array.shape[1:]}"
+            for split, data in splits.items()
+            if data is not None
+            for name, array in data.arrays.items()
+        }
+        every = None if self.options.checkpoint is None else self.options.checkpoint_every
+        return forms | {
+            "dtype": str(self.layout.dtype),
+            "rounds": self.options.rounds,
+            "rounds done": done,
+            "personal": self.options.personal,
+            "checkpoint_every": every,
+        }
+
+    def identities(self, traced: Setup | None = None) -> list[Identity]:
+        """Returns for each run what its results depend on.
+
+        Args:
+            traced: for checkpoints: the setup of a round, of which the programs count too. Then
+                data count as a whole, which costs more.
+        """
+        options, channel, models = self.options, self.options.channel, self.models
+        whole, has_data = traced is not None, options.engine.has_all(self.task)
+        hidden: tuple[str, ...] = ()
+        if not whole and channel is not None and channel.privacy is not None:
+            hidden = ("data.",)  # two populations could be told apart by hashes
+        if not whole and not has_data:
+            hidden = ("data.", "task.")
+        facts = task_identity(self.task, self.layout, whole)
+        shared = {name: fact for name, fact in facts.items() if not name.startswith(hidden)}
+        shared |= describe(channel, "channel")
+        # says when a run ends, not what its rounds do
+        shared.pop("channel.privacy.budget", None)
+        shared[MEMORY] = None if channel is None else codec_memory(channel.up)
+        if elsewhere := options.engine.describe_clients():
+            shared["examples of clients"] = f"{len(elsewhere)} clients"
+            shared |= {f"examples of {client}": text for client, text in elsewhere.items()}
+        traces: list[Identity] = []
+        if traced is not None:
+            shared |= package_versions()
+            rules = [rule for rule in options.rules if not isinstance(rule, Budget)]
+            named = {"devices": options.devices, "observers": options.observe, "stop": rules}
+            for name in ("observe_every", *_CHOICES):
+                named[name] = getattr(options, name)
+            for name, value in named.items():
+                shared |= describe(value, name)
+            if has_data:
+                # runs of one algorithm with several seeds have the same rounds
+                traces = [self._trace(member, traced) for member in self.members[:: len(models)]]
+        identities = []
+        for i, member in enumerate(self.members):
+            start = models[i % len(models)]
+            facts = random_settings()
+            facts |= describe(as_arrays(member.algorithm, self.layout.dtype), "algorithm")
+            facts |= {"seed": member.seed, **shared}
+            facts |= describe(member.schedule, "schedule")
+            state = jax.tree.structure(member.solver.initial_state(start))
+            facts["state of the solver"] = strip_addresses(str(state))
+            if whole:
+                facts["start"] = hash_arrays(start)
+                facts |= describe(member.solver, "solver")
+            if traces:
+                facts |= traces[i // len(models)]
+            identities.append(facts)
+        return identities
+
+    def _trace(self, member: Member, setup: Setup) -> Identity:
+        """Returns hashes of the programs of a round of a member, and of its metrics."""
+        dtype = self.layout.dtype
+        solver = as_arrays(member.solver, dtype)
+        setup = dataclasses.replace(setup, solver=solver, schedule=member.schedule)
+        algorithm = as_arrays(member.algorithm, dtype)
+        programs = trace_programs(algorithm, setup)
+        programs.append(trace_metrics(self.options.observe or (), algorithm, setup))
+        return {f"programs of a round[{i}]": hash_jaxpr(p) for i, p in enumerate(programs)}
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Returns for each run `settings`, `origin` and `arguments` of its history."""
+        members = zip(self.members, self.identities(), strict=True)
+        return [
+            {
+                "settings": self._settings(member),
+                "origin": identity,
+                "arguments": self._arguments(member),
+            }
+            for member, identity in members
+        ]
+
+    def _settings(self, member: Member) -> dict[str, Any]:
+        channel = self.options.channel
+        settings = {
+            "algorithm": hyperparameters_of(member.algorithm),
+            "solver": hyperparameters_of(member.solver),
+            "schedule": member.schedule.options,
+            "channel": channel and type(channel).__name__,
+            "on_bad_client": self.options.on_bad_client,
+        }
+        return json.loads(json.dumps(settings, sort_keys=True, default=_to_plain))
+
+    def _arguments(self, member: Member) -> dict[str, Any]:
+        """Returns the arguments of a run that are used, as texts and numbers for pages."""
+        options, train = self.options, self.task.train
+        clients = f"{train.clients} clients, {train.total} training examples"
+        arguments = {
+            "algorithm": member.algorithm,
+            "seed": member.seed,
+            "task": f"{self.task.name or 'own'}: {clients}",
+            "solver": member.solver,
+            "schedule": member.schedule,
+            "engine": type(options.engine).__name__,
+            "stop": ", ".join(map(repr, options.rules)) or None,
+        }
+        for name in ("channel", "devices", "rounds", "observe_every", *_CHOICES):
+            arguments[name] = getattr(options, name)
+        return {
+            name: value if isinstance(value, int | str) else short(repr(value))
+            for name, value in arguments.items()
+            if value is not None
+        }
+
+    def init(self) -> Any:
+        """Returns the states of all runs before round 0."""
+        return self.program.start([self.layout.ravel(params) for params in self.models])
+
+    def flat(self, params: PyTree) -> Float[Array, "dim"]:
+        """Returns the trained leaves of a model in the user's pytree as one vector."""
+        trained = jax.tree.map(
+            lambda form, leaf: None if form is None else leaf,
+            self.layout.form,
+            params,
+            is_leaf=lambda node: node is None,
+        )
+        return self.layout.ravel(trained)
+
+    def to_params(self, w: Float[Array, "dim"]) -> PyTree:
+        """Returns a flat model as the user's own pytree."""
+        return self.task.assembled(self.layout.unravel(w))
+
+
+def program_key(owner: Algorithm[Any] | Solver | Schedule) -> Any:
+    """Returns a key that is equal for algorithms, solvers or schedules that one compiled program
+    can serve.
+    """
+    leaves, structure = jax.tree.flatten(as_arrays(owner, np.float32))
+    return structure, tuple(map(np.shape, leaves))
+
+
+def hyperparameters_of(owner: object) -> dict[str, Any]:
+    """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by name."""
+    fields = dataclasses.fields(owner)  # type: ignore[arg-type]
+    names = declared(owner)
+    values = ((field, getattr(owner, field.name)) for field in fields if field.name in names)
+    return {"type": type(owner).__name__} | {
+        field.name: value for field, value in values if not is_new(field, value)
+    }
+
+
+def _to_plain(value: Any) -> Any:
+    if not hasattr(value, "tolist"):
+        return repr(value)
+    array = np.asarray(value)
+    return array.tolist() if array.size <= _SHOWN else [float(array.min()), float(array.max())]
+
+
+def not_published(field: str) -> InvalidInput:
+    """Returns the error of a run with privacy whose clients' own models are asked for."""
+    reason = "with privacy, what clients keep for themselves is not published"
+    return InvalidInput.because(field, reason, "Observers tell how good their models are.")
+
+
+_INPUTS = {
+    "algorithms": "real hyperparameters",
+    "solver": "real hyperparameters, in a simulation",
+    "schedule": "probabilities, in a simulation without devices, privacy and an asynchronous "
+    "server",
+}
+"""In what the runs of one program may differ."""
+
+
+def _check_one_program(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> None:
+    """Refuses members that differ in more than what one program takes as inputs."""
+    is_private = options.channel is not None and options.channel.privacy is not None
+    # these use numbers of the schedule before the program runs
+    is_fixed = is_private or options.devices is not None or options.schedule.server is not None
+    simulates = isinstance(options.engine, Simulation)
+    lists: dict[str, tuple[Sequence[Any], bool]] = {
+        "algorithms": (algorithms, True),
+        "solver": (options.solvers, simulates),
+        "schedule": (options.schedules, simulates and not is_fixed),
+    }
+    for name, (values, are_inputs) in lists.items():
+        keys = {program_key(value) for value in values}
+        if values and (len(keys) > 1 or not are_inputs):
+            hint = "Call it once for each. An experiment file has grids of several programs."
+            allowed = f"all alike but for {_INPUTS[name]}"
+            raise InvalidInput.of(f"run_grid({name}=...)", list(values), allowed, hint)
+
+
+def _check_collusion(algorithm: Algorithm[Any], setup: Setup, options: RunOptions) -> None:
+    """Refuses a collusion where the uploads of a cohort do not meet as their clients made them."""
+    channel, phases = setup.channel, trace_footprint(algorithm, setup).phases
+    assert channel is not None
+    others = [name for name in ("up", "down", "privacy") if getattr(channel, name) is not None]
+    refusals = {
+        "runs in this process: Simulation, Eager or MPI": not options.engine.is_simulated,
+        f"a channel without {others[0] if others else ''}=...": others,
+        "methods with a server": any(phase.links for phase in phases),
+        "a server that waits for its cohorts": setup.schedule.asynchronous is not None,
+    }
+    for allowed, is_refused in refusals.items():
+        if is_refused:
+            raise InvalidInput.of("Channel(attack=...)", channel.attack, f"{allowed}, for this one")
