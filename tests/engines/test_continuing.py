@@ -323,7 +323,7 @@ def test_other_arrivals_are_refused(task):
     same(run(task, rounds=4, schedule=schedule(3), resume=begun), whole)
     with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule\.\S*concurrency: got 2"):
         run(task, rounds=4, schedule=schedule(2), resume=begun)
-    with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule.asynchronous: got"):
+    with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule.cohort: got"):
         run(task, rounds=4, schedule=schedule(3), resume=run(task, rounds=2))
 
 

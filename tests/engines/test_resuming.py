@@ -72,16 +72,20 @@ def test_another_run_is_refused_with_the_place(place, channel):
 @pytest.mark.parametrize(
     ("before", "after", "place"),
     [
-        (private(0.3), private(1.3), "privacy.noise"),
-        (private(0.3), None, "privacy"),
-        (None, private(1.3), "privacy"),
-        (private(), private(quantile=0.5, count_noise=1.0), "privacy.quantile"),
-        (private(), private(where="client"), "privacy.where"),
-        (private(), fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-2)), "privacy.delta"),
+        (private(0.3), private(1.3), "channel.privacy.noise"),
+        (private(0.3), None, "channel.privacy"),
+        (None, private(1.3), "channel.privacy"),
+        (private(), private(quantile=0.5, count_noise=1.0), "channel.privacy.quantile"),
+        (private(), private(where="client"), "channel.privacy.where"),
+        (
+            private(),
+            fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-2)),
+            "channel.privacy.delta",
+        ),
         (
             private(),
             fedax.Channel(privacy=fedax.Privacy(clip=2.0, noise=0.5, delta=1e-3)),
-            "privacy.clip",
+            "channel.privacy.clip",
         ),
     ],
     ids=["noise", "dropped", "added", "quantile", "where", "delta", "clip"],
@@ -151,7 +155,7 @@ def test_a_budget_may_grow_in_a_folder(tmp_path):
         ended = go(channel=channel, **kept)
         assert (ended.outcome.kind, len(ended.bits.up)) == ("stopped", rounds)
     np.testing.assert_array_equal(vector(ended), vector(go(channel=large, rounds=9)))
-    with pytest.raises(fedax.InvalidInput, match=r"run\(checkpoint=...\), privacy.noise"):
+    with pytest.raises(fedax.InvalidInput, match=r"run\(checkpoint=...\), channel.privacy.noise"):
         go(channel=private(1.3, budget=9.0), **kept)
 
 

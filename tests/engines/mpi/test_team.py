@@ -52,8 +52,8 @@ def go(comm=None, algorithm=None, given=None, **options):
 
 ODD = {
     "learning rate": (r"solver.learning_rate.*0.05.* on ranks 0, 1, 3; .*0.06", lambda: {"solver": fedax.SGD(0.06)}),
-    "hyperparameter": (r"algorithms\[0\].lr: .*1.0.* on ranks 0, 1, 3; .*0.5.* on", lambda: {"algorithm": fedax.SCAFFOLD(lr=0.5)}),
-    "algorithm": (r"algorithms\[0\].*FedAvg on rank 2", lambda: {"algorithm": fedax.FedAvg()}),
+    "hyperparameter": (r"algorithm.lr: .*1.0.* on ranks 0, 1, 3; .*0.5.* on", lambda: {"algorithm": fedax.SCAFFOLD(lr=0.5)}),
+    "algorithm": (r"algorithm.*FedAvg on rank 2", lambda: {"algorithm": fedax.FedAvg()}),
     "seed": ("seed: 3 on ranks 0, 1, 3; 4 on rank 2", lambda: {"seed": 4}),
     "start": ("start: ", lambda: {"given": task(start=0.2)}),
     "schedule": ("schedule.epochs: 2 on ranks 0, 1, 3; 3 on", lambda: {"schedule": schedule(epochs=3)}),
