@@ -4,6 +4,7 @@ host devices."""
 import gc
 import os
 import re
+import resource
 from importlib.metadata import version
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+
+
+STATUS = Path("/proc/self/statm")
+"""Where Linux says how many pages a process has in memory."""
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Drops compiled programs between files before they fill the memory of a machine: a worker
+    that has run all slow tests would hold 8 GB."""
+    if nextitem is None or scope_of(item.nodeid) == scope_of(nextitem.nodeid):
+        return
+    if STATUS.exists() and int(STATUS.read_text().split()[1]) * resource.getpagesize() > 3e9:
+        jax.clear_caches()
 
 
 ALGORITHM = re.compile(
