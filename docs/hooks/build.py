@@ -11,7 +11,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import algorithms
 import choose
-import figures
 import gallery
 import notebooks
 import reference
@@ -180,7 +179,7 @@ def _folders(name: str) -> list[dict[str, str]]:
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made."""
-    made = algorithms.pages(ROOT) | reference.pages() | {"assets/layers.svg": figures.layers(ROOT)}
+    made = algorithms.pages(ROOT) | reference.pages()
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
     made |= gallery.pages() | {STANDING: render(choose.archived())}
     for path in sorted((DOCS / "tutorials").glob("*.py")):

@@ -70,14 +70,6 @@ def test_large_steps_has_all_settings(tmp_path, monkeypatch):
     assert len(study.read_runs()) == 129
 
 
-def test_the_directed_network_has_all_settings():
-    study = script(DOCS / "findings" / "directed" / "study.py")
-    settings = product(study.METHODS, study.DROPS, study.SEEDS)
-    rounds = range(0, study.ROUNDS + 1, study.EVERY)
-    rows = rows_of(DOCS / "findings" / "directed" / "runs.csv")
-    whole(rows, ("method", "drops", "seed", "round"), settings, rounds)
-
-
 def test_decentralized_runs_are_of_equal_length():
     rows = rows_of(DOCS / "decentralized" / "metrics.csv")
     for data in ("iid", "shards"):

@@ -7,25 +7,11 @@ import numpy as np
 import pandas as pd
 import scipy  # `scipy.stats` is imported on demand
 
-from fedax.observe.modes import mode_of
 from fedax.papers.numbers import Results
-from fedax.results.tables.summary import is_percent
-
-POINTS = 2.0
-"""Of accuracy: what counts as the paper's number."""
-
-STATUSES = [
-    "within 2 points and two standard errors",
-    "within 2 points",
-    "within two standard errors",
-    "missed",
-]
-"""Whether a number is the paper's."""
 
 COLUMNS = (
     *("task", "algorithm", "metric", "paper_mean", "paper_deviation", "paper_runs"),
-    *("ours_mean", "ours_deviation", "units", "runs", "diverged", "difference", "joint_error"),
-    *("welch_p", "within_2_points", "within_two_errors", "status"),
+    *("ours_mean", "ours_deviation", "units", "runs", "diverged", "difference", "joint_error", "z"),
 )
 """Of the frame, in the order of `results.csv`."""
 
@@ -42,18 +28,16 @@ def compare_cells(
 ) -> pd.DataFrame:
     r"""Returns a row for each number of the paper whose task and algorithm have run.
 
-    A diverged run counts as the worst of its task, see `Results.of`. Numbers are in the unit of the
-    paper (accuracies in percent, their variances in squared points). Columns:
+    A cell with a run that has no number, see `fedax.results.frame.read_run`, has none: nothing
+    stands for what was not observed. Numbers are in the unit of the paper (accuracies in percent,
+    their variances in squared points). Columns:
 
     - `task`, `algorithm`, `metric`; `paper_mean`, `paper_deviation`, `paper_runs`.
     - `ours_mean`, `ours_deviation`: over `units` (draws of the data if there are several, else
       seeds); `runs`, of which `diverged` did.
     - `difference`: ours minus the paper's. `joint_error`: $s\sqrt{1/n_{paper} + 1/n_{ours}}$, where
       s is the paper's deviation: with ours, a method that scatters more would pass more easily.
-      `welch_p`: of Welch's test, with the deviations of both sides.
-    - `within_2_points`: of accuracies, whether the means are at most `POINTS` apart;
-      `within_two_errors`: whether they are at most two joint standard errors apart (1 or 0);
-      `status`: both in words.
+      `z`: the difference over the joint error.
     - `<reading>_mean` and `<reading>_deviation` of further readings.
 
     What is not known is missing.
@@ -67,8 +51,6 @@ def compare_cells(
     """
     rows = []
     for metric, tasks in targets.items():
-        # of a metric without a direction there is no worst value to count a lost run as
-        worst = math.nan if mode_of(metric, results.modes) is None else None
         for task, numbers in tasks.items():
             for algorithm, (mean, *deviation) in numbers.items():
                 diverged, runs = results.diverged(task, algorithm)
@@ -86,7 +68,7 @@ def compare_cells(
                     "diverged": diverged,
                 }
                 for name, reading in {"ours": read, **{other: other for other in also}}.items():
-                    values = results.of(task, algorithm, metric, reading, worst)
+                    values = results.of(task, algorithm, metric, reading, worst=math.nan)
                     units = pd.Series(results.units(values)[0])
                     row[f"{name}_mean"] = units.mean(skipna=False)
                     row[f"{name}_deviation"] = units.std(skipna=False)
@@ -96,21 +78,49 @@ def compare_cells(
     if not rows:
         return pd.DataFrame(columns=[*COLUMNS, *further])
     cells = pd.DataFrame(rows)
+    error = _joint_error(cells["paper_deviation"], cells["paper_runs"], cells["units"])
     difference = cells["ours_mean"] - cells["paper_mean"]
-    error = cells["paper_deviation"] * np.sqrt(1 / cells["paper_runs"] + 1 / cells["units"])
-    has_test = (cells["paper_runs"] > 1) & (cells["units"] > 1)
-    has_test &= cells[["paper_deviation", "ours_deviation"]].max(axis=1) > 0
-    ours = cells[["ours_mean", "ours_deviation", "units"]].where(has_test).T.to_numpy()
-    paper = cells[["paper_mean", "paper_deviation", "paper_runs"]].T.to_numpy()
-    welch = scipy.stats.ttest_ind_from_stats(*ours, *paper, equal_var=False)
-    points = (difference.abs() <= POINTS) & cells["metric"].map(is_percent)
-    errors = difference.abs() <= 2 * error
-    cells = cells.assign(
-        difference=difference,
-        joint_error=error,
-        welch_p=welch.pvalue,
-        within_2_points=points.astype("Int64").where(cells["metric"].map(is_percent)),
-        within_two_errors=errors.astype("Int64").where(error.notna()),
-        status=np.select([points & errors, points, errors], STATUSES[:3], STATUSES[3]),
-    )
+    cells = cells.assign(difference=difference, joint_error=error, z=difference / error)
     return cells.reindex(columns=[*COLUMNS, *further])
+
+
+def _joint_error(deviation: pd.Series, paper_runs: pd.Series, units: pd.Series) -> pd.Series:
+    error = deviation * np.sqrt(1 / paper_runs + 1 / units)
+    return error.where(error > 0)
+
+
+def summarize_z(cells: pd.DataFrame) -> pd.DataFrame:
+    r"""Returns how the differences to a paper's numbers are distributed, a row for each metric and
+    algorithm.
+
+    If our runs are the paper's, up to chance, z has mean 0 and deviation 1, and $\sum z^2$ of k
+    cells is chi-square distributed with k degrees of freedom. Columns:
+
+    - `metric`, `algorithm`; `cells`, the number of cells with a z; `fewest`, the smallest
+      number of units of a cell.
+    - `difference`: the mean. `rms`: of z. `p`: the probability of a sum of squares at least as
+      large.
+    - `rms_of_others`: of z, if the numbers of the paper's other algorithms on the same tasks are
+      taken in place of the algorithm's own: what cells that say nothing would reach.
+
+    Args:
+        cells: of `compare_cells`.
+    """
+    tested = cells.dropna(subset=["z"])
+    pairs = tested.merge(tested, on=["metric", "task"], suffixes=("", "_other"))
+    # two forms of a method have the same number of the paper
+    pairs = pairs[pairs["paper_mean"] != pairs["paper_mean_other"]]
+    error = _joint_error(pairs["paper_deviation_other"], pairs["paper_runs_other"], pairs["units"])
+    pairs["z"] = (pairs["ours_mean"] - pairs["paper_mean_other"]) / error
+    keys = ["metric", "algorithm"]
+    rms_of_others = pairs["z"].pow(2).groupby([pairs[key] for key in keys]).mean().pow(0.5)
+    groups = tested.groupby(keys, sort=False)
+    squares = groups["z"].agg(lambda z: (z**2).sum()).astype(float)
+    table = groups.agg(
+        cells=("z", "size"),
+        fewest=("units", "min"),
+        difference=("difference", "mean"),
+    )
+    table["rms"] = np.sqrt(squares / table["cells"])
+    table["p"] = scipy.stats.chi2.sf(squares, table["cells"])
+    return table.assign(rms_of_others=rms_of_others).reset_index()

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedax.experiments.config.experiment import Experiment
-from fedax.papers.cells import compare_cells
+from fedax.papers.cells import compare_cells, summarize_z
 from fedax.papers.claims import Evidence, Part
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
@@ -33,17 +33,22 @@ _HOW = (
 )
 _CELLS = (
     "± is the sample standard deviation over the runs, ours over the draws of the data if there "
-    "are several. Difference: ours minus the paper's mean. Within 2 points: of accuracy, by the "
-    "means alone. Within two standard errors: of both means together, with the paper's deviation, "
-    "so that a method that scatters more does not pass more easily. p is that of Welch's test on "
-    "the means, with both deviations."
+    "are several. Difference: ours minus the paper's mean. z: the difference over the standard "
+    "error of both means together, with the paper's deviation, so that a method that scatters more "
+    "is not nearer. A cell of which a run has no number has none."
+)
+_Z = (
+    "If the runs are the paper's up to chance, the root mean square (rms) of z is about 1, and p, "
+    "of the sum of squares (chi-square), is not small. With another method's number: the rms of z "
+    "against the paper's other algorithms on the same tasks, which cells that say nothing would "
+    "reach."
 )
 _NO_COMPARISON = "These runs are of another model than the paper's, and no comparison."
 CLAIM_COLUMNS = [
     *("claim", "verdict", "task", "comparison", "quantity", "units", "unit"),
     *("mean", "low", "high", "p_for", "p_against", "p_against_holm"),
 ]
-_COMPARED = ["difference", "joint_error", "welch_p", "within_2_points", "within_two_errors"]
+_COMPARED = ["difference", "joint_error", "z"]
 
 
 class Comparison:
@@ -79,7 +84,6 @@ class Comparison:
         self.comparable = recipe.ran is None or recipe.scale[recipe.ran].comparable
         if not self.comparable:
             self.cells[_COMPARED] = math.nan
-            self.cells["status"] = "no comparison"
         self.shorter = "" if recipe.ran in ("paper", None) else SHORTER
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
@@ -105,7 +109,24 @@ class Comparison:
         title = "What the paper leaves open, and what was chosen"
         choices = Sheet(title, ["Choice"], [[text] for text in self.recipe.chosen])
         membership = membership_sheet(self.results.records)
-        return [sheet for sheet in (claims, self.cell_sheet(), membership, choices) if sheet.rows]
+        sheets = claims, self.z_sheet(), self.cell_sheet(), membership, choices
+        return [sheet for sheet in sheets if sheet.rows]
+
+    def z_sheet(self) -> Sheet:
+        """Returns how far the numbers are from the paper's, by algorithm."""
+        table = summarize_z(self.cells)
+        columns = {
+            "Metric": table["metric"].map(metric_heading),
+            "Algorithm": table["algorithm"],
+            "Cells": table["cells"].astype(str),
+            "Fewest runs": table["fewest"].astype(str),
+            "Mean difference": table["difference"].map(_format("+.2f")),
+            "rms of z": table["rms"].map(_format(".2f")),
+            "p": table["p"].map(_format(".2g")),
+            "rms with another method's number": table["rms_of_others"].map(_format(".2f")),
+        }
+        rows = list(zip(*columns.values(), strict=True))
+        return Sheet("How far from the paper", list(columns), rows, _Z, lead=True)
 
     def cell_sheet(self) -> Sheet:
         """Returns the paper's numbers beside ours."""
@@ -128,19 +149,18 @@ class Comparison:
         diverged = [f" ({c['diverged']} diverged)" if c["diverged"] else "" for c in cells]
         table["Runs"] = self.cells["runs"].astype(str) + diverged
         table["Difference"] = self.cells["difference"].map(_format("+.2f"))
-        table["p (Welch)"] = self.cells["welch_p"].map(_format(".2g"))
-        table["Status"] = self.cells["status"]
+        table["z"] = self.cells["z"].map(_format("+.2f"))
         remarks = [
             f"{metric_heading(recipe.metric)}, {describe_reduction(self.read).lower()}.",
             f"Scale: {recipe.ran}.",
             _CELLS if self.comparable else _NO_COMPARISON,
         ]
         if recipe.also_read:
-            remarks.append("Difference, p, status and claims are of the first reading.")
+            remarks.append("Difference, z and claims are of the first reading.")
         return Sheet(title, list(table), table.values.tolist(), " ".join(remarks), lead=True)
 
     def csv(self) -> str:
-        """Returns the numbers as a table; verdicts are 1 or 0, or empty where there is none."""
+        """Returns the numbers as a table."""
         return _to_csv(self.cells)
 
     def claims_csv(self) -> str:
@@ -216,6 +236,8 @@ def metric_heading(metric: str) -> str:
 def format_number(cell: Mapping[Any, Any], name: str) -> str:
     """Returns a mean of a row of `compare_cells`, with its deviation where it is known."""
     mean, deviation = cell[f"{name}_mean"], cell[f"{name}_deviation"]
+    if math.isnan(mean):
+        return "-"
     return f"{mean:.2f}" + (f" ± {deviation:.2f}" if math.isfinite(deviation) else "")
 
 

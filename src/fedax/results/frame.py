@@ -167,7 +167,8 @@ def _worst_number(known: Sequence[float], read: str, mode: Mode | None) -> float
 def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
     """Returns the number of a run in the unit of `scale_of`.
 
-    NaN if it has none: a stop rule found that it diverged, or something was not finite.
+    NaN if it has none: a stop rule found that it diverged, or something was not finite, and the
+    reading is not `best_observed`.
 
     Args:
         run: the run.
@@ -178,9 +179,9 @@ def read_run(run: Record, metric: str, read: str, mode: Mode | None) -> float:
     Raises:
         InvalidInput: a reduction that needs a direction or a clock, of a run without one.
     """
-    if is_lost(run):
+    if is_lost(run) and read != "best_observed":
         return math.nan
-    if mode is None and (read == "best" or "_to_" in read):
+    if mode is None and (read.startswith("best") or "_to_" in read):
         # refuses
         is_higher_better(metric)
     curve = np.asarray(run.scalars[metric], float) * scale_of(metric)

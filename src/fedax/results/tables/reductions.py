@@ -7,14 +7,14 @@ import numpy as np
 
 from fedax.core import InvalidInput
 
-VALUES = "last, best, mean_last_<k>_rounds"
+VALUES = "last, best, best_observed, mean_last_<k>_rounds"
 ALLOWED = (
     f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, hours_to_<x>, joules_to_<x>, "
     "last_over_half, mean_change"
 )
 _COUNT, _NUMBER = r"[1-9]\d{0,8}", r"-?\d+\.?\d*(?:e-?\d+)?"
 _PATTERN = re.compile(
-    "last|best|last_over_half|mean_change"
+    "last|best|best_observed|last_over_half|mean_change"
     rf"|mean_last_(?P<rounds>{_COUNT})_rounds"
     rf"|(?:rounds|gigabits|hours|joules)_to_(?P<value>{_NUMBER})"
 )
@@ -78,6 +78,7 @@ def describe_reduction(read: str) -> str:
     return {
         "last": "Final values",
         "best": "Best values over the rounds",
+        "best_observed": "Best values over the observed rounds, of broken runs too",
         "last_over_half": "Final values over those at half the rounds",
         "mean_change": "Mean changes between observations in the second half",
     }[read]
@@ -91,7 +92,8 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
             model.
         rounds: rounds completed at each, same shape; for reductions in another unit what was spent
             so far.
-        read: `last`, `best`, `mean_last_<k>_rounds` (mean over the observations of the last k
+        read: `last`, `best`, `best_observed` (the best value that a run observed, also if it broke
+            later), `mean_last_<k>_rounds` (mean over the observations of the last k
             rounds, those after the round `rounds[-1] - k`, without the initial model),
             `rounds_to_<x>` (the first observed round at which the metric is as good as x, infinity
             if never), `gigabits_to_<x>` (the traffic until then, 10^9 bits, both directions, all
@@ -128,12 +130,16 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     if read == "last_over_half":
         # `argmax` of booleans finds the first observation from half of the rounds on
         return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])
-    return float(curve[-1]) if read == "last" else _best(curve, higher)
+    if read == "last":
+        return float(curve[-1])
+    return _best(curve[np.isfinite(curve)] if read == "best_observed" else curve, higher)
 
 
 def _best(curve: np.ndarray, higher: bool) -> float:
     """Returns the best value; NaN if one is missing after the first, which some metrics do not
-    have.
+    have, or if there is none.
     """
+    if not len(curve):
+        return math.nan
     values = curve[1:] if len(curve) > 1 and np.isnan(curve[0]) else curve
     return float(values.max() if higher else values.min())
