@@ -18,7 +18,7 @@ from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
 from fedax.results import Sheet
 from fedax.results.captions import describe_source
-from fedax.results.drawing import Picture, beside_paper, caption_of, save, weight_pictures
+from fedax.results.drawing import Picture, caption_of, save, weight_pictures
 from fedax.results.tables.summary import column_of
 from fedax.results.versions import describe_other_versions
 from fedax.utils.files import read_text, write
@@ -98,9 +98,9 @@ class PaperDirectory(RunDirectory):
             "claims.csv": comparison.claims_csv(),
         }
 
-    def side_by_side(self, named: Mapping[str, RunDirectory]) -> tuple[list[Sheet], list[Picture]]:
-        """Returns a table, and a picture for each metric, of the papers' numbers beside ours of
-        every folder, by its name; nothing if at most one folder is of a recipe.
+    def side_by_side(self, named: Mapping[str, RunDirectory]) -> list[Sheet]:
+        """Returns a table of the papers' numbers beside ours of every folder, by its name; none if
+        at most one folder is of a recipe.
         """
         papers = {name: one for name, one in named.items() if isinstance(one, PaperDirectory)}
         frames = {
@@ -108,7 +108,7 @@ class PaperDirectory(RunDirectory):
         }
         cells = pd.concat(frames) if len(frames) > 1 else pd.DataFrame()
         if cells.empty:
-            return [], []
+            return []
         texts = [
             {
                 "Task": cell["task"],
@@ -126,10 +126,7 @@ class PaperDirectory(RunDirectory):
             del table["Metric"]
         note = "Means ± standard deviations; in brackets the difference to the paper."
         title = "The papers' numbers beside those of every folder"
-        pictures = [
-            _draw_cells(str(metric), rows, papers) for metric, rows in cells.groupby("metric")
-        ]
-        return [Sheet(title, list(table), table.values.tolist(), note, lead=True)], pictures
+        return [Sheet(title, list(table), table.values.tolist(), note, lead=True)]
 
 
 def open_directory(path: Path, repair: bool = False) -> RunDirectory:
@@ -192,17 +189,3 @@ def top_of(folder: Path, recipe: Recipe) -> list[str]:
             )
             paragraphs += [f"![{caption}]({file.name})", f"*{caption}*"]
     return paragraphs
-
-
-def _draw_cells(metric: str, cells: pd.DataFrame, papers: Mapping[str, PaperDirectory]) -> Picture:
-    """Draws a panel for each task and a row for each algorithm: the paper's number, below it ours
-    of every folder.
-    """
-    numbers = {name: paper.drawer().read_numbers(metric) for name, paper in papers.items()}
-    keys = ["task", "algorithm", "paper_mean", "paper_deviation"]
-    printed = {(task, method): numbers for task, method, *numbers in cells[keys].fillna(0.0).values}
-    runs = pd.concat([runs.assign(source=name) for name, runs in numbers.items()])
-    runs = runs.loc[[row in printed for row in zip(runs["task"], runs["method"], strict=True)]]
-    title = f"{metric_heading(metric)}: the papers' numbers beside those of every folder"
-    figure = beside_paper(runs, metric, lambda _, task, method: printed[task, method])
-    return Picture(f"cells-{metric}", figure, title)

@@ -278,11 +278,6 @@ class Drawer:
         drawn = [self.draw(figure) for figure in (*beside, *figures)]
         return [picture for picture in drawn if picture is not None]
 
-    def read_numbers(self, metric: str) -> pd.DataFrame:
-        """Returns a row for each run with its number of a metric, see `beside_paper`."""
-        figure = Figure(name=metric)
-        return self._read(self._list_runs(figure), [metric], figure)
-
     def _paper_numbers(self, metric: str, task: str, method: str) -> Sequence[float]:
         return self.targets.get(metric, {}).get(task, {}).get(method, ())
 

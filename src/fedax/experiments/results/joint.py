@@ -35,7 +35,7 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     """
     by_name = _by_name(directories)
     records = merge_records(directories)
-    lead, pictures = directories[0].side_by_side(by_name)
+    lead = directories[0].side_by_side(by_name)
     pages = {name: directory.page() for name, directory in by_name.items()}
     notes, reads = dict[str, str](), dict[str, str]()
     for page in pages.values():
@@ -56,7 +56,7 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
             for name, page in pages.items()
             for sheet in page.sheets
         ],
-        pictures,
+        [],
         reads,
     )
 

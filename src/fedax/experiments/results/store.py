@@ -326,13 +326,9 @@ class RunDirectory:
             self.reads,
         )
 
-    def side_by_side(
-        self, named: Mapping[str, "RunDirectory"]
-    ) -> tuple[list[Sheet], list[Picture]]:
-        """Returns tables and pictures that compare the recipes of several folders, by their names;
-        none here.
-        """
-        return [], []
+    def side_by_side(self, named: Mapping[str, "RunDirectory"]) -> list[Sheet]:
+        """Returns tables that compare the recipes of several folders, by their names; none here."""
+        return []
 
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None
