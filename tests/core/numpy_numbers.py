@@ -163,7 +163,6 @@ def test_experiments_of_numpys_numbers_have_the_same_file():
         (lambda: fedax.FedProx(mu=np.bool_(True)), r"FedProx\(mu=...\): got"),
         (lambda: fedax.data.iid(5, clients=np.bool_(True)), r"iid\(clients=...\): got"),
         (lambda: fedax.data.iid(5, clients=np.int64(0)), r"iid\(clients=...\): got 0;"),
-        (lambda: fedax.Graph.ring(np.float64(3)), r"Graph\(clients=...\): got 3\.0;"),
         (lambda: fedax.Privacy(clip=np.float32(0)), r"Privacy\(clip=...\): got 0\.0;"),
     ],
 )

@@ -71,5 +71,5 @@ def test_an_own_rule_without_a_cohort_is_refused(last):
 
 @pytest.mark.parametrize("spelling", ["roundrobin", {"name": "uniform", "size": 1}, {}])
 def test_unknown_rules_are_refused(spelling):
-    with pytest.raises(fedax.InvalidInput, match=r"Schedule\(sampling=...\): got .*; allowed: "):
+    with pytest.raises(fedax.InvalidInput, match=r"Schedule\(sampling=...\): "):
         Sampling.of(spelling)

@@ -320,27 +320,28 @@ def test_commands_take_it(here):
     [
         (
             "code.py",
-            r"algorithm: got 'code.py'; allowed: path/to/file.py:Name or "
-            r"package.module:Name, such as code.py:Name",
+            r"algorithm: got 'code.py'; .* path/to/file.py:Name or package.module:Name",
         ),
         (
             "none.py:Half",
-            r"algorithm 'none.py:Half': none.py cannot be read: No such file or "
-            r"directory",
+            r"algorithm 'none.py:Half': none.py cannot be loaded: .*No such file or directory",
         ),
         ("code.py:Halve", r"name in code.py: got 'Halve'; allowed: .*Did you mean 'Half'"),
         (
             "code.py:lines",
-            r"algorithm: got 'code.py:lines', an object of function; allowed: a class derived "
+            r"algorithm: got 'code.py:lines', <function .*; allowed: a class derived "
             r"from fedax.Algorithm",
         ),
-        ("code.py:seven", r"got 'code.py:seven', an object of int"),
-        ("nothing.there:Half", r"there is no module 'nothing'"),
-        ("broken.py:Half", r"broken.py, line 2: ZeroDivisionError: division by zero"),
-        ("syntax.py:Half", r"syntax.py, line 1: SyntaxError"),
-        ("leaves.py:Half", r"leaves.py, line 1: SystemExit: 0"),
-        ("leaving:Half", r"module leaving cannot be imported: SystemExit: 0"),
-        ("builtins:eval", r"got 'builtins:eval', an object of builtin_function_or_method"),
+        ("code.py:seven", r"got 'code.py:seven', 7; allowed"),
+        ("nothing.there:Half", r"No module named 'nothing'"),
+        (
+            "broken.py:Half",
+            r"broken.py, line 2 cannot be loaded: ZeroDivisionError: division by zero",
+        ),
+        ("syntax.py:Half", r"syntax.py cannot be loaded: SyntaxError: .*line 1"),
+        ("leaves.py:Half", r"leaves.py, line 1 cannot be loaded: SystemExit: 0"),
+        ("leaving:Half", r"leaving cannot be loaded: SystemExit: 0"),
+        ("builtins:eval", r"got 'builtins:eval', <built-in function"),
         ("fedavgg", r"algorithm: got 'fedavgg'.*Did you mean 'fedavg'"),
     ],
 )

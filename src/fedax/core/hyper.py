@@ -42,16 +42,20 @@ class Hyper:
     `open_high`.
 
     Without `high`, whole numbers go up to `MOST_COUNT`, and real ones are finite unless the default
-    is infinity.
+    is infinity. See `hyper` for the other fields.
     """
 
     name: str
     default: Any
+    kind: type | None = None
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
     open_high: bool = False
-    choices: tuple[Any, ...] | None = None
+    choices: tuple[object, ...] | None = None
+    optional: bool = False
+    pair: tuple[str, ...] | None = None
+    words: tuple[str, ...] = ()
     per_client: bool = False
     schedule: bool = False
     leaves: bool = False
@@ -68,35 +72,32 @@ class Hyper:
                 "names of leaves, or parts of them, with * for any text; a predicate; "
                 f'"{self.default}"'
             )
-        opening, closing = (
-            "(["[not self.excludes_low],
-            ")]"[self.reaches(self.top)],
-        )
+        opening = "(" if self.excludes_low else "["
+        closing = "]" if self.reaches(self.top) else ")"
         low, high = (f"{bound:.10g}".replace("inf", "infinity") for bound in (self.low, self.top))
         kind = "whole numbers" if self.counts else "numbers"
-        return (
-            f"{kind} in {opening}{low}, {high}{closing}"
-            + (
-                ", one or one per client (in their order, or by their names)"
-                if self.per_client
-                else ""
-            )
-            + (", or an Optax schedule" if self.schedule else "")
-        )
+        text = f"{kind} in {opening}{low}, {high}{closing}"
+        if self.per_client:
+            text += ", one or one per client (in their order, or by their names)"
+        if self.pair is not None:
+            text += ", or a pair of them in order"
+            text += "".join(f" (the second may be {word!r})" for word in self.pair)
+        if self.schedule:
+            text += ", or an Optax schedule"
+        text += "".join(f", or {word!r}" for word in self.words)
+        return text + (", or None" if self.optional else "")
 
     @property
     def counts(self) -> bool:
         """Whether it is a whole number (then static)."""
-        return isinstance(self.default, int) and not isinstance(self.default, bool)
+        return (self.kind or type(self.default)) is int
 
     @property
     def top(self) -> float:
         """The upper bound."""
-        return (
-            MOST_COUNT
-            if self.counts and self.high == math.inf and not self.open_high
-            else self.high
-        )
+        if self.counts and self.high == math.inf and not self.open_high:
+            return MOST_COUNT
+        return self.high
 
     @property
     def excludes_low(self) -> bool:
@@ -107,25 +108,19 @@ class Hyper:
         """Returns whether an upper bound is inclusive."""
         return not self.open_high and (bound < math.inf or self.default == math.inf)
 
-    def check(self, owner: str, value: Any) -> None:
+    def check(self, owner: str, value: object) -> None:
         """Raises `InvalidInput` naming `owner.name`, the value and the range; traced values
         pass.
         """
+        is_number = (self.kind or type(self.default)) in (int, float)
+        has_range = is_number or self.choices is not None or self.leaves
         # a tracer has no value to check, and its range was checked when the record was made
-        if (
-            isinstance(value, Tracer)
-            or (self.schedule and callable(value))
-            or (
-                not isinstance(self.default, (int, float))
-                and self.choices is None
-                and not self.leaves
-            )
-        ):
-            return
-        if not self.allows(value):
+        is_traced = isinstance(value, Tracer) or (self.schedule and callable(value))
+        if has_range and not is_traced and not self.allows(value):
             raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed)
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
+        """Returns whether a value is within the range."""
         value = python_number(value)
         if self.choices is not None:
             # of one type, because True == 1 == 1.0
@@ -135,34 +130,41 @@ class Hyper:
             return callable(value) or (
                 isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names)
             )
+        if value is None:
+            return self.optional
+        if isinstance(value, str):
+            return value in self.words
         if isinstance(value, Mapping):
-            return (
-                self.per_client
-                and bool(value)
-                and all(
-                    np.ndim(element) == 0 and self.allows(element) for element in value.values()
-                )
-            )
-        # bool is an int in Python, and True would pass as 1
-        if isinstance(value, bool) or value is None or (self.counts and not isinstance(value, int)):
-            return False
-        if self.counts:
-            return self.low <= value <= self.top
-        try:
-            # objects, bools, texts, dates and complex numbers are refused
-            if not isinstance(value, int) and np.asarray(value).dtype.kind in "ObUSMmc":
+            entries = list(value.values())
+            return self.per_client and bool(entries) and all(map(self._has_number, entries))
+        if isinstance(value, tuple):
+            if self.pair is None or len(value) != 2 or not self._has_number(value[0]):
                 return False
-            numbers = np.asarray(value, dtype=float)
-        except (TypeError, ValueError, OverflowError):
+            return value[1] in self.pair or (self._has_number(value[1]) and value[0] <= value[1])
+        if getattr(value, "ndim", 0) == 1 and self.per_client:
+            # NaN is the smallest and the largest where there is one
+            entries = np.asarray(value)
+            return entries.size > 0 and all(map(self._has_number, (entries.min(), entries.max())))
+        return self._has_number(value)
+
+    def _has_number(self, value: object) -> bool:
+        """Returns whether a value is one number within the bounds."""
+        value = python_number(value)
+        # bool is an int in Python, and True would pass as 1
+        is_number = isinstance(value, int if self.counts else int | float)
+        is_array = not self.counts and getattr(value, "dtype", np.dtype(object)).kind in "iufV"
+        if isinstance(value, bool) or not (is_number or is_array):
             return False
-        if numbers.ndim > (1 if self.per_client else 0):
+        try:
+            number = float(np.asarray(value))
+        except (TypeError, OverflowError):
             return False
         # comparisons with NaN are False, so NaN is refused here
-        above = numbers > self.low if self.excludes_low else numbers >= self.low
-        below = numbers <= self.top if self.reaches(self.top) else numbers < self.top
-        return bool(np.all(above & below))
+        above = number > self.low if self.excludes_low else number >= self.low
+        below = number <= self.top if self.reaches(self.top) else number < self.top
+        return bool(above and below)
 
-    def outside(self) -> Iterator[Any]:
+    def outside(self) -> Iterator[object]:
         """Yields values that must be refused, for the generated negative tests."""
         yield None
         if self.leaves:
@@ -180,14 +182,14 @@ class Hyper:
             yield self.top + step
 
 
-def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
+def hyper(default: Any, *, static: bool | None = None, **limits: Any) -> Any:
     """Declares a hyperparameter of an algorithm.
 
     Args:
         default: its default; a `bool` is a switch, an `int` a whole number (both static), a `float`
             a traced real number.
-        static: whether a real number is part of the program, because another value may make it
-            simpler.
+        static: whether it is part of the program; by default all but real numbers are, which may be
+            too where another value makes the program simpler.
         low, high: inclusive bounds; `open_low=True` and `open_high=True` exclude them.
         choices: the allowed values of a categorical (static) hyperparameter.
         per_client: whether a value for each client is allowed too: a sequence in the order of the
@@ -196,6 +198,10 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
         schedule: whether an Optax schedule, a function of a count, is allowed too.
         leaves: whether it says which leaves of the model, see `fedax.utils.leaf_names.Which`; by
             default a word of `WORDS` there.
+        kind: `int` or `float`, where the default does not say it.
+        optional: whether None is allowed too.
+        pair: allows a pair of numbers in order too; has the words that its second may be.
+        words: that are allowed too.
         later: whether runs were kept before it was declared: what they are known by leaves it out
             at its default.
         doc: one sentence for the reference pages.
@@ -203,14 +209,15 @@ def hyper(default: Any, *, static: bool = False, **limits: Any) -> Any:
     if isinstance(default, bool):
         limits["choices"] = (False, True)
     # real numbers are traced, so that a grid of them is one program
-    static = static or not isinstance(default, float)
+    if static is None:
+        static = limits.get("kind", type(default)) is not float
+    converter = static_number if static else python_number
+    if limits.get("leaves") or "pair" in limits:
+        converter = python_numbers
+    elif limits.get("per_client"):
+        converter = _convert_per_client
     metadata = {"hyper": {"default": default, **limits}}
-    if limits.get("leaves"):
-        return eqx.field(default=default, static=True, converter=python_numbers, metadata=metadata)
-    converter = _convert_per_client if limits.get("per_client") else python_number
-    if static and converter is python_number:
-        converter = static_number
-    return eqx.field(default=default, static=static, metadata=metadata, converter=converter)
+    return eqx.field(default=default, static=static, converter=converter, metadata=metadata)
 
 
 def static_number(value: Any) -> Any:
@@ -301,11 +308,11 @@ def describe_with_hyperparameters(owner: type) -> str:
     )
 
 
-def _is_declaration(value: Any) -> bool:
+def _is_declaration(value: object) -> bool:
     return isinstance(value, dataclasses.Field) and "hyper" in value.metadata
 
 
-def is_new(field: dataclasses.Field[Any], value: Any) -> bool:
+def is_new(field: dataclasses.Field[Any], value: object) -> bool:
     """Returns whether a field is a hyperparameter declared `later`, at its default."""
     declaration = field.metadata.get("hyper", {})
     return declaration.get("later", False) and value == declaration["default"]
@@ -429,14 +436,11 @@ def bound_to(owner: Owner, names: Sequence[str] | None, clients: int) -> Owner:
 def check_population(owner: object, clients: int) -> None:
     """Refuses per-client hyperparameters of another length than there are clients."""
     for name, limits in declared(owner).items():
-        value = getattr(owner, name)
-        if isinstance(value, Mapping):
-            in_order(value, None, clients, f"{type(owner).__name__}({name}=...)")
-        elif limits.per_client and np.ndim(value) == 1 and np.shape(value) != (clients,):
+        shape = np.shape(getattr(owner, name)) if limits.per_client else ()
+        if len(shape) and shape != (clients,):
+            field = f"{type(owner).__name__}({name}=...)"
             allowed = f"one number, or {clients}, one per client"
-            raise InvalidInput.found(
-                f"{type(owner).__name__}({name}=...)", f"{np.shape(value)[0]} numbers", allowed
-            )
+            raise InvalidInput.found(field, f"{len(getattr(owner, name))} numbers", allowed)
 
 
 def as_arrays(tree: Any, dtype: Any) -> Any:

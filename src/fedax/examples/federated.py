@@ -28,7 +28,6 @@ from fedax.examples.ragged import (
     describe_row,
     rows_of,
 )
-from fedax.utils.numbers import with_python_numbers
 from fedax.utils.shares import whole_part
 
 MOST_CLASSES = 2**31 - 1
@@ -133,7 +132,6 @@ class FederatedData(eqx.Module):
         return "\n".join(["FederatedData", *lines])
 
     @classmethod
-    @with_python_numbers
     def from_arrays(
         cls,
         clients: Any,
@@ -207,7 +205,6 @@ class FederatedData(eqx.Module):
         return make_part(clients, where, self.classes, self.train, where != "central")
 
     @classmethod
-    @with_python_numbers
     def partitioned(
         cls,
         x: Any,
@@ -300,7 +297,6 @@ class FederatedData(eqx.Module):
             names=names,
         )
 
-    @with_python_numbers
     def with_validation(
         self,
         share: float | int,
@@ -349,7 +345,6 @@ class FederatedData(eqx.Module):
             validation=self.train.select(validation_rows),
         )
 
-    @with_python_numbers
     def with_unseen(self, share: float | int, seed: int = 0) -> "FederatedData":
         """Returns the data without a share of the clients, which never take part.
 

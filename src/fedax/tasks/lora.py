@@ -15,7 +15,7 @@ from fedax.core.hyper import Hyper
 from fedax.core.task import Given
 from fedax.models.storage import initial_model
 from fedax.utils.leaf_names import OnBase, Which, chosen, names_of
-from fedax.utils.numbers import are_counts, with_python_numbers
+from fedax.utils.numbers import are_counts
 from fedax.utils.random import stream
 
 Matrices = dict[str, Any]
@@ -96,7 +96,6 @@ class OnMerged:
         return self.function(params.merged(), *arguments, **more)
 
 
-@with_python_numbers
 def lora(
     task: Task,
     rank: int = 8,

@@ -1,6 +1,7 @@
 """The layout of a model's parameters in one flat vector."""
 
 import functools
+import itertools
 import math
 from typing import Any, TypeAlias
 
@@ -105,8 +106,10 @@ class Layout(eqx.Module):
         """
         model = self.form
         if isinstance(which, str) and which in WORDS:
-            return Part(self, tuple(select_by_word(model, which, field)))
-        return Part(self, tuple(chosen(model, which, field)))
+            selected = select_by_word(model, which, field)
+        else:
+            selected = chosen(model, which, field)
+        return Part(self, tuple(selected))
 
 
 # outside of a program each of these is one instead of one a leaf; inside, they are part of it
@@ -171,17 +174,14 @@ class Part(eqx.Module):
     @property
     def _slices(self) -> list[tuple[slice, slice]]:
         """Returns slices of the model's vector, merged where adjacent, and of the part's."""
-        slices, begin, filled = list[tuple[slice, slice]](), 0, 0
-        for size, is_chosen in zip(self.whole.blocks, self.chosen):
+        slices = list[tuple[slice, slice]]()
+        begin = 0
+        filled = 0
+        leaves = zip(self.chosen, self.whole.blocks, strict=True)
+        for is_chosen, adjacent in itertools.groupby(leaves, key=lambda leaf: leaf[0]):
+            size = sum(block for _, block in adjacent)
             if is_chosen:
-                model_slice, part_slice = slice(begin, begin + size), slice(filled, filled + size)
-                if slices and slices[-1][0].stop == begin:
-                    last = slices.pop()
-                    model_slice, part_slice = (
-                        slice(last[0].start, model_slice.stop),
-                        slice(last[1].start, part_slice.stop),
-                    )
-                slices.append((model_slice, part_slice))
+                slices.append((slice(begin, begin + size), slice(filled, filled + size)))
                 filled += size
             begin += size
         return slices

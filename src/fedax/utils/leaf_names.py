@@ -112,47 +112,26 @@ def select_by_word(tree: PyTree, word: str, field: str) -> list[bool]:
     return selected
 
 
-def overlooked_norms(
-    names: Sequence[str], state_names: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Returns the leaves of norms that the word "norms" does not mean, and patterns for all norms.
+def overlooked_norms(names: Sequence[str], state_names: Sequence[str]) -> list[str]:
+    """Returns the leaves of norms that the word "norms" does not mean.
 
     A layer is a norm if its state has a running mean, such as `down.1.running_mean`, and it is
     overlooked if the word means none of its leaves. A norm without statistics looks like any other
-    layer. No patterns are returned where names cannot tell a norm from another layer.
+    layer.
 
     >>> overlooked_norms(
     ...     ["bn1.weight", "down.0.weight", "down.1.weight"],
     ...     ["bn1.running_mean", "down.1.running_mean"],
     ... )
-    (['down.1.weight'], ['bn1', 'down.1'])
+    ['down.1.weight']
 
     Args:
         names: of the model's leaves.
         state_names: of the leaves of its state.
     """
-    by_word = {name for name in names if any(map(_is_norm, name.split(".")))}
-    found = set(map(_layer_of, by_word))
-    with_mean = set(map(_layer_with_mean, state_names)) - {()}
-    overlooked = [name for name in names if _layer_of(name) in with_mean - found]
-    norms, patterns = by_word.union(overlooked), dict[str, None]()
-    for name in names:
-        if name not in norms:
-            continue
-        if name in by_word:
-            candidates = list(filter(_is_norm, name.split(".")))
-        else:
-            segments = name.removesuffix(".value").split(".")[:-1]
-            # ends of the layer's name, the shortest first; a number alone says little
-            ends = [segments[i:] for i in range(len(segments) - 1, -1, -1)]
-            candidates = [".".join(end) for end in ends if end == segments or not end[0].isdigit()]
-        pattern = next(
-            (p for p in candidates if norms.issuperset(n for n in names if _matches(n, p))), None
-        )
-        if pattern is None:
-            return overlooked, []
-        patterns[pattern] = None
-    return overlooked, list(patterns)
+    found = {_layer_of(name) for name in names if any(map(_is_norm, name.split(".")))}
+    norms = set(map(_layer_with_mean, state_names)) - {(), *found}
+    return [name for name in names if _layer_of(name) in norms]
 
 
 def _is_norm(segment: str) -> bool:
@@ -213,10 +192,7 @@ def is_in_module(tree: PyTree) -> list[bool]:
     [True, True, False]
     """
     marks = list[bool]()
-    for node in jax.tree.leaves(tree, is_leaf=_is_module_node):
-        marks += [True] * len(jax.tree.leaves(node)) if _is_module_node(node) else [False]
+    for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, eqx.Module)):
+        is_module = isinstance(node, eqx.Module)
+        marks += [is_module] * (len(jax.tree.leaves(node)) if is_module else 1)
     return marks
-
-
-def _is_module_node(node: Any) -> bool:
-    return isinstance(node, eqx.Module)

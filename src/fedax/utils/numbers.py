@@ -1,13 +1,10 @@
 """Conversion of NumPy's scalars to Python's numbers, where arguments come in."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def python_number(value: Any) -> Any:
@@ -55,8 +52,7 @@ def convert_fields(owner: Any, convert: Callable[[Any], Any] = python_number) ->
     """Converts the fields of a frozen dataclass, for its `__post_init__`."""
     for field in dataclasses.fields(owner):
         value = getattr(owner, field.name)
-        if (converted := convert(value)) is not value:
-            object.__setattr__(owner, field.name, converted)
+        object.__setattr__(owner, field.name, convert(value))
 
 
 def are_counts(*values: Any, least: int = 1) -> bool:
@@ -69,27 +65,3 @@ def are_counts(*values: Any, least: int = 1) -> bool:
         isinstance(value, int) and not isinstance(value, bool) and value >= least
         for value in values
     )
-
-
-def python_argument(value: Any) -> Any:
-    """Converts as `python_number`, but leaves floats of less than 64 bits.
-
-    A share of `np.float32(0.2)` is counted in 32 bits, where it is a fifth. In 64 bits it is a
-    little more, and would take one example too many from 10.
-
-    >>> python_argument(np.int64(2)), python_argument(np.float32(0.2)).dtype.name
-    (2, 'float32')
-    """
-    is_narrow = isinstance(value, np.floating) and value.dtype.itemsize < 8
-    return value if is_narrow else python_number(value)
-
-
-def with_python_numbers(function: Function) -> Function:
-    """Decorates a function so that its arguments are converted as `python_argument`."""
-
-    @functools.wraps(function)
-    def call(*values: Any, **options: Any) -> Any:
-        converted = {name: python_argument(value) for name, value in options.items()}
-        return function(*map(python_argument, values), **converted)
-
-    return call  # type: ignore[return-value]

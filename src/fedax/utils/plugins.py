@@ -75,10 +75,11 @@ def split_reference(text: str) -> tuple[str, str] | None:
     (('half.py:FedHalf', 'lr=0.5'), ('lab.methods:FedHalf', ''), None)
     """
     match = re.match(rf"(?P<reference>{_REFERENCE.pattern})(?::(?P<rest>.*))?$", text, re.DOTALL)
-    if match is None or (
-        "." not in match["place"] and importlib.util.find_spec(match["place"]) is None
-    ):
-        return None  # such as `fedprox:mu`, where a value is missing
+    if match is None:
+        return None
+    # `fedprox:mu`, where a value is missing, is no module
+    if "." not in match["place"] and importlib.util.find_spec(match["place"]) is None:
+        return None
     return match["reference"], match["rest"] or ""
 
 
@@ -104,12 +105,7 @@ def without_folders(name: str) -> str:
     >>> without_folders("mine/half.py:FedHalf"), without_folders("lab.methods:FedHalf")
     ('half.py:FedHalf', 'lab.methods:FedHalf')
     """
-    match = _REFERENCE.fullmatch(name)
-    return (
-        f"{Path(match['place']).name}:{match['name']}"
-        if match and match["place"].endswith(".py")
-        else name
-    )
+    return Path(name).name if is_reference(name) and ".py:" in name else name
 
 
 def find(
@@ -136,12 +132,7 @@ def find(
         return built_in[name]
     value = load(kind, name, built_in).value
     if not accepts(value):
-        description = (
-            f"class {value.__name__}"
-            if isinstance(value, type)
-            else (f"an object of {type(value).__name__}")
-        )
-        raise InvalidInput.found(kind, f"{name!r}, {description}", allowed)
+        raise InvalidInput.found(kind, f"{name!r}, {value!r}", allowed)
     return value
 
 
@@ -151,28 +142,35 @@ def load(kind: str, name: str, built_in: Collection[str] = ()) -> Plugin:
     Raises:
         UnknownName, InvalidInput: as `find`.
     """
-    reference = name if is_reference(name) else _entry_points(kind).get(name)
-    match = _REFERENCE.fullmatch(reference or "")
+    subject = f"{kind} {name!r}"
+    # a device is no entry point
+    reference = name if is_reference(name) else _entry_points(kind).get(name, name)
+    match = _REFERENCE.fullmatch(reference)
     if match is None:
-        if name.endswith(".py") or "/" in name:
-            raise InvalidInput.of(kind, name, f"{FORM}, such as {name}:Name")
-        if not built_in:
-            raise UnknownName(str(InvalidInput.of(kind, name, FORM)))
         error = UnknownName.among(kind, name, built_in)
         raise UnknownName(f"{error} Your own code is {FORM}.")
-    location, attribute = match["place"], match["name"]
-    subject = f"{kind} {name!r}"
-    module, file, sha256 = (_load_file if location.endswith(".py") else _load_module)(
-        location, subject
+    place = match["place"]
+    try:
+        module = _import_file(place) if place.endswith(".py") else importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(Path(place).resolve())]
+        line = f", line {lines[-1]}" if lines else ""
+        reason = f"{place}{line} cannot be loaded: {type(error).__name__}: {error}"
+        raise InvalidInput.because(subject, reason, f"Your own code is {FORM}.") from error
+    if not hasattr(module, match["name"]):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise UnknownName.among(f"{kind}, name in {place}", match["name"], public)
+    # built-in modules have no file
+    file = Path(getattr(module, "__file__", None) or "")
+    if place.endswith(".py"):
+        file = Path(place).expanduser()
+    content = file.read_bytes() if file.is_file() else None
+    return Plugin(
+        getattr(module, match["name"]),
+        None if content is None else file,
+        "" if content is None else hashlib.sha256(content).hexdigest(),
     )
-    if not hasattr(module, attribute):
-        public = [
-            key
-            for key, value in vars(module).items()
-            if not key.startswith("_") and callable(value)
-        ]
-        raise UnknownName.among(f"{kind}, name in {location}", attribute, public or ["(none)"])
-    return Plugin(getattr(module, attribute), file, sha256)
 
 
 @functools.cache
@@ -180,76 +178,18 @@ def _entry_points(kind: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=GROUPS[kind])}
 
 
-def _load_file(location: str, subject: str) -> tuple[ModuleType, Path, str]:
-    path = Path(location).expanduser()
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        rule = "Paths begin at the folder of the experiment file, or else at the working directory"
-        hint = "" if path.is_absolute() else f"{rule}, {Path.cwd()}."
-        raise InvalidInput.because(
-            subject, f"{path} cannot be read: {error.strerror or error}", hint
-        ) from error
-    sha256 = hashlib.sha256(source).hexdigest()
-    # one module for equal files: classes of two would be two kinds of algorithms to a compiled
-    # program
-    name = re.sub(r"\W", "_", path.stem) + f"_{sha256[:12]}"
+def _import_file(place: str) -> ModuleType:
+    """Imports a file; one module for equal files, whose classes are one kind of algorithm."""
+    path = Path(place).expanduser().resolve()
+    source = path.read_bytes()
+    name = re.sub(r"\W", "_", path.stem) + f"_{hashlib.sha256(source).hexdigest()[:12]}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path.resolve())
-        assert spec is not None, "a .py file has a loader"
-        module = importlib.util.module_from_spec(spec)
+        module = ModuleType(name)
+        module.__file__ = str(path)
         sys.modules[name] = module  # before the code runs, because dataclasses look their module up
         try:
-            exec(compile(source, str(path.resolve()), "exec"), vars(module))
-        except BaseException as error:
+            exec(compile(source, path, "exec"), vars(module))
+        except BaseException:
             del sys.modules[name]
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise InvalidInput.because(subject, _describe(error, path)) from error
-    return sys.modules[name], path, sha256
-
-
-def _load_module(location: str, subject: str) -> tuple[ModuleType, Path | None, str]:
-    try:
-        module = importlib.import_module(location)
-    except (Exception, SystemExit) as error:
-        is_missing = isinstance(error, ModuleNotFoundError)
-        # the module itself, or a package that it is in
-        if is_missing and f"{location}.".startswith(f"{error.name}."):
-            hint = (
-                f"Install it, or name a file. Your own code is {FORM}, options of a built-in "
-                "name are name:key=value."
-            )
-            raise InvalidInput.because(
-                subject, f"there is no module {error.name!r}", hint
-            ) from error
-        raise InvalidInput.because(
-            subject, f"module {location} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    # built-in modules have no file
-    file = Path(getattr(module, "__file__", None) or "")
-    if not file.is_file():
-        return module, None, ""
-    return module, file, hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _describe(error: BaseException, path: Path) -> str:
-    """Returns where in a file an error was raised, and its text."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path.resolve())
-    ]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-    text = (
-        f"{path}{'' if line is None else f', line {line}'}: {type(error).__name__}: "
-        f"{getattr(error, 'msg', error)}"
-    )
-    if isinstance(error, ModuleNotFoundError):
-        sibling = path.parent / f"{str(error.name).partition('.')[0]}.py"
-        if sibling.exists():
-            text += (
-                f" ({sibling.name} lies beside it, but a file with your own code stands "
-                "alone; several are a package)"
-            )
-    return text
+            raise
+    return sys.modules[name]

@@ -67,14 +67,9 @@ class FedBN(Parted):
         Raises:
             InvalidInput: a layer with a running mean whose leaves would be averaged.
         """
-        overlooked, patterns = overlooked_norms(names, state_names)
-        if not overlooked:
-            return
-        listed = ", ".join(overlooked)
-        form = repr(patterns) if patterns else "lambda name, leaf: ..., true for these leaves"
-        raise InvalidInput.found(
-            self.field,
-            f"'norms', by which {listed} would be averaged, of layers with a running mean",
-            "the leaves of all norms",
-            f"Write norms={form}.",
-        )
+        overlooked = overlooked_norms(names, state_names)
+        if overlooked:
+            listed = ", ".join(overlooked)
+            got = f"'norms', by which {listed} of layers with a running mean are averaged"
+            hint = f"Name the norms: norms=['bn*', {overlooked[0]!r}, ...]."
+            raise InvalidInput.found(self.field, got, "the leaves of all norms", hint)

@@ -1,5 +1,6 @@
 """Local work: how much a client does in a round."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -10,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fedax.core.hyper import MOST_COUNT
+from fedax.core.hyper import MOST_COUNT, check_declared, hyper
 from fedax.errors import InvalidInput
-from fedax.utils.numbers import python_number, python_numbers
+from fedax.utils.numbers import python_numbers
 from fedax.utils.random import Index
 
 LEAST_SYNC = 1e-6
@@ -38,73 +39,31 @@ class LocalWork(eqx.Module):
     Probabilities are leaves of the pytree: numbers, or in a sweep over them arrays.
     """
 
-    epochs: int | tuple[int, int] = eqx.field(
-        static=True, default=1, converter=python_numbers, kw_only=True
+    _: dataclasses.KW_ONLY
+    epochs: int | tuple[int, int] = hyper(1, low=1, pair=())
+    epoch_steps: Literal["ceil", "floor"] = hyper("ceil", choices=("ceil", "floor"))
+    steps: int | tuple[int, int] | None = hyper(None, kind=int, low=1, pair=(), optional=True)
+    batch_size: int | tuple[int, int | str] | Literal["full"] = hyper(
+        32, low=1, pair=("all",), words=("full",)
     )
-    epoch_steps: Literal["ceil", "floor"] = eqx.field(
-        static=True,
-        default="ceil",
-        kw_only=True,
-        metadata={"hyper": {"default": "ceil", "choices": ("ceil", "floor"), "later": True}},
-    )
-    steps: int | tuple[int, int] | None = eqx.field(
-        static=True, default=None, converter=python_numbers, kw_only=True
-    )
-    batch_size: int | tuple[int, int | str] | Literal["full"] = eqx.field(
-        static=True, default=32, converter=python_numbers, kw_only=True
-    )
-    order: Literal["shuffled", "given"] = eqx.field(static=True, default="shuffled", kw_only=True)
-    times: tuple[int, ...] | None = eqx.field(
-        static=True, default=None, converter=python_numbers, kw_only=True
-    )
-    stragglers: float = eqx.field(default=0.0, converter=python_number, kw_only=True)
-    sync_probability: float | None = eqx.field(
-        default=None,
-        converter=python_number,
-        kw_only=True,
-        metadata={"hyper": {"default": None, "later": True}},
+    order: Literal["shuffled", "given"] = hyper("shuffled", choices=("shuffled", "given"))
+    times: tuple[int, ...] | None = eqx.field(static=True, default=None, converter=python_numbers)
+    stragglers: float = hyper(0.0, low=0.0, high=1.0)
+    sync_probability: float | None = hyper(
+        None, kind=float, low=LEAST_SYNC, high=1.0, optional=True
     )
 
     def __check_init__(self) -> None:
-        numbers = f"whole numbers from 1 to {MOST_COUNT}, or a pair of them in order"
-        self._require("epochs", counts(self.epochs) or _is_pair(self.epochs), numbers)
-        self._require(
-            "epoch_steps", self.epoch_steps in ("ceil", "floor"), "one of 'ceil', 'floor'"
-        )
-        self._require(
-            "steps",
-            self.steps is None or counts(self.steps) or _is_pair(self.steps),
-            f"{numbers}, or None",
-        )
-        fits = (
-            self.batch_size == "full" or counts(self.batch_size) or _is_pair(self.batch_size, "all")
-        )
-        self._require("batch_size", fits, f"{numbers} (the second may be 'all'), or \"full\"")
-        self._require("order", self.order in ("shuffled", "given"), "one of 'shuffled', 'given'")
-        self._require(
-            "stragglers", real(self.stragglers) and 0 <= self.stragglers <= 1, "numbers in [0, 1]"
-        )
+        check_declared(self)
         times = self.times
         is_rising = times is None or (
-            isinstance(times, tuple)
+            bool(times)
             and all(map(counts, times))
-            and bool(times)
             and all(a < b for a, b in itertools.pairwise(times))
         )
-        self._require("times", is_rising, f"rising whole numbers from 1 to {MOST_COUNT}, or None")
-        self._require("times", times is None or self.steps is None, "None if steps is given")
-        p = self.sync_probability
-        self._require(
-            "sync_probability",
-            p is None or (real(p) and LEAST_SYNC <= p <= 1),
-            f"numbers in [{LEAST_SYNC}, 1], or None",
-        )
-        is_compatible = p is None or (self.steps is None and times is None and not self.stragglers)
-        self._require("sync_probability", is_compatible, "None with steps, times or stragglers")
-
-    def _require(self, name: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise InvalidInput.of(f"Schedule({name}=...)", getattr(self, name), allowed)
+        if not is_rising:
+            allowed = f"rising whole numbers from 1 to {MOST_COUNT}, or None"
+            raise InvalidInput.of("Schedule(times=...)", times, allowed)
 
     @property
     def rounds(self) -> int | None:
@@ -148,9 +107,8 @@ class LocalWork(eqx.Module):
         """
         # one key for each draw, whether it is made or not: an option does not change the others'
         # draws
-        batch_key, amount_key, straggler_key, part_key = (
-            jax.random.split(key, 4) if self.drawn else (key,) * 4
-        )
+        keys = jax.random.split(key, 4) if self.drawn else (key,) * 4
+        batch_key, amount_key, straggler_key, part_key = keys
         if self.batch_size == "full":
             batch = size
         elif isinstance(self.batch_size, tuple):
@@ -227,9 +185,9 @@ class LocalWork(eqx.Module):
             longest = SMALLEST_LUCK / self._log_tail
             rounded = int(longest) if isinstance(longest, float) else longest.astype(jnp.int32)
             return "sync_probability", 1 + rounded
-        name = (
-            "times" if self.times is not None else "steps" if self.steps is not None else "epochs"
-        )
+        name = "epochs" if self._is_in_epochs else "steps"
+        if self.times is not None:
+            name = "times"
         # the most epochs, at the smallest batch
         most = self._count_steps(self._amount_bounds[1], largest, self._batch_bounds(largest)[0])
         return name, most
@@ -239,20 +197,13 @@ class LocalWork(eqx.Module):
         `largest` examples.
         """
         name, most = self.most_steps(largest)
-        # `_count_steps` forms this product in 32 bits before it divides
-        examples = self._amount_bounds[1] * largest
-        if self._is_in_epochs and self.epoch_steps == "floor" and examples >= 2**31:
-            got = (
-                f"{self.epochs} with epoch_steps='floor', {examples} examples of the largest client"
-            )
-            raise InvalidInput.of(
-                "Schedule(epochs=...)", got, "fewer than 2147483648 examples of a round"
-            )
-        if most >= 2**31:
-            got = f"{getattr(self, name)}, which are {most} steps of the largest client"
-            raise InvalidInput.of(
-                f"Schedule({name}=...)", got, "fewer than 2147483648 local steps of a round"
-            )
+        if self._is_in_epochs and self.epoch_steps == "floor":
+            # `_count_steps` forms this product in 32 bits before it divides
+            most = max(most, self._amount_bounds[1] * largest)
+        if most > MOST_COUNT:
+            got = f"{getattr(self, name)}, with {most} steps or examples of the largest client"
+            allowed = f"at most {MOST_COUNT} steps, and examples, of a round"
+            raise InvalidInput.found(f"Schedule({name}=...)", got, allowed)
 
     def equal_steps(self, sizes: Sequence[int]) -> bool:
         """Returns whether clients of these sizes always take equally many steps."""
@@ -328,13 +279,6 @@ class LocalWork(eqx.Module):
 def counts(value: Any) -> bool:
     """Returns whether a value is a whole number from 1 on that fits into 32 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
-
-
-def _is_pair(value: Any, word: str | None = None) -> bool:
-    """Returns whether a value is a pair of counts in order; the second may be `word`."""
-    if not (isinstance(value, tuple) and len(value) == 2 and counts(value[0])):
-        return False
-    return (word is not None and value[1] == word) or (counts(value[1]) and value[0] <= value[1])
 
 
 def real(value: Any) -> bool:

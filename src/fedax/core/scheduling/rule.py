@@ -50,8 +50,9 @@ class Rule:
         field = f"Schedule({cls.argument}=...)"
         parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
         name = str(parameters.pop("name", ""))
-        # a class in a file or module of the user, see `fedax.utils.plugins`
-        if is_user_code(cls.argument, name) and name not in cls.known:
+        if name in cls.known:
+            rule = cls.known[name]
+        elif is_user_code(cls.argument, name):
             allowed = f"a frozen dataclass derived from {cls.__name__}"
             rule = find(
                 cls.argument,
@@ -63,24 +64,12 @@ class Rule:
             # `name` spells it so from now on
             rule.reference = name
         else:
-            rule = cls.known.get(name)
-        if rule is None:
             names = ", ".join(map(repr, cls.known))
             raise InvalidInput.of(field, spelling, f"one of {names}, or a `{cls.__name__}`")
-        fields = dataclasses.fields(rule)
-        if unknown := set(parameters) - {rule_field.name for rule_field in fields}:
-            names = [rule_field.name for rule_field in fields]
-            raise InvalidInput.of(
-                field, spelling, f"parameters {names} of {rule.name()!r}", f"{unknown}"
-            )
-        required = [
-            rule_field.name
-            for rule_field in fields
-            if rule_field.default is rule_field.default_factory is dataclasses.MISSING
-        ]
-        if missing := [name for name in required if name not in parameters]:
-            raise InvalidInput.of(field, spelling, f"{rule.name()!r} with {', '.join(missing)}")
-        return rule(**parameters)
+        try:
+            return rule(**parameters)
+        except TypeError as error:
+            raise InvalidInput.because(field, str(error)) from error
 
     @property
     def spelling(self) -> Any:

@@ -85,12 +85,12 @@ class Sampling(Rule, ABC):
         return first(ids, available[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
 
 
-@dataclasses.dataclass(frozen=True)
-class Uniform(Sampling):
-    """Uniformly without replacement."""
+class _Successive(ABC):
+    """Rules that draw clients one after the other, in proportion to weights."""
 
-    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
-        return subset(key, offsets.shape[0] - 1, cohort), cohort
+    @abstractmethod
+    def weights(self, offsets: Int[Array, "bounds"]) -> Float[Array, "clients"]:
+        """Returns the weights of the draw, of all clients."""
 
     def among(
         self,
@@ -99,7 +99,18 @@ class Uniform(Sampling):
         cohort: int,
         available: Bool[Array, "clients"],
     ) -> Drawn:
-        return weighted_subset_among(key, jnp.ones(available.shape, jnp.float32), cohort, available)
+        return weighted_subset_among(key, self.weights(offsets), cohort, available)
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform(_Successive, Sampling):
+    """Uniformly without replacement."""
+
+    def weights(self, offsets: Int[Array, "bounds"]) -> Float[Array, "clients"]:
+        return jnp.ones(offsets.shape[0] - 1, jnp.float32)
+
+    def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
+        return subset(key, offsets.shape[0] - 1, cohort), cohort
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +120,9 @@ class Proportional(Sampling):
     by_size, repeats = True, True
 
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
-        # the owner of a uniformly drawn example is a client drawn by its size
-        tickets = jax.random.randint(key, (cohort,), 0, offsets[-1], jnp.int32)
+        # the owner of a uniformly drawn example is a client drawn by its size; a range must not be
+        # empty, even where no client is available
+        tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(offsets[-1], 1), jnp.int32)
         return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
 
     def among(
@@ -122,37 +134,27 @@ class Proportional(Sampling):
     ) -> Drawn:
         # examples of clients that are not available are taken out of the range of tickets
         sizes = jnp.where(available, jnp.diff(offsets), 0)
-        bounds = jnp.concatenate([jnp.zeros(1, sizes.dtype), jnp.cumsum(sizes)])
-        # a range must not be empty, even where no client is available
-        tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(bounds[-1], 1), jnp.int32)
-        ids = jnp.searchsorted(bounds, tickets, side="right").astype(jnp.int32) - 1
+        ids, _ = self.draw(key, jnp.concatenate([offsets[:1], jnp.cumsum(sizes)]), cohort)
+        count = jnp.where(available.any(), cohort, 0).astype(jnp.int32)
         # where no client has examples, the search ends behind the last one
-        return jnp.minimum(ids, available.shape[0] - 1), jnp.where(
-            available.any(), cohort, 0
-        ).astype(jnp.int32)
+        return jnp.minimum(ids, available.shape[0] - 1), count
 
 
 @dataclasses.dataclass(frozen=True)
-class ProportionalWithoutReplacement(Sampling):
+class ProportionalWithoutReplacement(_Successive, Sampling):
     """One after the other from those that are left, with probability $p_k$ over their sum."""
 
     by_size = True
+
+    def weights(self, offsets: Int[Array, "bounds"]) -> Float[Array, "clients"]:
+        return jnp.diff(offsets).astype(jnp.float32)
 
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
         clients = offsets.shape[0] - 1
         # drawing again until a client is new costs little only if the cohort is a small part
         if clients <= FEW or 2 * cohort > clients:
-            return weighted_subset(key, jnp.diff(offsets).astype(jnp.float32), cohort), cohort
+            return weighted_subset(key, self.weights(offsets), cohort), cohort
         return successive_subset(key, offsets, cohort), cohort
-
-    def among(
-        self,
-        key: Key[Array, ""],
-        offsets: Int[Array, "bounds"],
-        cohort: int,
-        available: Bool[Array, "clients"],
-    ) -> Drawn:
-        return weighted_subset_among(key, jnp.diff(offsets).astype(jnp.float32), cohort, available)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from fedax.core.hyper import MOST_COUNT
+from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.availability import Availability
 from fedax.core.scheduling.devices import Devices
-from fedax.core.scheduling.local_work import LocalWork, can_happen, counts, real, single
+from fedax.core.scheduling.local_work import LocalWork, can_happen, single
 from fedax.core.scheduling.sampling import (
     Drawn,
     ProportionalWithoutReplacement,
@@ -27,7 +27,6 @@ from fedax.core.scheduling.sampling import (
     weighted_subset_among,
 )
 from fedax.errors import InvalidInput
-from fedax.utils.numbers import python_number
 from fedax.utils.random import Index, stream
 
 NEEDS_DEVICES = "devices, here or in run(devices=...); a file has them in [devices]"
@@ -102,109 +101,75 @@ class Schedule(LocalWork):
             `sync_probability`.
     """
 
-    cohort: int | None = eqx.field(static=True, default=None, converter=python_number, kw_only=True)
-    sampling: Sampling | str = eqx.field(
-        static=True, default="uniform", converter=Sampling.of, kw_only=True
-    )
-    dropouts: float = eqx.field(default=0.0, converter=python_number, kw_only=True)
+    _: dataclasses.KW_ONLY
+    cohort: int | None = hyper(None, kind=int, low=1, optional=True)
+    sampling: Sampling | str = eqx.field(static=True, default="uniform", converter=Sampling.of)
+    dropouts: float = hyper(0.0, low=0.0, high=1.0, open_high=True)
     availability: Availability | dict[str, Any] | str | None = eqx.field(
         static=True,
         default=None,
         converter=lambda value: value if value is None else Availability.of(value),
-        kw_only=True,
     )
-    weights: Literal["size", "equal"] = eqx.field(static=True, default="size", kw_only=True)
-    over_select: float = eqx.field(
-        static=True,
-        default=1.0,
-        converter=python_number,
-        kw_only=True,
-        metadata={"hyper": {"default": 1.0, "later": True}},
-    )
-    deadline: float | None = eqx.field(
-        static=True,
-        default=None,
-        converter=python_number,
-        kw_only=True,
-        metadata={"hyper": {"default": None, "later": True}},
+    weights: Literal["size", "equal"] = hyper("size", choices=("size", "equal"))
+    over_select: float = hyper(1.0, static=True, low=1.0)
+    deadline: float | None = hyper(
+        None, kind=float, static=True, low=0.0, open_low=True, optional=True
     )
     asynchronous: Asynchronous | dict[str, Any] | None = eqx.field(
         static=True,
         default=None,
         converter=lambda value: value if value is None else Asynchronous.of(value),
-        kw_only=True,
-        metadata={"hyper": {"default": None, "later": True}},
     )
 
     def __check_init__(self) -> None:
-        self._require(
-            "cohort",
-            self.cohort is None or counts(self.cohort),
-            f"whole numbers from 1 to {MOST_COUNT}, or None",
-        )
-        self._require("weights", self.weights in ("size", "equal"), "one of 'size', 'equal'")
-        self._require(
-            "dropouts", real(self.dropouts) and 0 <= self.dropouts < 1, "numbers in [0, 1)"
-        )
-        # size-proportional sampling already weighs clients by size
-        is_weighted_twice = self.weights == "equal" and self.rule.by_size
-        self._require(
-            "weights", not is_weighted_twice, f"'size' with sampling={self.rule.spelling!r}"
-        )
-        is_factor = real(self.over_select) and 1 <= self.over_select < math.inf
-        self._require("over_select", is_factor, "finite numbers >= 1")
-        fits_cohort = self.over_select == 1 or self.cohort is not None
-        self._require(
-            "over_select", fits_cohort, "1 without a cohort, with which all clients are asked"
-        )
-        fits = self.deadline is None or (real(self.deadline) and 0 < self.deadline < math.inf)
-        self._require("deadline", fits, "finite numbers > 0 in seconds, or None")
-        is_without_repeats = (
-            self.cutoff_field is None or self.cohort is None or not self.rule.repeats
-        )
-        allowed = "sampling without replacement, with over_select and deadline"
-        self._require("sampling", is_without_repeats, allowed)
-        if self.asynchronous is not None:
-            self._check_asynchronous()
-        # an asynchronous server also chooses by the rule who starts next
-        elif self.cohort is None and type(self.rule) is not Uniform:
-            allowed = "'uniform' without a cohort, with which all clients work"
-            hint = "Give a cohort, from 1 to the number of clients."
-            raise InvalidInput.of("Schedule(sampling=...)", self.rule.spelling, allowed, hint)
+        check_declared(self)
+        for name, allowed in self._conflicts().items():
+            raise InvalidInput.of(f"Schedule({name}=...)", self.options[name], allowed)
 
-    def _check_asynchronous(self) -> None:
-        """Refuses what a server that waits for no cohort does not have."""
-        is_supported = isinstance(self.rule, Uniform | ProportionalWithoutReplacement)
-        allowed = (
-            "'uniform' or 'proportional_without_replacement' with an asynchronous server: "
-            "no client is at work twice"
-        )
-        self._require("sampling", is_supported, allowed)
-        self._require("dropouts", not self.dropouts, "0 with an asynchronous server")
-        self._require("over_select", self.over_select == 1, "1 with an asynchronous server")
-        self._require("deadline", self.deadline is None, "None with an asynchronous server")
-        prefix = "None with an asynchronous server, whose steps are no rounds that"
-        self._require("availability", self.availability is None, f"{prefix} it could count")
-        self._require(
-            "sync_probability",
-            self.sync_probability is None,
-            f"{prefix} clients could end together",
-        )
+    def _conflicts(self) -> dict[str, str]:
+        """Returns the arguments that do not fit the others, and what would."""
+        conflicts: dict[str, str] = {}
+        rule = self.rule
+        if self.times is not None and self.steps is not None:
+            conflicts["times"] = "None if steps is given"
+        if self.sync_probability is not None and (
+            self.steps is not None or self.times is not None or self.stragglers
+        ):
+            conflicts["sync_probability"] = "None with steps, times or stragglers"
+        # size-proportional sampling already weighs clients by size
+        if self.weights == "equal" and rule.by_size:
+            conflicts["weights"] = f"'size' with sampling={rule.spelling!r}"
+        if self.over_select > 1 and self.cohort is None:
+            conflicts["over_select"] = "1 without a cohort, with which all clients are asked"
+        if self.cutoff_field is not None and self.cohort is not None and rule.repeats:
+            conflicts["sampling"] = "sampling without replacement, with over_select and deadline"
+        if self.server is None:
+            if self.cohort is None and type(rule) is not Uniform:
+                conflicts["sampling"] = "'uniform' without a cohort, with which all clients work"
+            return conflicts
+        # an asynchronous server waits for no cohort, but chooses by the rule who starts next
+        if not isinstance(rule, Uniform | ProportionalWithoutReplacement):
+            names = "'uniform' or 'proportional_without_replacement'"
+            conflicts["sampling"] = f"{names} with an asynchronous server: nobody works twice"
+        for name in ("dropouts", "over_select", "deadline", "availability", "sync_probability"):
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != default:
+                conflicts[name] = f"{default} with an asynchronous server"
+        return conflicts
 
     def __repr__(self) -> str:
         """Returns the arguments that differ from the defaults, with long lists cut in the
         middle.
         """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        changed_options = {
-            name: value for name, value in self.options.items() if value != defaults[name]
-        }
-        texts = {name: repr(value) for name, value in changed_options.items()}
-        shortened = {
-            name: text if len(text) <= 60 else f"{text[:40]} ... {text[-12:]}"
-            for name, text in texts.items()
-        }
-        return f"Schedule({', '.join(f'{name}={text}' for name, text in shortened.items())})"
+        texts: list[str] = []
+        options = self.options
+        for field in dataclasses.fields(self):
+            text = repr(options[field.name])
+            if len(text) > 60:
+                text = f"{text[:40]} ... {text[-12:]}"
+            if options[field.name] != field.default:
+                texts.append(f"{field.name}={text}")
+        return f"Schedule({', '.join(texts)})"
 
     def with_devices(self, devices: Devices | None) -> "Schedule":
         """Returns the schedule whose asynchronous server has the run's devices if it has none.
@@ -212,16 +177,15 @@ class Schedule(LocalWork):
         Raises:
             InvalidInput: an asynchronous server without devices, or with some beside the run's.
         """
-        if self.server is None or (self.server.devices is not None and devices is None):
+        server = self.server
+        if server is None or (server.devices is not None and devices is None):
             return self
-        if self.server.devices is not None:
+        if server.devices is not None:
             allowed = "None with an asynchronous server, which has Asynchronous(devices=...)"
             raise InvalidInput.found("run(devices=...)", "devices", allowed)
         if devices is None:
             raise InvalidInput.found("Asynchronous(devices=...)", "None", NEEDS_DEVICES)
-        return dataclasses.replace(
-            self, asynchronous=dataclasses.replace(self.server, devices=devices)
-        )
+        return dataclasses.replace(self, asynchronous=dataclasses.replace(server, devices=devices))
 
     def check_population(self, sizes: Sequence[int], couples: bool = False) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a
@@ -235,17 +199,14 @@ class Schedule(LocalWork):
         """
         clients = len(sizes)
         self.check_steps(max(sizes))
-        is_full = couples and isinstance(self.top_batch, str)
-        allowed = "a number, for a model with a state and clients of unequal sizes"
-        self._require("batch_size", not is_full or min(sizes) == max(sizes), allowed)
+        if couples and isinstance(self.top_batch, str) and min(sizes) < max(sizes):
+            allowed = "a number, for a model with a state and clients of unequal sizes"
+            raise InvalidInput.of("Schedule(batch_size=...)", self.batch_size, allowed)
         if self.availability_rule is not None:
             self.availability_rule.check(clients)
         if self.cohort is not None and self.cohort > clients:
-            raise InvalidInput.of(
-                "Schedule(cohort=...)",
-                self.cohort,
-                f"1 to {clients}, the number of clients, or None",
-            )
+            allowed = f"1 to {clients}, the number of clients, or None"
+            raise InvalidInput.of("Schedule(cohort=...)", self.cohort, allowed)
         if self.server is not None:
             self.server.check(clients, self.capacity(clients))
 
@@ -343,10 +304,8 @@ class Schedule(LocalWork):
             return ids, count
         # from another stream than the draw, so that drop-outs do not change who is drawn
         draws = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
-        return first(
-            ids,
-            (jnp.arange(ids.shape[0], dtype=jnp.int32) < count) & (draws >= single(self.dropouts)),
-        )
+        is_drawn = jnp.arange(ids.shape[0], dtype=jnp.int32) < count
+        return first(ids, is_drawn & (draws >= single(self.dropouts)))
 
     def _draw_invited(
         self,
