@@ -97,9 +97,9 @@ def test_each_part_of_a_given_matrix_is_checked():
     triangle without own weights has -1/2."""
     swap, lazy, triangle = 1 - np.eye(2), np.full((2, 2), 0.5), (1 - np.eye(3)) / 2
     nothing = np.zeros((2, 2))
-    for parts, clients in (((swap, lazy), r"\[0, 1\]"), ((lazy, swap), r"\[2, 3\]")):
+    for parts in ((swap, lazy), (lazy, swap)):
         matrix = np.block([[parts[0], nothing], [nothing, parts[1]]])
-        with pytest.raises(InvalidInput, match=rf"the eigenvalue -1 of the clients {clients};"):
+        with pytest.raises(InvalidInput, match="the eigenvalue -1"):
             Graph.given(matrix, connected=False)
     apart = np.zeros((4, 4))
     apart[:3, :3], apart[3, 3] = triangle, 1
@@ -134,29 +134,31 @@ def test_bad_graphs_are_refused():
     skew[0, 1] = 0.4
     negative = np.array([[1.5, -0.5], [-0.5, 1.5]])
     cases = [
-        (lambda: Graph.given(apart), r"4 parts, one of them the clients \[0\]"),
+        (lambda: Graph.given(apart), r"4 parts .* one of them the clients \[0\]"),
         (
             lambda: Graph.given(skew),
-            r"entries 0.4 and 0.5 at \(0, 1\); allowed: symmetric "
-            r"matrices",
+            "allowed: symmetric matrices",
         ),
-        (lambda: Graph.given(short), "sum 0.8 of row 0; allowed: rows and columns that sum to 1"),
+        (lambda: Graph.given(short), "allowed: rows and columns that sum to 1"),
         (lambda: Graph.given(flip), "the eigenvalue -1"),
-        (lambda: Graph.given(negative), r"entry -0.5 at \(0, 1\)"),
-        (lambda: Graph.given(np.ones((2, 3))), r"shape \(2, 3\)"),
-        (lambda: Graph.given([[np.nan]]), "NaN or infinity"),
-        (lambda: Graph.of(nx.Graph([(0, 1), (2, 3)])), "2 parts"),
+        (lambda: Graph.given(negative), "allowed: entries >= 0"),
+        (lambda: Graph.given(np.ones((2, 3))), "square matrices"),
+        (lambda: Graph.given([[np.nan]]), "finite numbers"),
+        (lambda: Graph.of(nx.Graph([(0, 1), (2, 3)])), r"2 parts .* clients \[0, 1\]"),
         (lambda: Graph.of(nx.DiGraph([(0, 1)])), "DiGraph; allowed: undirected graphs"),
         (lambda: Graph.of(nx.Graph()), "0 nodes"),
         (lambda: Graph.of(nx.path_graph(3), "metropolis"), "Did you mean 'metropolis_hastings'"),
         (lambda: Graph.named("rung", 4), "Did you mean 'ring'"),
-        (lambda: Graph.ring(0), r"Graph\(clients=...\): got 0"),
+        (lambda: Graph.ring(0), "0 nodes"),
         (lambda: Graph.random_regular(5, 3), "even product"),
         (lambda: Graph.erdos_renyi(5, 0.0), r"numbers in \(0, 1\]"),
-        (lambda: Graph.erdos_renyi(40, 1e-6), "100 draws with 1e-06, none of them connected"),
+        (
+            lambda: Graph.erdos_renyi(40, 1e-6),
+            r"erdos_renyi\(1e-06\): got 100 draws, none of them connected",
+        ),
         (lambda: Graph.sequence([]), "at least one graph"),
         (lambda: Graph.sequence([Graph.ring(3), Graph.ring(4)]), r"\[3, 4\]"),
-        (lambda: Graph.sequence([Graph.isolated(3)]), "3 parts that never meet"),
+        (lambda: Graph.sequence([Graph.isolated(3)]), "3 parts that do not hear of each other"),
         (lambda: Graph.ring(3).renumbered([0, 0, 1]), "an order of 0 to 2"),
         (lambda: Graph.ring(3).mix(jnp.ones((4, 2)), 0), "got 3; allowed: a graph of 4 clients"),
     ]

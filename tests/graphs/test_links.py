@@ -276,7 +276,7 @@ def test_refusals():
     for call, message in (
         (lambda: PATH.lossy(fails=1.0), r"fails=...\): got 1.0; allowed: numbers in \[0, 1\)"),
         (lambda: PATH.lossy(fails=0.1, recovers=0.0), r"recovers=...\): got 0.0; .*\(0, 1\]"),
-        (lambda: PATH.noisy(-1.0), r"deviation=...\): got -1.0; allowed: finite numbers >= 0"),
+        (lambda: PATH.noisy(-1.0), r"noise=...\): got -1.0; allowed: numbers in \[0, infinity\)"),
         (lambda: PATH.noisy(float("nan")), "got nan"),
         (lambda: PATH.sleeping(0.0), r"awake=...\): got 0.0; allowed: numbers in \(0, 1\]"),
         (lambda: PATH.sleeping(1.5), "got 1.5"),

@@ -13,17 +13,11 @@
 
 Besides:
 - `mixed`: the mixed messages of some clients.
-- `MIXINGS`: Metropolis-Hastings and max-degree weights.
-- `TOLERANCE`: of given matrices. `DENSE`: the bound to dense products. `ATTEMPTS`: draws until a
-  graph is connected.
+- `TOPOLOGIES`: the names of graphs.
 """
 
-from fedax.graphs.graph import ATTEMPTS as ATTEMPTS
 from fedax.graphs.graph import TOPOLOGIES as TOPOLOGIES
 from fedax.graphs.graph import Graph as Graph
-from fedax.numerics.mixing import DENSE as DENSE
-from fedax.numerics.mixing import MIXINGS as MIXINGS
-from fedax.numerics.mixing import TOLERANCE as TOLERANCE
 from fedax.numerics.mixing import mixed as mixed
 
-__all__ = ["ATTEMPTS", "DENSE", "MIXINGS", "TOLERANCE", "TOPOLOGIES", "Graph", "mixed"]
+__all__ = ["TOPOLOGIES", "Graph", "mixed"]

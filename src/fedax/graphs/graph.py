@@ -1,32 +1,35 @@
-"""Constructors of graphs."""
+"""Graphs of clients with their mixing matrices, and what happens to messages on the way."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import networkx as nx
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from fedax.core.hyper import check_declared, hyper
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples import client_names
 from fedax.examples.arrays import as_array
-from fedax.graphs.weights import MixingWeights
-from fedax.numerics.mixing import (
-    MIXINGS,
-    check_connected,
-    check_connected_in_time,
-    check_mixing_matrix,
-    network_rows,
-    sides,
-    tables,
-)
-from fedax.utils.numbers import with_python_numbers
+from fedax.examples.client_names import ClientNames
+from fedax.numerics import links, mixing
+from fedax.utils.random import Index
 
 ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
+MIXINGS: dict[str, Callable[[int, int, int], float]] = {
+    "metropolis_hastings": lambda degree, other, most: 1 / (1 + max(degree, other)),
+    "max_degree": lambda degree, other, most: 1 / (1 + most),
+}
+"""Weights of the links, from the degrees of both ends and the largest one."""
 
 
-class Graph(MixingWeights):
+class Graph(eqx.Module):
     r"""A graph of clients with its mixing matrix W: $x_i \leftarrow \sum_l w_{il} x_l$ is one
     exchange with the neighbours.
 
@@ -54,6 +57,27 @@ class Graph(MixingWeights):
     and max-degree weights: Boyd, Diaconis and Xiao, Fastest mixing Markov chain on a graph, SIAM
     Review 46(4), 2004.
     """
+
+    # in each row the client itself comes first, and again as padding up to the width
+    neighbours: Int[Array, "period clients width"]
+    weights: Float[Array | np.ndarray, "period clients width"]
+    name: str = eqx.field(static=True, default="graph")
+    nodes: ClientNames | None = eqx.field(static=True, default=None)
+    drops: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True)
+    repair: str = hyper("receiver", choices=("receiver", "sender", "both"))
+    fails: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True)
+    recovers: float = hyper(1.0, static=True, low=0.0, open_low=True, high=1.0)
+    noise: float = hyper(0.0, static=True, low=0.0)
+    awake: float | None = hyper(1.0, static=True, low=0.0, open_low=True, high=1.0, optional=True)
+
+    def __check_init__(self) -> None:
+        check_declared(self)
+
+    @classmethod
+    def _of_rows(
+        cls, steps: list[list[dict[int, float]]], name: str, nodes: Sequence[Any]
+    ) -> "Graph":
+        return cls(*mixing.tables(steps), name, client_names.names_of_nodes(nodes))
 
     @classmethod
     def of(
@@ -90,25 +114,21 @@ class Graph(MixingWeights):
         >>> Graph.of(friends, order=["anna", "berta", "carl"]).degrees.tolist()
         [[1, 2, 1]]
         """
-        if not isinstance(network, nx.Graph) or network.is_directed() or network.is_multigraph():
-            raise InvalidInput.found(
-                "Graph.of(network=...)", type(network).__name__, "undirected graphs of NetworkX"
-            )
+        if not isinstance(network, nx.Graph) or network.is_directed():
+            got = type(network).__name__
+            raise InvalidInput.found("Graph.of(network=...)", got, "undirected graphs of NetworkX")
         if mixing not in MIXINGS:
             raise UnknownName.among("Graph.of(mixing=...)", mixing, MIXINGS)
-        clients = len(network)
-        if not clients:
-            raise InvalidInput.found("Graph.of(network=...)", "0 nodes", "at least one node")
         nodes = client_names.ordered_nodes(network, order)
-        # client number of each node of the network
-        client_of = {node: i for i, node in enumerate(nodes)}
-        # without loops: `network_rows` puts the rest of each row on the diagonal
-        links: list[list[int]] = [
-            sorted({client_of[v] for v in network[u]} - {client_of[u]}) for u in nodes
-        ]
-        rows = network_rows(links, mixing)
-        check_connected(rows, name, connected)
-        return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
+        heard = _senders(network, nodes)
+        degrees = [len(senders) for senders in heard]
+        rows: list[dict[int, float]] = []
+        for i, senders in enumerate(heard):
+            row = {j: MIXINGS[mixing](degrees[i], degrees[j], max(degrees)) for j in senders}
+            rows.append({i: 1.0 - sum(row.values()), **row})
+        if connected:
+            check_connected([rows], name)
+        return cls._of_rows([rows], name, nodes)
 
     @classmethod
     def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
@@ -124,15 +144,14 @@ class Graph(MixingWeights):
         """
         field = "Graph.given(matrix=...)"
         w = as_array(matrix, field).astype(float)
-        nodes = client_names.names_of_frame(matrix, field)
         check_mixing_matrix(w, field)
-        rows = [
-            # the own weight is listed even where it is 0, because `tables` looks it up
-            {i: float(w[i, i]), **{int(j): float(w[i, j]) for j in np.flatnonzero(w[i]) if j != i}}
-            for i in range(len(w))
-        ]
-        check_connected(rows, name, connected)
-        return cls(*tables([rows]), name, nodes)
+        # the own weight is listed even where it is 0, because `tables` looks it up
+        rows: list[dict[int, float]] = []
+        for i, row in enumerate(w.tolist()):
+            rows.append({i: row[i], **{j: row[j] for j in np.flatnonzero(row).tolist()}})
+        if connected:
+            check_connected([rows], name)
+        return cls(*mixing.tables([rows]), name, client_names.names_of_frame(matrix, field))
 
     @classmethod
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
@@ -143,92 +162,70 @@ class Graph(MixingWeights):
             InvalidInput: no graph, different numbers of clients, parts that never meet, or clients
                 that some others never hear of.
         """
-        if not graphs or len({graph.clients for graph in graphs}) > 1:
-            sizes = [graph.clients for graph in graphs]
-            raise InvalidInput.of(
-                "Graph.sequence(graphs=...)",
-                sizes,
-                "at least one graph, all with equally many clients",
-            )
+        field = "Graph.sequence(graphs=...)"
+        sizes = [graph.clients for graph in graphs]
+        if len(set(sizes)) != 1:
+            allowed = "at least one graph, all with equally many clients"
+            raise InvalidInput.of(field, sizes, allowed)
         if any(graph.is_random or graph.noise for graph in graphs):
-            raise InvalidInput.found(
-                "Graph.sequence(graphs=...)",
-                "a graph with losses, noise or sleeping clients",
-                "graphs without them",
-                "Add them to the sequence.",
-            )
-        named_graphs = [graph for graph in graphs if graph.nodes is not None]
-        if named_graphs and any(
-            graph.nodes is None or list(graph.nodes) != list(named_graphs[0].nodes or ())
-            for graph in graphs
-        ):
+            got = "a graph with losses, noise or sleeping clients"
+            hint = "Add them to the sequence."
+            raise InvalidInput.found(field, got, "graphs without them", hint)
+        names = {None if graph.nodes is None else tuple(graph.nodes) for graph in graphs}
+        if len(names) > 1:
             allowed = "graphs whose nodes have the same names in the same order"
-            raise InvalidInput.found(
-                "Graph.sequence(graphs=...)", "other names", allowed, "Give all the same order=..."
-            )
+            raise InvalidInput.found(field, "other names", allowed, "Give all the same order=...")
         # a graph that changes itself contributes every round of its period
-        rows = [graph._rows(t) for graph in graphs for t in range(graph.period)]
-        check_connected_in_time(rows, "Graph.sequence(graphs=...)", "Add links.")
-        return cls(*tables(rows), name, named_graphs[0].nodes if named_graphs else None)
+        steps = [graph._rows(t) for graph in graphs for t in range(graph.period)]
+        check_connected(steps, field)
+        return cls(*mixing.tables(steps), name, graphs[0].nodes)
 
     @classmethod
-    @with_python_numbers
     def ring(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with the next one and the one before."""
-        return cls._make_circulant(clients, [1], "ring", options)
+        return cls.of(nx.circulant_graph(clients, [1]), name="ring", **options)
 
     @classmethod
-    @with_python_numbers
     def exponential(cls, clients: int, **options: Any) -> "Graph":
         """Links every client with those 1, 2, 4, ... places away on the ring, up to half of it.
 
         The jumps are the powers of two that are at most clients / 2.
         """
-        return cls._make_circulant(
-            clients,
-            # a link of more than half the ring is a shorter one the other way round: of 7 clients,
-            # 4 places on is 3 back, which is no power of two and therefore no link
-            [2**k for k in range(max(clients // 2, 1).bit_length())],
-            "exponential",
-            options,
-        )
+        # a link of more than half the ring is a shorter one the other way round: of 7 clients,
+        # 4 places on is 3 back, which is no power of two and therefore no link
+        jumps = [2**k for k in range(max(clients // 2, 1).bit_length())]
+        return cls.of(nx.circulant_graph(clients, jumps), name="exponential", **options)
 
     @classmethod
-    @with_python_numbers
     def complete(cls, clients: int, **options: Any) -> "Graph":
         """Links all clients: all weights are 1/clients, and one exchange is the mean."""
-        return cls.of(nx.complete_graph(_check_count(clients)), name="complete", **options)
+        return cls.of(nx.complete_graph(clients), name="complete", **options)
 
     @classmethod
-    @with_python_numbers
     def star(cls, clients: int, **options: Any) -> "Graph":
         """Links client 0 with all others."""
-        return cls.of(nx.star_graph(_check_count(clients) - 1), name="star", **options)
+        return cls.of(nx.star_graph(clients - 1), name="star", **options)
 
     @classmethod
-    @with_python_numbers
     def grid(cls, clients: int, **options: Any) -> "Graph":
         """Makes a rectangle as square as `clients` allows; a client has up to four neighbours."""
-        return cls.of(nx.grid_2d_graph(*sides(_check_count(clients))), name="grid", **options)
+        return cls.of(nx.grid_2d_graph(*_sides(clients)), name="grid", **options)
 
     @classmethod
-    @with_python_numbers
     def torus(cls, clients: int, **options: Any) -> "Graph":
         """Makes a grid whose borders are joined."""
         return cls.of(
-            nx.grid_2d_graph(*sides(_check_count(clients)), periodic=True),
+            nx.grid_2d_graph(*_sides(clients), periodic=True),
             name="torus",
             **options,
         )
 
     @classmethod
-    @with_python_numbers
     def isolated(cls, clients: int) -> "Graph":
         """Makes W = I: no client talks. For comparisons; it is not connected."""
-        return cls.of(nx.empty_graph(_check_count(clients)), name="isolated", connected=False)
+        return cls.of(nx.empty_graph(clients), name="isolated", connected=False)
 
     @classmethod
-    @with_python_numbers
     def random_regular(cls, clients: int, degree: int, seed: int = 0, **options: Any) -> "Graph":
         """Draws uniformly from the connected graphs in which each client has `degree` neighbours;
         `clients * degree` is even.
@@ -237,29 +234,18 @@ class Graph(MixingWeights):
         if not (0 < degree < clients and clients * degree % 2 == 0):
             allowed = f"1 to {clients - 1}, with an even product of clients and degree"
             raise InvalidInput.of("Graph.random_regular(degree=...)", degree, allowed)
-        return cls._draw_connected(
-            lambda rng: nx.random_regular_graph(degree, clients, rng),
-            "random_regular",
-            degree,
-            seed,
-            options,
-        )
+        draw = functools.partial(nx.random_regular_graph, degree, clients)
+        return cls._draw_connected(draw, f"random_regular({degree:g})", seed, options)
 
     @classmethod
-    @with_python_numbers
     def erdos_renyi(cls, clients: int, p: float, seed: int = 0, **options: Any) -> "Graph":
         """Draws every link with probability `p` in (0, 1], drawn again until the graph is
         connected.
         """
         if not 0 < p <= 1:
             raise InvalidInput.of("Graph.erdos_renyi(p=...)", p, "numbers in (0, 1]")
-        return cls._draw_connected(
-            lambda rng: nx.gnp_random_graph(_check_count(clients), p, rng),
-            "erdos_renyi",
-            p,
-            seed,
-            options,
-        )
+        draw = functools.partial(nx.gnp_random_graph, clients, p)
+        return cls._draw_connected(draw, f"erdos_renyi({p:g})", seed, options)
 
     @classmethod
     def directed(
@@ -288,36 +274,24 @@ class Graph(MixingWeights):
         >>> cycle.matrix().round(2).tolist()
         [[0.33, 0.0, 0.5], [0.33, 0.5, 0.0], [0.33, 0.5, 0.5]]
         """
-        if not isinstance(network, nx.DiGraph) or network.is_multigraph() or not len(network):
-            raise InvalidInput.found(
-                "Graph.directed(network=...)", type(network).__name__, "directed graphs with nodes"
-            )
+        if not isinstance(network, nx.DiGraph):
+            got = type(network).__name__
+            raise InvalidInput.found("Graph.directed(network=...)", got, "directed graphs")
         if stochastic not in ("column", "row"):
             raise UnknownName.among("Graph.directed(stochastic=...)", stochastic, ("column", "row"))
-        if not nx.is_strongly_connected(network):
-            raise InvalidInput.found(
-                name,
-                "clients that some others never hear of",
-                "strongly connected graphs",
-                "Add links.",
-            )
         nodes = client_names.ordered_nodes(network, order)
-        # senders of each client by number, without loops
-        senders = [
-            sorted({nodes.index(v) for v in network.predecessors(u)} - {i})
-            for i, u in enumerate(nodes)
-        ]
-        receivers = [sum(i in heard for heard in senders) for i in range(len(senders))]
+        heard = _senders(network, nodes)
+        receivers = [network.out_degree(node) - network.has_edge(node, node) for node in nodes]
         rows: list[dict[int, float]] = []
-        for i, heard in enumerate(senders):
+        for i, senders in enumerate(heard):
             if stochastic == "column":
-                rows.append({j: 1 / (1 + receivers[j]) for j in [i, *heard]})
+                rows.append({j: 1 / (1 + receivers[j]) for j in [i, *senders]})
             else:
-                rows.append(dict.fromkeys([i, *heard], 1 / (1 + len(heard))))
-        return cls(*tables([rows]), name, client_names.names_of_nodes(nodes))
+                rows.append(dict.fromkeys([i, *senders], 1 / (1 + len(senders))))
+        check_connected([rows], name)
+        return cls._of_rows([rows], name, nodes)
 
     @classmethod
-    @with_python_numbers
     def named(cls, topology: str, clients: int) -> "Graph":
         """Makes a topology of `TOPOLOGIES`.
 
@@ -329,33 +303,55 @@ class Graph(MixingWeights):
         return getattr(cls, topology)(clients)
 
     @classmethod
-    def _make_circulant(
-        cls, clients: int, jumps: list[int], name: str, options: dict[str, Any]
-    ) -> "Graph":
-        return cls.of(nx.circulant_graph(_check_count(clients), jumps), name=name, **options)
-
-    @classmethod
     def _draw_connected(
-        cls,
-        draw: Callable[[int], Any],
-        name: str,
-        parameter: float,
-        seed: int,
-        options: dict[str, Any],
+        cls, draw: Callable[[int], nx.Graph], name: str, seed: int, options: dict[str, Any]
     ) -> "Graph":
         for attempt in range(ATTEMPTS):
             # different seeds never share an attempt
-            network = draw(seed * ATTEMPTS + attempt)
+            network = draw(int(seed) * ATTEMPTS + attempt)
             if nx.is_connected(network):
-                return cls.of(
-                    network, name=f"{name}({parameter:g})", order=list(network), **options
-                )
-        allowed = "enough links for a connected graph"
-        raise InvalidInput.found(
-            f"Graph.{name}", f"{ATTEMPTS} draws with {parameter:g}, none of them connected", allowed
-        )
+                return cls.of(network, name=name, order=list(network), **options)
+        got = f"{ATTEMPTS} draws, none of them connected"
+        raise InvalidInput.found(f"Graph.{name}", got, "enough links for a connected graph")
 
-    @with_python_numbers
+    @property
+    def clients(self) -> int:
+        return self.neighbours.shape[1]
+
+    @property
+    def period(self) -> int:
+        """After how many rounds the graph is the same again; 1 if it does not change."""
+        return self.neighbours.shape[0]
+
+    @property
+    def changes(self) -> bool:
+        """Whether the weights differ from round to round."""
+        return self.period > 1 or self.is_random
+
+    @property
+    def is_random(self) -> bool:
+        """Whether links are lost or clients sleep, so that the weights of a round are drawn."""
+        return self.drops > 0 or self.fails > 0 or self.awake != 1
+
+    @property
+    def linked(self) -> Bool[Array, "period clients width"]:
+        """Which entries of `neighbours` are links to others."""
+        return self.neighbours != self.neighbours[:, :, :1]
+
+    @property
+    def degrees(self) -> Int[Array, "period clients"]:
+        """The degree of every node."""
+        return self.linked.sum(2, dtype=jnp.int32)
+
+    def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
+        """Returns W in a round."""
+        neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
+        w, t = np.zeros((self.clients, self.clients)), round % self.period
+        # adds instead of assigning: padding repeats the client, and its 0 would overwrite the own
+        # weight
+        np.add.at(w, (np.arange(self.clients)[:, None], neighbours[t]), weights[t])
+        return w
+
     def network(self, round: int = 0) -> Any:
         """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
         some go one way.
@@ -368,6 +364,185 @@ class Graph(MixingWeights):
         network.add_edges_from(sorted(link for link in links if one_way or link[0] < link[1]))
         return network
 
+    @property
+    def sums(self) -> str:
+        """Which sums of the weights are 1 in every round: "both", those of each "row" or "column",
+        or "none".
+        """
+        # who makes up for lost weights decides which sums stay 1
+        repair = "both"
+        # sleeping cuts both directions of a link, which keeps symmetric weights symmetric
+        if self.drops or self.fails or (self.awake != 1 and not self._is_symmetric):
+            repair = self.repair
+        return mixing.unit_sums(
+            np.asarray(self.neighbours), np.asarray(self.weights, float), repair
+        )
+
+    @property
+    def lam(self) -> float:
+        r"""$\lambda = \max(|\lambda_2|, |\lambda_m|)$: by this factor disagreement shrinks at least
+        in a round.
+
+        Of a sequence, the geometric mean over a period,
+        $\lVert W_T \cdots W_1 - \frac1m \mathbf 1 \mathbf 1^\top \rVert_2^{1/T}$.
+        """
+        if self.is_random or self.sums != "both":
+            raise InvalidInput.found(
+                "Graph.lam",
+                self.name,
+                "graphs without losses and sleeping clients whose rows and columns sum to 1",
+            )
+        # W_T ... W_1: later rounds multiply from the left
+        product = functools.reduce(
+            lambda done, t: self.matrix(t) @ done, range(self.period), np.eye(self.clients)
+        )
+        return float(np.linalg.norm(product - 1 / self.clients, 2) ** (1 / self.period))
+
+    @property
+    def spectral_gap(self) -> float:
+        """1 - lam."""
+        return 1 - self.lam
+
+    def lossy(
+        self,
+        drops: float = 0.0,
+        repair: str = "receiver",
+        *,
+        fails: float = 0.0,
+        recovers: float = 1.0,
+    ) -> "Graph":
+        r"""Returns the graph with links that drop messages, drawn from the run's seed. Lost
+        messages count as traffic.
+
+        Losses are independent (`drops`), in bursts (`fails`, `recovers`), or both. In bursts, every
+        link is a Markov chain of two states (Gilbert and Elliott), which changes between rounds. A
+        link that has failed loses all messages of the round. The share of failed links is
+        fails / (fails + recovers), and a burst has 1 / recovers rounds on average.
+
+        Args:
+            drops: the probability that a link which works loses a message, in [0, 1).
+            repair: who makes up for a lost weight. "receiver": it takes its own vector instead, so
+                that rows keep their sums; "sender": it learns of the loss and keeps the vector, so
+                that columns keep theirs; "both": a link fails in both directions at once, and
+                symmetric matrices stay so.
+            fails: the probability that a link which works has failed in the next round, in [0, 1).
+            recovers: the probability that a link which has failed works in the next round, in
+                (0, 1].
+
+        >>> import fedax
+        >>> ring = fedax.Graph.ring(20).lossy(fails=0.05, recovers=0.2, repair="both")
+        >>> ring.sums, ring.changes
+        ('both', True)
+        """
+        graph = dataclasses.replace(
+            self, drops=drops, repair=repair, fails=fails, recovers=recovers
+        )
+        if repair == "both" and not self._is_symmetric:
+            allowed = "'receiver' or 'sender' for weights that are not symmetric"
+            raise InvalidInput.of("Graph.lossy(repair=...)", repair, allowed)
+        return graph
+
+    def noisy(self, deviation: float) -> "Graph":
+        """Returns the graph with links that add Gaussian noise to the vectors that arrive.
+
+        The noise is independent for every message and entry, drawn from the run's seed. Scalars
+        beside the vectors, such as push-sum's, arrive as they were sent.
+
+        Args:
+            deviation: the noise's standard deviation, at least 0.
+        """
+        return dataclasses.replace(self, noise=deviation)
+
+    def sleeping(self, awake: float | None = None) -> "Graph":
+        """Returns the graph with clients that sleep in some rounds: they neither train nor mix.
+
+        Links from and to a sleeping client carry nothing, as if both directions were lost, and its
+        state stays as it was. The weights of these links are kept as `lossy` says, and by the
+        sender where only columns sum to 1.
+
+        Args:
+            awake: the probability that a client is awake in a round, in (0, 1], drawn from the
+                run's seed; None asks the rule of `Schedule(availability=...)`.
+        """
+        # a receiver that takes its own vector instead would break the sums of columns
+        repair = "sender" if self.sums == "column" else self.repair
+        return dataclasses.replace(self, awake=awake, repair=repair)
+
+    def check_availability(self, rule: Any) -> None:
+        """Refuses a schedule whose rule of availability the graph would ignore, and one without the
+        rule that it asks.
+
+        Raises:
+            InvalidInput: it is one.
+
+        >>> import fedax
+        >>> fedax.Graph.ring(4).sleeping().check_availability(fedax.Daily(0.5))
+        """
+        if self.awake is None and rule is None:
+            raise InvalidInput.because(
+                "Graph.sleeping()",
+                "a schedule without a rule of availability",
+                "Give Graph.sleeping(awake=...) or Schedule(availability=...).",
+            )
+        if self.awake is not None and rule is not None:
+            raise InvalidInput.found(
+                "Schedule(availability=...)",
+                f"a rule, which the graph {self.name} does not ask",
+                "None, or graphs whose clients sleep by the rule",
+                "Write Graph.sleeping(), as in graph=fedax.Graph.ring(20).sleeping().",
+            )
+
+    def check_population(self, clients: int) -> None:
+        """Refuses another number of clients."""
+        if clients != self.clients:
+            raise InvalidInput.of(
+                "graph", self.clients, f"a graph of {clients} clients, as the task has"
+            )
+
+    def mix(self, rows: PyTree, round: Index) -> PyTree:
+        r"""Computes $\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour
+        lists if these are short.
+
+        Args:
+            rows: arrays with a first axis (clients,).
+        """
+        self.check_population(jax.tree.leaves(rows)[0].shape[0])
+        return mixing.mixed(rows, *self.at(round))
+
+    def at(
+        self,
+        round: Index,
+        key: Key[Array, ""] | None = None,
+        chain: Key[Array, ""] | None = None,
+        awake: Bool[Array, "clients"] | None = None,
+    ) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
+        """Returns the neighbours and weights of a round.
+
+        Args:
+            round: its number, from 0.
+            key: draws which messages are lost by themselves; None for none.
+            chain: draws which links have failed, the same key in all rounds; None for none.
+            awake: which clients are awake; None for all.
+        """
+        neighbours = jnp.asarray(self.neighbours)[round % self.period]
+        weights = jnp.asarray(self.weights)[round % self.period]
+        if not self.is_random:
+            return neighbours, weights
+        is_bidirectional = self.repair == "both"
+        # True where a message does not arrive
+        lost = jnp.zeros(neighbours.shape, bool)
+        if self.drops and key is not None:
+            lost |= links.lost_alone(neighbours, key, self.drops, is_bidirectional)
+        if self.fails and chain is not None:
+            # by the round itself, not its place in the period: a burst goes on in the next period
+            now = jnp.asarray(round, jnp.int32)
+            lost |= links.lost_in_bursts(
+                neighbours, chain, now, self.fails, self.recovers, is_bidirectional
+            )
+        if awake is not None:
+            lost |= links.asleep(neighbours, awake)
+        return neighbours, links.weights_left(neighbours, weights, lost, self.repair)
+
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """Returns the same graph where the client `order[i]` has become client i."""
         # new number of each client by its old one
@@ -376,10 +551,11 @@ class Graph(MixingWeights):
             raise InvalidInput.of(
                 "Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}"
             )
-        steps = [self._rows(t) for t in range(self.period)]
-        neighbours, weights = tables(
-            [[{new_number[j]: w for j, w in rows[old].items()} for old in order] for rows in steps]
-        )
+        steps: list[list[dict[int, float]]] = []
+        for t in range(self.period):
+            rows = self._rows(t)
+            steps.append([{new_number[j]: w for j, w in rows[old].items()} for old in order])
+        neighbours, weights = mixing.tables(steps)
         nodes = None if self.nodes is None else self.nodes.taken(order)
         return dataclasses.replace(self, neighbours=neighbours, weights=weights, nodes=nodes)
 
@@ -398,12 +574,76 @@ class Graph(MixingWeights):
             return self
         return self.renumbered(client_names.node_indices(names, self.nodes, "graph"))
 
+    def _rows(self, t: int) -> list[dict[int, float]]:
+        """Returns the weights of each client's neighbours in a round, its own first."""
+        neighbours = np.asarray(self.neighbours)[t % self.period].tolist()
+        weights = np.asarray(self.weights, float)[t % self.period].tolist()
+        rows: list[dict[int, float]] = []
+        for heard, shares in zip(neighbours, weights, strict=True):
+            # padding repeats the client, whose weight comes first
+            rows.append(dict(reversed(list(zip(heard, shares, strict=True)))))
+        return rows
+
+    @property
+    def _is_symmetric(self) -> bool:
+        return all(np.array_equal(w, w.T) for w in map(self.matrix, range(self.period)))
+
 
 TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")
 """Graphs that are known once the number of clients is."""
 
 
-def _check_count(number: int, field: str = "clients") -> int:
-    if not isinstance(number, int) or number < 1:
-        raise InvalidInput.of(f"Graph({field}=...)", number, "whole numbers >= 1")
-    return number
+def _senders(network: nx.Graph, nodes: Sequence[Any]) -> list[list[int]]:
+    """Returns whom each client hears, by number and without itself."""
+    if not nodes:
+        raise InvalidInput.found("Graph(network=...)", "0 nodes", "at least one node")
+    number = {node: i for i, node in enumerate(nodes)}
+    heard: list[set[int]] = [set() for _ in nodes]
+    for sender, receiver in network.edges:
+        heard[number[receiver]].add(number[sender])
+        if not network.is_directed():
+            heard[number[sender]].add(number[receiver])
+    return [sorted(senders - {i}) for i, senders in enumerate(heard)]
+
+
+def check_mixing_matrix(w: np.ndarray, field: str) -> None:
+    """Raises `InvalidInput` for a matrix that mixes no models to their mean; `field` names it."""
+    is_square = w.ndim == 2 and w.shape[0] == w.shape[1] > 0
+    if not (is_square and np.isfinite(w).all()):
+        allowed = "square matrices of finite numbers"
+    elif np.abs(w - w.T).max() > mixing.TOLERANCE:
+        allowed = "symmetric matrices"
+    elif np.abs(w.sum(1) - 1).max() > mixing.TOLERANCE:
+        allowed = "rows and columns that sum to 1"
+    elif w.min() < 0:
+        allowed = "entries >= 0"
+    elif np.linalg.eigvalsh(w)[0] <= mixing.TOLERANCE - 1:
+        allowed = "matrices without the eigenvalue -1, such as with weights on the diagonal"
+    else:
+        return
+    raise InvalidInput.of(field, w, allowed)
+
+
+def check_connected(steps: list[list[dict[int, float]]], field: str) -> None:
+    """Raises `InvalidInput` for rounds whose links together leave some clients apart.
+
+    What one round does not reach, a later one may.
+
+    Args:
+        steps: rows of each round of the period.
+        field: for the message.
+    """
+    # from sender to receiver: row i lists the clients that i hears, itself among them
+    union = nx.DiGraph([(j, i) for rows in steps for i, row in enumerate(rows) for j in row])
+    parts = list(nx.strongly_connected_components(union))
+    if len(parts) == 1:
+        return
+    smallest = sorted(min(parts, key=len))[:5]
+    got = f"{len(parts)} parts that do not hear of each other, one of them the clients {smallest}"
+    raise InvalidInput.found(field, got, "strongly connected graphs", "Add links.")
+
+
+def _sides(clients: int) -> tuple[int, int]:
+    """Returns the most square factors of a number."""
+    shorter = next(k for k in range(int(clients**0.5), 0, -1) if clients % k == 0)
+    return shorter, clients // shorter

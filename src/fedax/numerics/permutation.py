@@ -30,7 +30,8 @@ def permutation(key: Key[Array, ""], size: Index, width: int) -> Int[Array, "wid
     words = jax.random.bits(key, (width,), jnp.uint32)
     # the position in the low bits makes words distinct, and tells where a sorted word came from
     coarse = (words >> 16) << 16
-    last, bound = jnp.uint32(0xFFFFFFFF), jnp.asarray(size, jnp.uint32)
+    last = jnp.uint32(0xFFFFFFFF)
+    bound = jnp.asarray(size, jnp.uint32)
     if width <= SMALL:
         packed = jax.lax.sort(jnp.where(position < bound, coarse | position, last))
         return (packed & jnp.uint32(0xFFFF)).astype(jnp.int32)
