@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import pytest
 from beartype.roar import BeartypeCallHintViolation
 
-from fedax.core.federation import Cohort
 from fedax.graphs import mixed
 from fedax.numerics.simplex import min_norm
+from fedax.utils.plugins import title_of
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("FEDAX_CHECKED") == "0", reason="types are not checked: FEDAX_CHECKED=0"
@@ -26,5 +26,5 @@ def test_kinds_of_numbers_are_checked():
 
 
 def test_types_of_functions_without_arrays_are_checked():
-    with pytest.raises(BeartypeCallHintViolation, match="either"):
-        Cohort.either("yes", None, None)
+    with pytest.raises(BeartypeCallHintViolation, match="name"):
+        title_of(3)

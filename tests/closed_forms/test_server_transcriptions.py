@@ -12,6 +12,7 @@ from scipy.optimize import nnls
 from scipy.stats import chi2_contingency, chisquare
 
 import fedax
+from fedax.algorithms.server.fedavg import mixed_weights
 from fedax.core.scheduling.sampling import weighted_subset
 from fedax.utils.random import stream
 from marks import slow
@@ -386,7 +387,7 @@ def test_released_baselines_mix_up_weights(kind, cohort):
 def test_mixed_weights_are_a_uniform_permutation_of_those_that_count(count):
     weights = jnp.arange(4.0) + 1
     cohort = fedax.core.Cohort(jnp.arange(4), count, weights, weights, jnp.float64(1))
-    mixed = jax.vmap(lambda key: cohort.with_mixed_weights(key).weights)(
+    mixed = jax.vmap(lambda key: mixed_weights(cohort, key))(
         jax.random.split(jax.random.key(0), 3000)
     )
     assert np.array_equal(np.sort(mixed[:, :count]), np.tile(weights[:count], (3000, 1)))

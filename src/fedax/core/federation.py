@@ -1,6 +1,5 @@
 """The verbs of a round: all the communication there is."""
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar, overload
@@ -11,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedax.core.scheduling.sampling import weighted_subset
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 from fedax.utils.random import Index
@@ -180,66 +178,15 @@ class Cohort(eqx.Module):
         """Which places have a client that works; the others are padding."""
         return jnp.arange(self.ids.shape[0], dtype=jnp.int32) < self.count
 
-    @staticmethod
-    def either(condition: Bool[Array, ""] | bool, one: "Cohort", other: "Cohort") -> "Cohort":
-        """Returns `one` if the condition holds, else `other`.
-
-        A traced condition gives the larger capacity of both.
-        """
-        if isinstance(condition, bool):
-            return one if condition else other
-        capacity = max(one.ids.shape[0], other.ids.shape[0])
-        # `where` needs equal shapes
-        chosen = jax.tree.map(
-            lambda a, b: jnp.where(condition, a, b), one.padded(capacity), other.padded(capacity)
-        )
-        if one.ids is not other.ids:
-            return chosen
-        # the same clients stay the same object, by which privacy recognizes their draw
-        return dataclasses.replace(chosen, ids=one.ids)
-
     def padded(self, capacity: int) -> "Cohort":
         """Returns the cohort padded to a larger capacity."""
-        ids, weights, terms = (
-            jnp.pad(a, (0, capacity - a.shape[0]))
-            for a in (self.ids, self.weights, self.objective_weights)
-        )
-        return Cohort(ids, jnp.asarray(self.count, jnp.int32), weights, terms, self.coverage)
-
-    def with_mixed_weights(self, key: Key[Array, ""]) -> "Cohort":
-        """Permutes the weights at random among the clients that work.
-
-        The terms of the objective stay.
-        """
-        tickets = jax.random.uniform(key, self.weights.shape)
-        # padding sorts last, so that only the weights of clients that work change places
-        weights = self.weights[jnp.lexsort((tickets, ~self.works))]
-        return Cohort(self.ids, self.count, weights, self.objective_weights, self.coverage)
-
-    def ranks(
-        self, key: Key[Array, ""], clients: int, chances: Float[Array, "clients"] | None = None
-    ) -> Int[Array, "capacity"]:
-        """Returns the rank of each client in the order in which clients were drawn.
-
-        A draw by weights without replacement is in that order already. A cohort of all clients, or
-        one that the schedule drew, has no such order: it gets a random one.
-
-        Args:
-            key: random stream of that order.
-            clients: the size of the population.
-            chances: weights of the draw, None for a draw of the schedule.
-        """
-        # a ranking of the whole population, of which the cohort's clients read their place
-        order = weighted_subset(
-            key, jnp.ones(clients, self.weights.dtype) if chances is None else chances, clients
-        )
-        ranks = (
-            jnp.zeros_like(order).at[order].set(jnp.arange(clients, dtype=order.dtype))[self.ids]
-        )
-        if chances is None:
-            return ranks
-        return jnp.where(
-            self.count == clients, ranks, jnp.arange(ranks.shape[0], dtype=ranks.dtype)
+        missing = (0, capacity - self.ids.shape[0])
+        return Cohort(
+            jnp.pad(self.ids, missing),
+            jnp.asarray(self.count, jnp.int32),
+            jnp.pad(self.weights, missing),
+            jnp.pad(self.objective_weights, missing),
+            self.coverage,
         )
 
     @property
@@ -287,41 +234,6 @@ class Gathered(eqx.Module, Generic[Value]):
         """Returns the weighted mean of uploads that are vectors."""
         vectors: Any = self.value
         return self.shares() @ vectors
-
-    def averaged(self, rows: Float[Array, "capacity dim"]) -> Float[Array, "capacity dim"]:
-        """Replaces every row by the mean over the clients that count, with equal weights."""
-        return jnp.broadcast_to(self.shares(jnp.ones_like(self.weights)) @ rows, rows.shape)
-
-    def exchanged(self, ranks: Int[Array, "capacity"]) -> "Gathered[Value]":
-        """Gives the n-th client by rank the upload of the n-th client by id.
-
-        Weights and ids stay.
-        """
-        # rows of left-out clients and padding sort last on both sides
-        by_rank, by_id = (jnp.lexsort((keys, ~self.valid)) for keys in (ranks, self.ids))
-        value = jax.tree.map(lambda rows: rows.at[by_rank].set(rows[by_id]), self.value)
-        return Gathered(value, self.weights, self.ids, self.valid)
-
-    def diversity(self) -> dict[str, Float[Array, ""]]:
-        r"""Returns the disagreement of uploads $g_i$ that are vectors, in two forms, each at least
-        1.
-
-        All clients count alike.
-
-        `diversity`: $\sqrt{\operatorname{mean} \lVert g_i \rVert^2} / \lVert \operatorname{mean}
-        g_i \rVert$; `diversity_2023`: $\operatorname{mean} \lVert g_i \rVert / \lVert
-        \operatorname{mean} g_i \rVert$.
-        """
-        vectors: Any = self.value
-        lengths = jnp.linalg.norm(vectors, axis=1)
-        shares = self.valid.astype(lengths.dtype) / self.valid.sum(dtype=lengths.dtype)
-        mean = shares @ vectors
-        # opposite uploads cancel to a mean of length 0
-        length = jnp.sqrt(jnp.maximum(mean @ mean, jnp.finfo(mean.dtype).tiny))
-        return {
-            "diversity": jnp.sqrt(shares @ lengths**2) / length,
-            "diversity_2023": shares @ lengths / length,
-        }
 
 
 class Federation(ABC):

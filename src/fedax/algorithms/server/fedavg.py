@@ -1,9 +1,13 @@
 """FedAvg, with any server optimizer."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float, Key
 
 from fedax.core import (
     Algorithm,
@@ -98,5 +102,13 @@ def sample_as_released(fed: Federation) -> Cohort:
     everyone.
     """
     cohort = fed.sample()
-    permuted = cohort.with_mixed_weights(fed.key("ids"))
-    return Cohort.either(cohort.count == fed.clients, cohort, permuted)
+    mixed = mixed_weights(cohort, fed.key("ids"))
+    weights = jnp.where(cohort.count == fed.clients, cohort.weights, mixed)
+    return dataclasses.replace(cohort, weights=weights)
+
+
+def mixed_weights(cohort: Cohort, key: Key[Array, ""]) -> Float[Array, "capacity"]:
+    """Returns the weights of a cohort, permuted at random among the clients that work."""
+    tickets = jax.random.uniform(key, cohort.weights.shape)
+    # padding sorts last, so that only the weights of clients that work change places
+    return cohort.weights[jnp.lexsort((tickets, ~cohort.works))]
