@@ -60,9 +60,6 @@ ADVICE = {
     "fedax.Channel(attack=fedax.attacks.SignFlip)": "Write SignFlip(), with parentheses.",
     "fedax.Channel(attack='signflip')": "Write fedax.attacks.SignFlip().",
     "fedax.Channel(privacy=fedax.Privacy)": "Write Privacy(), with parentheses.",
-    "fedax.observe.SetMetric('a', 'accuracy')": (
-        "Write lambda y, p: ..., of which p are the task's predictions."
-    ),
 }
 PROGRAM = """
 import jax

@@ -266,13 +266,11 @@ def test_the_ends_of_spectra(dim):
     [
         (
             lambda: Curvature(steps=0),
-            r"Curvature\(steps=\.\.\.\): got 0; allowed: whole numbers "
-            r">= 1",
+            r"Curvature\(steps=\.\.\.\): got 0; allowed: whole numbers in \[1, ",
         ),
         (
             lambda: Inexactness(max_steps=0),
-            r"Inexactness\(max_steps=\.\.\.\): got 0; allowed: "
-            r"whole numbers >= 1",
+            r"Inexactness\(max_steps=\.\.\.\): got 0; allowed: whole numbers in \[1, ",
         ),
     ],
 )
@@ -291,7 +289,7 @@ def test_a_minimiser_may_be_a_list():
     for name, values in given.items():
         np.testing.assert_array_equal(listed[name], values)
     for wrong in ({"w": jnp.ones(3)}, "middle", [[1.0], [1.0, 2.0]]):
-        with pytest.raises(InvalidInput, match=r"Optimum\(point=\.\.\.\): got (dict|str|list);"):
+        with pytest.raises(InvalidInput, match=r"Optimum\(point=\.\.\.\): "):
             Optimum(wrong)
 
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-import equinox as eqx
 import numpy as np
 
 from fedax.errors import InvalidInput
@@ -19,12 +18,6 @@ Mode: TypeAlias = Literal["min", "max"]
 MODES = ("min", "max")
 SCORES: dict[str, Mode] = {"loss": "min", "accuracy": "max"}
 """Directions that every task has; a task states those of its other scores."""
-
-
-def mode_field() -> Any:
-    """Returns the field of an observer by which its caller states the direction of the score."""
-    metadata = {"hyper": {"default": None}}
-    return eqx.field(static=True, default=None, kw_only=True, metadata=metadata)
 
 
 def check_mode(field: str, mode: Any, optional: bool = True) -> None:

@@ -1,8 +1,7 @@
 """The global model as observers see it, and the base of observers."""
 
-import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -14,8 +13,7 @@ from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.client import Solver
 from fedax.core.directions import Mode
 from fedax.core.federation import Cohort
-from fedax.core.hyper import static_number
-from fedax.core.scheduling.local_work import counts
+from fedax.core.hyper import check_declared
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.core.validation.misuse import described, explained, name_of
@@ -198,26 +196,17 @@ class Gradients(eqx.Module):
         )
 
 
-def count_field(default: int) -> Any:
-    """Returns the field of an observer for a whole number of at least 1."""
-    return eqx.field(
-        static=True, default=default, converter=static_number, metadata={"count": True}
-    )
-
-
 class Observer(eqx.Module):
-    """Pure function of a view that computes metrics. Observers never affect training."""
+    """Pure function of a view that computes metrics. Observers never affect training.
+
+    Fields that are declared by `fedax.hyper` are checked against their range.
+    """
 
     lower_is_better: ClassVar[tuple[str, ...]] = ()
     """Names of metrics of which less is better, whatever the task's scores."""
 
     def __check_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.metadata.get("count") and not counts(value):
-                raise InvalidInput.of(
-                    f"{type(self).__name__}({field.name}=...)", value, "whole numbers >= 1"
-                )
+        check_declared(self)
 
     @abstractmethod
     def __call__(self, view: View) -> dict[str, Any]:
@@ -256,7 +245,7 @@ def compute_all(observers: Sequence[Observer], view: View) -> dict[str, Any]:
     for observer in observers:
         with explained(observer.__call__, ending=_IN_AN_OBSERVER):
             values = observer(view)
-        metrics.append(_check_metrics(name_of(observer.__call__), values))
+        metrics.append(_check_metrics(observer.__call__, values))
     return merge_metrics(metrics)
 
 
@@ -266,13 +255,13 @@ _IN_AN_OBSERVER = (
 )
 
 
-def _check_metrics(name: str, values: Any) -> Mapping[str, Any]:
+def _check_metrics(function: Callable[..., Any], values: Any) -> Mapping[str, Any]:
     """Refuses what an observer returns if it is not a mapping of metrics by name."""
     if isinstance(values, Mapping) and all(isinstance(key, str) for key in values):
         return values
-    hint = 'Write return {"name": value}.'
+    field = f"{name_of(function)}, its result"
     allowed = "a dict of metrics by name"
-    raise InvalidInput.found(f"{name}, its result", described(values), allowed, hint)
+    raise InvalidInput.found(field, described(values), allowed, 'Write return {"name": value}.')
 
 
 RAW = "raw "
@@ -287,19 +276,15 @@ def on_host(
     Raises:
         InvalidInput: two metrics of one name.
     """
-    # sees the raw arrays too, which the next line leaves out
-    host_metrics = [
-        _check_metrics(name_of(observer.on_host), observer.on_host(seen, task))
-        for observer in observers
+    metrics: list[Mapping[str, Any]] = [
+        {name: value for name, value in seen.items() if not name.startswith(RAW)}
     ]
-    compiled_metrics = {name: value for name, value in seen.items() if not name.startswith(RAW)}
-    return {
-        name: np.asarray(value)
-        for name, value in merge_metrics([compiled_metrics, *host_metrics]).items()
-    }
+    for observer in observers:
+        metrics.append(_check_metrics(observer.on_host, observer.on_host(seen, task)))
+    return {name: np.asarray(value) for name, value in merge_metrics(metrics).items()}
 
 
-def merge_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_metrics(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the metrics of several observers as one mapping.
 
     Raises:
@@ -310,21 +295,16 @@ def merge_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name in mapping:
             # two observers of predictions may ask for the same raw array
             if name in merged and not name.startswith(RAW):
+                allowed = "one metric of each name, and two observers give this one"
                 hint = "Rename one of them, or watch the second in another run."
-                raise InvalidInput.of(
-                    "run(observe=...)",
-                    name,
-                    "one metric of each name, and two observers give this one",
-                    hint,
-                )
+                raise InvalidInput.of("run(observe=...)", name, allowed, hint)
         merged |= mapping
     return merged
 
 
-def modes_of(observers: Sequence[Observer], task: Task) -> dict[str, Mode]:
+def modes_of(observers: Iterable[Observer], task: Task) -> dict[str, Mode]:
     """Returns the directions of all metrics that have one."""
-    return {
-        name: mode
-        for observer in observers
-        for name, mode in observer.modes(task.score_modes).items()
-    }
+    modes: dict[str, Mode] = {}
+    for observer in observers:
+        modes |= observer.modes(task.score_modes)
+    return modes

@@ -2,43 +2,35 @@
 
 import functools
 from collections.abc import Iterable, Mapping
+from typing import get_args
 
 from fedax.core import InvalidInput
 from fedax.core.directions import SCORES, Mode
-from fedax.observe.accuracy import CentralScore, Objective, TrainLoss, TrainScore, ValidationScore
-from fedax.observe.base import Observer
-from fedax.observe.cohort_extremes import Extremes
-from fedax.observe.consensus import Consensus, NodeAccuracy
-from fedax.observe.consensus_square import ConsensusSquare
-from fedax.observe.dissimilarity import Dissimilarity
-from fedax.observe.fairness import ClientAccuracy
-from fedax.observe.predictions import AUC, F1, CalibrationError
-from fedax.observe.unseen_clients import Unseen
+from fedax.observe import heterogeneity, predictions, scores
+from fedax.observe.base import Observer, Split
 
 
 @functools.cache
 def built_in_modes() -> Mapping[str, Mode]:
     """Returns the directions of what this package's observers give for losses and accuracies."""
-    splits = ("central", "validation", "test", "train")
-    observers: list[Observer] = [TrainLoss(), Objective(), Consensus(), ConsensusSquare()]
-    observers += [Dissimilarity()]
-    observers += [kind(split=split) for kind in (AUC, F1, CalibrationError) for split in splits]
-    score_observers = (
-        TrainScore,
-        CentralScore,
-        ValidationScore,
-        Unseen,
-        NodeAccuracy,
-        Extremes,
-        ClientAccuracy,
-    )
-    observers += [kind(score) for kind in score_observers for score in SCORES]
-    observers += [ClientAccuracy(score, personal=True) for score in SCORES]
-    modes: dict[str, Mode] = {
-        name: mode for observer in observers for name, mode in observer.modes(SCORES).items()
-    }
+    observers: list[Observer] = [scores.TrainLoss(), scores.Objective()]
+    observers += [heterogeneity.Consensus(), heterogeneity.ConsensusSquare()]
+    observers += [heterogeneity.Dissimilarity()]
+    for split in get_args(Split):
+        observers += [predictions.AUC(split=split), predictions.F1(split=split)]
+        observers += [predictions.CalibrationError(split=split)]
+    for score in SCORES:
+        observers += [scores.ClientAccuracy(score), scores.ClientAccuracy(score, personal=True)]
+        observers += [scores.TrainScore(score), scores.CentralScore(score)]
+        observers += [scores.ValidationScore(score), scores.Unseen(score)]
+        observers += [scores.NodeAccuracy(score), scores.Extremes(score)]
+    modes: dict[str, Mode] = {}
+    for observer in observers:
+        modes |= observer.modes(SCORES)
     # of `Optimum`, which needs a point, and of audits: the success of an attack
-    return {**modes, "optimum_gap": "min", "distance": "min", "auc": "min", "auc_calibrated": "min"}
+    for name in ("optimum_gap", "distance", "auc", "auc_calibrated"):
+        modes[name] = "min"
+    return modes
 
 
 def mode_of(metric: str, stated: Iterable[Mapping[str, Mode] | None] = ()) -> Mode | None:
