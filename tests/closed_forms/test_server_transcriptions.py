@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from scipy.stats import chi2_contingency, chisquare
 
 import fedax
-from fedax.algorithms.server.fedavg import mixed_weights
+from fedax.algorithms.server.released import mixed_weights
 from fedax.core.scheduling.sampling import weighted_subset
 from fedax.utils.random import stream
 from marks import slow

@@ -1,19 +1,15 @@
 """FedAvg, with any server optimizer."""
 
-import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Key
 
+from fedax.algorithms.server.released import sample_as_released
 from fedax.core import (
     Algorithm,
     Card,
     Client,
-    Cohort,
     Federation,
     InvalidInput,
     Upload,
@@ -95,20 +91,3 @@ class FedAvg(Algorithm[ServerState]):
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         return Upload(client.minimize(start=w), reference=w)
-
-
-def sample_as_released(fed: Federation) -> Cohort:
-    """Samples a cohort whose weights are those of its clients in another order, unless it is
-    everyone.
-    """
-    cohort = fed.sample()
-    mixed = mixed_weights(cohort, fed.key("ids"))
-    weights = jnp.where(cohort.count == fed.clients, cohort.weights, mixed)
-    return dataclasses.replace(cohort, weights=weights)
-
-
-def mixed_weights(cohort: Cohort, key: Key[Array, ""]) -> Float[Array, "capacity"]:
-    """Returns the weights of a cohort, permuted at random among the clients that work."""
-    tickets = jax.random.uniform(key, cohort.weights.shape)
-    # padding sorts last, so that only the weights of clients that work change places
-    return cohort.weights[jnp.lexsort((tickets, ~cohort.works))]

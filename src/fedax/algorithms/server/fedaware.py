@@ -3,23 +3,21 @@
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from fedax.algorithms.server import released
 from fedax.core import (
     Algorithm,
     Card,
     Client,
     Cohort,
     Federation,
-    Gathered,
     Scalar,
     Upload,
     Vector,
     hyper,
 )
-from fedax.core.scheduling.sampling import weighted_subset
 from fedax.numerics.gram import ClientVectors
 
 
@@ -114,23 +112,21 @@ class FedAWARE(Algorithm[AwareState]):
     def round(self, fed: Federation, state: AwareState) -> AwareState:
         cohort = fed.sample(self.sampling_weights(state))
         if self.startup == "all":
-            cohort = with_everyone_first(fed, cohort)
+            cohort = released.with_everyone_first(fed, cohort)
         uploads = fed.gather(self.train, cohort, state.w)
         if self.ids == "mixed":
-            uploads = exchanged(uploads, self.rank_as_released(fed, state, cohort))
-        # of one cohort, with equal weights
-        shares = uploads.shares(jnp.ones_like(uploads.weights))
+            uploads = released.exchanged(uploads, self.rank_as_released(fed, state, cohort))
         updates = uploads.value
         if self.shared == "updates":
-            updates = jnp.broadcast_to(shares @ updates, updates.shape)
+            updates = released.averaged(uploads, updates)
         new_momenta = self.alpha * state.momenta.select(uploads) + (1 - self.alpha) * updates
         if self.shared == "momenta":
-            new_momenta = jnp.broadcast_to(shares @ new_momenta, new_momenta.shape)
+            new_momenta = released.averaged(uploads, new_momenta)
         momenta = state.momenta.update(uploads, new_momenta)
         direction, best = momenta.combine(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
             direction = jnp.where(momenta.known.all(), direction, uploads.mean())
-        fed.note(gap=best.gap, **diversity(uploads))
+        fed.note(gap=best.gap, **released.diversity(uploads))
         return AwareState(state.w - self.lr * direction, momenta, best.weights)
 
     def sampling_weights(self, state: AwareState) -> Float[Array, "clients"] | None:
@@ -147,62 +143,10 @@ class FedAWARE(Algorithm[AwareState]):
     def rank_as_released(
         self, fed: Federation, state: AwareState, cohort: Cohort
     ) -> Int[Array, "capacity"]:
-        """Computes the rank of every client of a cohort in the order in which the released sampler
-        remembers it.
-        """
-        weights = self.sampling_weights(state)
-        chances = jnp.ones_like(state.weights) if weights is None else weights
-        # a ranking of the whole population, of which the cohort's clients read their place
-        order = weighted_subset(fed.key("ids"), chances, fed.clients)
-        places = jnp.arange(fed.clients, dtype=order.dtype)
-        ranks = jnp.zeros_like(order).at[order].set(places)[cohort.ids]
-        # a draw by weights is in the order of the draw already, but for one of everyone
-        if weights is not None:
-            in_order = jnp.arange(ranks.shape[0], dtype=ranks.dtype)
-            ranks = jnp.where(cohort.count == fed.clients, ranks, in_order)
+        """Computes each client's rank in the order that the released sampler remembers."""
+        ranks = released.drawing_order(fed, cohort, self.sampling_weights(state))
         exploring = (fed.round > 0) & ~state.momenta.known.all() & (self.startup == "explore")
         return jnp.where(exploring, cohort.ids, ranks)
 
     def train(self, client: Client, x: Vector) -> Upload[Vector]:
         return Upload(x - client.minimize(start=x))
-
-
-def with_everyone_first(fed: Federation, cohort: Cohort) -> Cohort:
-    """Returns the cohort of all clients in round 0, else the given one."""
-    everyone = fed.everyone
-    # the same clients stay the same object, by which privacy recognizes their draw
-    if cohort.ids is everyone.ids:
-        return cohort
-    if isinstance(fed.round, int):
-        return everyone if fed.round == 0 else cohort
-    # `where` needs equal shapes
-    return jax.tree.map(
-        lambda one, other: jnp.where(fed.round == 0, one, other),
-        everyone.padded(fed.clients),
-        cohort.padded(fed.clients),
-    )
-
-
-def exchanged(uploads: Gathered[Vector], ranks: Int[Array, "capacity"]) -> Gathered[Vector]:
-    """Gives the n-th client by rank the upload of the n-th client by id.
-
-    Weights and ids stay.
-    """
-    # rows of left-out clients and padding sort last on both sides
-    by_rank = jnp.lexsort((ranks, ~uploads.valid))
-    by_id = jnp.lexsort((uploads.ids, ~uploads.valid))
-    value = uploads.value.at[by_rank].set(uploads.value[by_id])
-    return Gathered(value, uploads.weights, uploads.ids, uploads.valid)
-
-
-def diversity(uploads: Gathered[Vector]) -> dict[str, Float[Array, ""]]:
-    """Returns the disagreement of uploads, in both forms of the class's notes, each at least 1."""
-    lengths = jnp.linalg.norm(uploads.value, axis=1)
-    shares = uploads.valid.astype(lengths.dtype) / uploads.valid.sum(dtype=lengths.dtype)
-    mean = shares @ uploads.value
-    # opposite uploads cancel to a mean of length 0
-    length = jnp.sqrt(jnp.maximum(mean @ mean, jnp.finfo(mean.dtype).tiny))
-    return {
-        "diversity": jnp.sqrt(shares @ lengths**2) / length,
-        "diversity_2023": shares @ lengths / length,
-    }

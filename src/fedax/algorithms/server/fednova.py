@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.algorithms.server.fedavg import sample_as_released
+from fedax.algorithms.server.released import sample_as_released
 from fedax.core import (
     Algorithm,
     Card,

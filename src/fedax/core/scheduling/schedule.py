@@ -71,14 +71,14 @@ class Schedule(LocalWork):
         times: the synchronisation times $t_1 < t_2 < \dots$ of local gradient descent, in steps
             from 0: round r (from 1) has $t_r - t_{r-1}$ steps, with $t_0 = 0$. Excludes `steps`;
             there are as many rounds as times.
-        stragglers: the probability that a client does only part of its work: a uniform draw from 1
-            up to its epochs (or its steps, if the schedule is in steps). In [0, 1].
+        stragglers: the probability, in [0, 1], that a client does only part of its work: a uniform
+            draw from 1 up to its epochs (or its steps, if the schedule is in steps).
         sync_probability: p in [1e-6, 1]: after every step a coin that all clients share says with
             probability p that the round ends, as in ProxSkip. A round has a geometric number of
             steps, 1/p in the mean and the same for all clients, drawn from the run's seed. Excludes
             `steps`, `times` and `stragglers`; `epochs` is ignored.
-        dropouts: the probability that a drawn client never answers; it counts as not drawn. In [0,
-            1). Phases with everyone wait for everyone.
+        dropouts: the probability, in [0, 1), that a drawn client never answers; it counts as not
+            drawn. Phases with everyone wait for everyone.
         availability: the clients who can be reached, an `Availability`, or as files spell it,
             `{"name": "daily", "fraction": 0.5}` or `{"name": "trace", "file": "trace.csv"}`. A
             cohort is drawn among those; if they are fewer, it is all of them, and in a round in
