@@ -111,18 +111,16 @@ class FedAWARE(Algorithm[AwareState]):
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:
         cohort = fed.sample(self.sampling_weights(state))
-        if self.startup == "all":
-            cohort = released.with_everyone_first(fed, cohort)
+        cohort = released.with_everyone_first(fed, cohort) if self.startup == "all" else cohort
         uploads = fed.gather(self.train, cohort, state.w)
         if self.ids == "mixed":
             uploads = released.exchanged(uploads, self.rank_as_released(fed, state, cohort))
-        updates = uploads.value
-        if self.shared == "updates":
-            updates = released.averaged(uploads, updates)
+        updates = released.averaged(uploads) if self.shared == "updates" else uploads.value
         new_momenta = self.alpha * state.momenta.select(uploads) + (1 - self.alpha) * updates
-        if self.shared == "momenta":
-            new_momenta = released.averaged(uploads, new_momenta)
-        momenta = state.momenta.update(uploads, new_momenta)
+        momenta = state.momenta.update(
+            uploads,
+            released.averaged(uploads, new_momenta) if self.shared == "momenta" else new_momenta,
+        )
         direction, best = momenta.combine(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
             direction = jnp.where(momenta.known.all(), direction, uploads.mean())

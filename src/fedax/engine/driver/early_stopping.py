@@ -45,6 +45,10 @@ class Divergence(_Rule):
     It has risen if $f_t - f_{t-\text{window}} > \text{rise}$.
 
     Needs the metric `train_loss`. The defaults are FedProx's rule (Li et al. 2020, App. C.3.2).
+
+    Args:
+        rise: by how much it may rise.
+        window: rounds over which it may, at least 1.
     """
 
     rise: float = hyper(1.0)
