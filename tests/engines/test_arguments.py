@@ -16,7 +16,6 @@ WRONG = {
     "task": "fedax.run(fedax.FedAvg(), 'digits')",
     "member": "fedax.run_grid(['a'], task)",
     "start": "fedax.start(3, task)",
-    "optimizer": "fedax.Optax(3)",
     "seed": "fedax.run(fedax.FedAvg(), task, seed='a')",
     "seeds": "fedax.run(fedax.FedAvg(), task, seed=[0, 1])",
     "seeds of NumPy": "fedax.run(fedax.FedAvg(), task, seed=np.arange(2))",
@@ -52,8 +51,6 @@ ADVICE = {
     ),
     "fedax.run(fedax.FedAvg(), task, observe=[fedax.observe.TrainLoss])": "Write TrainLoss(), "
     "with parentheses.",
-    "fedax.Optax(optax.adam)": "allowed: an Optax optimizer, such as optax.adam(0.001)",
-    "fedax.Optax('adamw')": "allowed: an Optax optimizer, such as optax.adam(0.001)",
     "fedax.Channel(up=fedax.codecs.TopK)": "Write TopK(), with parentheses.",
     "fedax.Channel(up='top_k')": "Write fedax.codecs.TopK().",
     "fedax.Channel(down='qsgd')": "Write fedax.codecs.QSGD().",
@@ -64,7 +61,6 @@ ADVICE = {
 PROGRAM = """
 import jax
 import numpy as np
-import optax
 import fedax
 from fedax.data import FederatedData
 task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[4.0]])
