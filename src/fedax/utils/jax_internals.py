@@ -3,7 +3,6 @@
 Only this module imports them, so that a release that moves one is answered here.
 """
 
-from jax._src.distributed import global_state as global_state  # the coordinator's store
 from jax.extend.core import Literal as Literal
 from jax.extend.core import Primitive as Primitive
 from jax.extend.core import get_opaque_trace_state as get_opaque_trace_state

@@ -8,20 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 
-class Request:
-    def __init__(self, arrived):
-        self.arrived = arrived
-
-    def Test(self):
-        return self.arrived()
-
-
 class Shared:
     """One per communicator. Every collective call of a rank has a number; calls of the same number
     belong together."""
 
     def __init__(self, size):
-        self.size, self.lock, self.calls, self.apart = size, threading.Condition(), {}, {}
+        self.size, self.lock, self.calls = size, threading.Condition(), {}
 
     def arrive(self, number, kind, rank, value):
         with self.lock:
@@ -73,18 +65,6 @@ class Comm:
 
     def scatter(self, values):
         return self.all("scatter", values)[0][self.rank]
-
-    def Ibarrier(self):
-        self.count += 1
-        return Request(self.shared.arrive(self.count, "Ibarrier", self.rank, None))
-
-    def Idup(self):
-        self.count += 1
-        with self.shared.lock:
-            apart = self.shared.apart.setdefault(self.count, Shared(self.size))
-        return Comm(apart, self.rank), Request(
-            self.shared.arrive(self.count, "Idup", self.rank, None)
-        )
 
     def Create_dist_graph_adjacent(self, sources, destinations):
         return Links(self, sources)

@@ -1,12 +1,7 @@
 """Simulation over several hosts: processes connected by JAX, each with its own devices."""
 
-import base64
-import itertools
-import math
 import os
 import pickle
-import time
-from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -14,17 +9,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedax.engine.distributed import abort
-from fedax.engine.distributed.collectives import Collectives, RankStatus
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import FedaxError, InvalidInput
 
-# the store of the coordinator has no public name
-from fedax.utils.jax_internals import global_state
-
 HEARTBEAT = 20
 """Seconds without a heartbeat after which a process counts as lost and the others end."""
-_POLL = 5.0
-"""Seconds of one blocking wait for another rank; Python handles Ctrl-C only between two waits."""
 
 
 def connect_hosts(
@@ -97,62 +86,20 @@ def multihost_group() -> ProcessGroup:
     return HostProcesses()
 
 
-_calls = itertools.count()
-"""Numbers of `allgather` calls, equal on all ranks because all ranks make the same calls."""
-
-
-class HostProcesses(Collectives):
-    """Group of processes connected by JAX.
-
-    Statuses go through the key-value store of JAX's coordinator, because waiting there can time
-    out, unlike a collective on devices. All processes hold all examples and the same state, so
-    `scatter` is a broadcast.
-    """
+class HostProcesses(ProcessGroup):
+    """Group of processes connected by JAX, which all hold all examples and the same state."""
 
     name = "simulation on several hosts"
 
     def __init__(self) -> None:
-        self.rank, self.size = jax.process_index(), jax.process_count()
+        self.rank = jax.process_index()
+        self.size = jax.process_count()
 
-    def broadcast(self, value: Any) -> Any:
-        data = pickle.dumps(value) if self.rank == 0 else b""
-        size = self._allgather(len(data))[0]
+    def allgather(self, value: Any) -> list[Any]:
+        data = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes = np.asarray(multihost_utils.process_allgather(np.int32(data.size))).tolist()
         # padded to a power of two: every size is compiled as its own program
-        buffer = np.zeros(1 << max(10, (size - 1).bit_length()), np.uint8)
-        buffer[: len(data)] = np.frombuffer(data, np.uint8)
-        return pickle.loads(
-            np.asarray(multihost_utils.broadcast_one_to_all(buffer))[:size].tobytes()
-        )
-
-    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
-        return self.broadcast(arrays)
-
-    def allgather(self, status: RankStatus, timeout: float) -> list[RankStatus] | None:
-        return self._allgather(status, time.monotonic() + timeout)
-
-    def _allgather(self, value: Any, deadline: float = math.inf) -> Any:
-        """Gathers a value from all ranks, or returns None after the deadline (`time.monotonic`)."""
-        client, call = global_state.client, next(_calls)
-        assert client is not None
-        # as text: the values of the store are strings
-        client.key_value_set(
-            f"fedax/{call}/{self.rank}", base64.b85encode(pickle.dumps(value)).decode()
-        )
-        values = []
-        for rank in range(self.size):
-            text = None
-            while text is None:
-                wait = min(_POLL, deadline - time.monotonic())
-                if wait <= 0:
-                    return None
-                try:
-                    text = client.blocking_key_value_get(
-                        f"fedax/{call}/{rank}", int(1000 * wait) + 1
-                    )
-                except jax.errors.JaxRuntimeError as error:
-                    if "DEADLINE_EXCEEDED" not in str(error):
-                        raise
-            values.append(pickle.loads(base64.b85decode(text)))
-        if call:  # all ranks have entered this call, so all have read the values of the one before
-            client.key_value_delete(f"fedax/{call - 1}/{self.rank}")
-        return values
+        padded = np.zeros(1 << (max(sizes) - 1).bit_length(), np.uint8)
+        padded[: data.size] = data
+        rows = np.asarray(multihost_utils.process_allgather(padded))
+        return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]

@@ -1,8 +1,25 @@
-"""Interface to the processes (ranks) of a run."""
+"""The processes (ranks) of a run, and what they do together.
+
+Everything follows from one blocking `allgather`: errors that all ranks raise, configurations that
+have to match, stopping. An error that one rank meets elsewhere aborts the job, so that no rank
+waits for one that has failed.
+"""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+import json
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import FrameType
 from typing import Any
+
+from fedax.engine.distributed import abort
+from fedax.errors import InvalidInput, RankFailed
+
+_SHOWN = 3
+"""The most differences in one message."""
 
 
 class ProcessGroup:
@@ -11,10 +28,34 @@ class ProcessGroup:
     Attributes:
         rank: the number of this process, from 0. Rank 0 writes files.
         size: the number of processes.
+        name: the engine's name, for messages.
     """
 
     rank: int = 0
     size: int = 1
+    name: str = ""
+    _is_interrupted = False
+    """Whether this rank was interrupted by Ctrl-C."""
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks, which all have to call it."""
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        """Returns the value of rank 0 on all ranks."""
+        return self.allgather(value if self.rank == 0 else None)[0]
+
+    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
+        """Distributes the arrays of rank 0.
+
+        Arrays named in `rows` have a first axis (clients,), of which each rank gets what it holds;
+        the others are broadcast.
+        """
+        return self.broadcast(arrays)
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether the flag is set, or Ctrl-C was pressed, on any rank."""
+        return any(self._exchange(flag or self._is_interrupted))
 
     @contextlib.contextmanager
     def raise_on_all_ranks(self) -> Iterator[None]:
@@ -22,12 +63,24 @@ class ProcessGroup:
 
         The block must not communicate: a rank that fails would leave the others waiting inside it.
         """
-        yield
+        try:
+            yield
+        except Exception as error:
+            self._exchange(error=error)
+        else:
+            self._exchange()
 
     @contextlib.contextmanager
     def abort_on_error(self) -> Iterator[None]:
         """Runs a block that communicates, and aborts all ranks if one raises."""
-        yield
+        with self._defer_interrupts():
+            try:
+                yield
+            except BaseException as error:
+                # after an error that all ranks have raised, no rank waits
+                if self.size > 1 and not getattr(error, "raised_on_all_ranks", False):
+                    abort.abort_with(error, abort.RankInfo(self.rank, self.size))
+                raise
 
     def check_same_config(
         self, facts: Callable[[], dict[str, Any]], **settings: Any
@@ -41,20 +94,139 @@ class ProcessGroup:
         Returns:
             A function that returns the fingerprint of the whole run.
         """
-        return facts
+        if self.size == 1:
+            return facts
+        fingerprint: dict[str, Any] = {}
+        with self.raise_on_all_ranks():
+            # through JSON, so that values compare as a checkpoint would store them
+            try:
+                fingerprint = json.loads(json.dumps(facts()))
+            except InvalidInput as error:
+                # a checkpoint needs the fingerprint, a run without one does not
+                if settings.get("checkpoint_every"):
+                    raise
+                warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
+            settings = json.loads(json.dumps(settings))
+        # after the block above, in which a rank may have failed
+        gathered = self._exchange((settings, fingerprint))
+        merged = self.merge_configs([facts for _, facts in gathered])
+        check_equal_configs(self.name, [settings | facts for settings, facts in gathered])
+        return lambda: merged
 
-    def any(self, flag: bool) -> bool:
-        """Returns whether the flag is set on any rank."""
-        return flag
+    def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Returns the run's fingerprint, and removes from `facts` what may differ between ranks."""
+        return facts[self.rank]
 
-    def broadcast(self, value: Any) -> Any:
-        """Returns the value of rank 0 on all ranks."""
-        return value
+    def _exchange(self, content: Any = None, error: BaseException | None = None) -> list[Any]:
+        """Gathers the contents of all ranks; without content it is a barrier.
 
-    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
-        """Distributes the arrays of rank 0.
-
-        Arrays named in `rows` have a first axis (clients,), of which each rank gets its own
-        client's row; the others are broadcast.
+        Raises:
+            BaseException: if any rank brings an error: its own error on that rank, `RankFailed` on
+                the others.
         """
-        return arrays
+        if self.size == 1:
+            if error is not None:
+                raise error
+            return [content]
+        # an error travels like any content: its line and its traceback
+        text = None
+        if error is not None:
+            text = abort.error_line(error), "".join(traceback.format_exception(error))
+        gathered = self.allgather((text, content))
+        failed = {rank: text for rank, (text, _) in enumerate(gathered) if text}
+        if not failed:
+            return [content for _, content in gathered]
+        by_line = _group_by_value({rank: line for rank, (line, _) in failed.items()})
+        lines = [f"{_list_ranks(ranks)}: {line}" for line, ranks in by_line.items()]
+        shared = error or RankFailed("; ".join(lines))
+        shared.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
+        if error is None:
+            shared.add_note(f"\nThere:\n{failed[min(failed)][1]}")
+        raise shared
+
+    @contextlib.contextmanager
+    def _defer_interrupts(self) -> Iterator[None]:
+        """Makes the first Ctrl-C stop all ranks at their next `any`, the second one at once.
+
+        A signal handler that somebody else has installed stays in place.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if (
+            not is_main
+            or self.size == 1
+            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        ):
+            yield
+            return
+
+        def note_interrupt(number: int, frame: FrameType | None) -> None:
+            self._is_interrupted = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        signal.signal(signal.SIGINT, note_interrupt)
+        try:
+            yield
+        finally:
+            self._is_interrupted = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def check_equal_configs(name: str, configs: Sequence[dict[str, Any]]) -> None:
+    """Raises if the configurations of the ranks differ.
+
+    Args:
+        name: the engine's name.
+        configs: the configuration of each rank, by rank.
+
+    Raises:
+        InvalidInput: with the first fields that differ, and their values by rank.
+    """
+    flat = [dict(_flatten(config)) for config in configs]
+    fields = dict.fromkeys(field for config in flat for field in config)
+    different = [field for field in fields if len({repr(config.get(field)) for config in flat}) > 1]
+    if not different:
+        return
+    shown = []
+    for field in different[:_SHOWN]:
+        values = {
+            rank: _shorten(config[field]) if field in config else "nothing"
+            for rank, config in enumerate(flat)
+        }
+        descriptions = [
+            f"{value} on {_list_ranks(ranks)}" for value, ranks in _group_by_value(values).items()
+        ]
+        shown.append(f"{field}: " + "; ".join(descriptions))
+    omitted = len(different) - len(shown)
+    suffix = [f"And {omitted} more"] if omitted else []
+    text = ". ".join(["the ranks disagree", *shown, *suffix])
+    error = InvalidInput.because(name, text, "All must run the same.")
+    error.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
+    raise error
+
+
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of nested dictionaries and lists of dictionaries with their paths."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _flatten(inner, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        for i, inner in enumerate(value):
+            yield from _flatten(inner, f"{path}[{i}]")
+    else:
+        yield path, value
+
+
+def _group_by_value(by_rank: dict[int, str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for rank, value in by_rank.items():
+        groups.setdefault(value, []).append(rank)
+    return groups
+
+
+def _list_ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def _shorten(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -27,6 +27,7 @@ from fedax.engine.compilation.identity import (
     strip_addresses,
     task_identity,
 )
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
 from fedax.engine.driver.recorder import Clock
@@ -99,16 +100,18 @@ class Grid:
     ) -> None:
         self.clock = Clock()
         engine = options.engine
-        with engine.process_group.raise_on_all_ranks():
+        # without seeds only the arguments are checked, which one rank may do alone
+        group = engine.process_group if seeds else ProcessGroup()
+        with group.raise_on_all_ranks():
             setup, roots = self._resolve(algorithms, task, seeds, options)
         if seeds:
             traced = setup
-            self.identity = engine.process_group.check_same_config(
+            self.identity = group.check_same_config(
                 lambda: merge(self.identities(traced)), **self._rank_config(done)
             )
             # on several ranks the setup has this rank's examples only
             setup = engine.prepared(setup)
-        with engine.process_group.raise_on_all_ranks():
+        with group.raise_on_all_ranks():
             setup = self._check_setup(setup)
         self.private = setup.private
         self.published = setup.published
