@@ -88,7 +88,7 @@ class Both:
         round = int(content["config"]["server-round"])
         vector = jnp.asarray(content["arrays"]["0"].numpy())
         down = jax.tree.unflatten(jax.tree.structure(self.phase.down), [vector])
-        phase_work = PhaseWork(self.phase.work, down, None, jax.random.key(3), jnp.int32(round), 0)
+        phase_work = PhaseWork(self.phase.work, down, jax.random.key(3), jnp.int32(round), 0)
         upload, _, _ = run_single_client(
             phase_work, self.known.setup, {}, jnp.int32(self.device.partition)
         )

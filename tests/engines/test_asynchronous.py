@@ -14,10 +14,11 @@ import pytest
 
 import fedax
 from fedax.core.hyper import as_arrays
-from fedax.core.scheduling.asynchronous import NO_SLOT, Asynchronous, Timetable, _Ranking
+from fedax.core.scheduling.asynchronous import Asynchronous, Timetable, _Ranking
+from fedax.core.scheduling.timeline import NO_SLOT
 from fedax.core.task import initial_params
 from fedax.engine.round.client import Setup
-from fedax.engine.round.timing.asynchronous import server_steps_of
+from fedax.engine.round.timeline import timeline_of, timing_of
 from fedax.errors import InvalidInput, SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.planned import planned_runs
@@ -153,7 +154,7 @@ def test_timetables_are_those_of_a_discrete_event_simulation(part):
         for step, (time, ids, versions, sent, discarded) in enumerate(expected):
             assert timetable.times[step] == time
             assert rows.clients[step].tolist() == ids
-            assert rows.versions[step].tolist() == versions
+            assert rows.versions.numbers[step].tolist() == versions
             assert (rows.sent[step], rows.discarded[step]) == (sent, discarded)
         _check_slots(rows, timetable.slots(30), bound)
 
@@ -161,14 +162,16 @@ def test_timetables_are_those_of_a_discrete_event_simulation(part):
 def _check_slots(rows, slots, bound):
     """A slot still has the version that a client received when its upload is taken."""
     content = {}
-    for step, stored in enumerate(rows.stored.tolist()):
+    versions = rows.versions
+    for step, stored in enumerate(versions.stored.tolist()):
         if stored != NO_SLOT:
             content[stored] = step
-        assert [content[slot] for slot in rows.slots[step].tolist()] == rows.versions[step].tolist()
+        received = [content[slot] for slot in versions.slots[step].tolist()]
+        assert received == versions.numbers[step].tolist()
     assert max(content) < slots
     if bound is not None:
         assert slots <= bound + 1
-        assert (np.arange(len(rows.stored))[:, None] - rows.versions).max() <= bound
+        assert (np.arange(len(versions.stored))[:, None] - versions.numbers).max() <= bound
 
 
 def test_draws_by_size_have_their_probabilities():
@@ -193,7 +196,7 @@ def _transcribed(how, mixes=False, lr=1.0):
     for t in range(ROUNDS):
         past.append(w)
         total, weights = np.zeros_like(w), 0.0
-        for k, v in zip(rows.clients[t], rows.versions[t], strict=True):
+        for k, v in zip(rows.clients[t], rows.versions.numbers[t], strict=True):
             mine, tau = world.sgd(k, past[v])[0], t - v
             s = {"constant": 1.0, "polynomial": (1 + tau) ** -server.a}.get(server.weight)
             s = (
@@ -207,17 +210,18 @@ def _transcribed(how, mixes=False, lr=1.0):
     return w, rows
 
 
-def _steps(method, how):
-    """The server steps of a method on the task of the transcriptions, and its setup."""
+def _timed(method, how):
+    """The setup of a method on the task of the transcriptions, with its server steps."""
     task = regression()
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     setup = Setup(task, as_arrays(fedax.SGD(LR), layout.dtype), how, layout, task.train.population)
-    return server_steps_of(as_arrays(method, layout.dtype), setup, ROUNDS), setup
+    timing = timing_of(as_arrays(method, layout.dtype), setup, None, ROUNDS)
+    return dataclasses.replace(setup, timing=timing)
 
 
 def _timetable(how):
-    steps, setup = _steps(fedax.FedAvg(), how)
-    return steps.timetable(setup, initial_params(setup.task, SEED)[1])
+    setup = _timed(fedax.FedAvg(), how)
+    return timeline_of(setup, initial_params(setup.task, SEED)[1])
 
 
 @pytest.mark.slow
@@ -228,7 +232,7 @@ def _timetable(how):
 def test_fedbuff_against_its_pseudocode(weight, dispatch):
     how = schedule(weight=weight, dispatch=dispatch, b=1)
     expected, rows = _transcribed(how, lr=0.7)
-    assert len({*(np.arange(ROUNDS)[:, None] - rows.versions).ravel().tolist()}) > 2, (
+    assert len({*(np.arange(ROUNDS)[:, None] - rows.versions.numbers).ravel().tolist()}) > 2, (
         "no staleness to test"
     )
     history = run(fedax.FedAvg(server=optax.sgd(0.7)), how)
@@ -408,12 +412,12 @@ def test_every_method_is_taken_or_refused_by_name(kind):
     and those on classes get none."""
     how = dataclasses.replace(schedule(order="shuffled"), weights="equal")
     try:
-        _steps(kind(), how)
+        _timed(kind(), how)
     except InvalidInput:
         with pytest.raises(
             InvalidInput, match=re.escape(f"Schedule(asynchronous=...), {kind.__name__}: ")
         ):
-            _steps(kind(), how)
+            _timed(kind(), how)
         return
     one, other = (
         run(kind(), how, 4, engine=engine)

@@ -19,7 +19,7 @@ from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.engine import one_round
 from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import initial_carry
+from fedax.engine.round.trace import initial_carry
 from fedax.numerics.permutation import SMALL, permutation, permutation_by_size
 from marks import slow
 

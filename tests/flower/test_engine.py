@@ -28,6 +28,7 @@ METHODS = {
     "FedAvg, mixed": (fedax.FedAvg(ids="mixed"), None),
     "Coded": (fedax.FedAvg(), fedax.Channel(up=codecs.Quantizer(b=8), down=codecs.Quantizer(b=8))),
     "Feedback": (fedax.FedAvg(), fedax.Channel(up=codecs.TopK(0.5))),
+    "Attacked": (fedax.FedAvg(), fedax.Channel(attack=fedax.attacks.SignFlip(share=0.5))),
 }
 OBSERVERS = [
     fedax.observe.TrainLoss(),
@@ -36,7 +37,7 @@ OBSERVERS = [
 ]
 
 
-@pytest.fixture(params=quick(METHODS, "FedAvg", "SCAFFOLD"))
+@pytest.fixture(params=quick(METHODS, "FedAvg", "SCAFFOLD", "Attacked"))
 def method(request):
     return METHODS[request.param]
 

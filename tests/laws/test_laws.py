@@ -373,9 +373,9 @@ def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
     seen = []
     original = RoundContext._prepare
 
-    def spy(self, work, *rest):
+    def spy(self, work, *rest, **options):
         seen.append(work.__name__)
-        return original(self, work, *rest)
+        return original(self, work, *rest, **options)
 
     for setting in [kind, *(choice for choice in choices_of(kind) if not choice.inherited)]:
         algorithm = setting()

@@ -392,7 +392,7 @@ def test_noise_at_clients_fits_methods_that_gather():
         ({"quantile": 0.5, "where": "client"}, "None with where"),
         ({"quantile": 0.5}, "count_noise"),
         ({"quantile": 0.5, "count_noise": 0.4}, "half the noise"),
-        ({"budget": 0.0}, "numbers > 0"),
+        ({"budget": 0.0}, r"numbers in \(0, infinity\]"),
     ],
 )
 def test_values_out_of_range(given, message):

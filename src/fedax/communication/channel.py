@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.communication.attacks import ATTACKS, Attack
 from fedax.communication.privacy import Privacy
@@ -280,33 +280,6 @@ def encode(
             )
             new_memories.append(memory)
     return jax.tree.unflatten(structure, leaves), tuple(new_memories)
-
-
-def apply_attack(
-    tree: PyTree,
-    attack: Attack,
-    hostile: Bool[Array, ""],
-    key: Key[Array, ""],
-    near: Float[Array, "dim"] | None = None,
-) -> PyTree:
-    """Replaces the vectors of an upload by the attack's if the client is hostile.
-
-    The first vector is a change of `near`.
-    """
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
-    if any(map(is_message, leaves)):
-        raise InvalidInput.of(
-            "Channel(attack=...)", attack, "None for methods that code their messages themselves"
-        )
-    for i, leaf in enumerate(leaves):
-        if is_vector(leaf):
-            # hostility is traced: the attack is computed for every client, and chosen afterwards
-            corrupted = attack.corrupt(
-                leaf, jnp.zeros_like(leaf) if near is None else near, jax.random.fold_in(key, i)
-            )
-            # `near` belongs to the first vector only
-            leaves[i], near = jnp.where(hostile, corrupted, leaf), None
-    return jax.tree.unflatten(structure, leaves)
 
 
 def is_vector(leaf: Any) -> bool:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from fedax.core.hyper import Hyper, check_declared, hyper
 from fedax.core.scheduling.local_work import real
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
@@ -85,62 +86,39 @@ class Privacy(eqx.Module):
     """
 
     clip: float | tuple[float, ...] = eqx.field(static=True, default=1.0, converter=python_numbers)
-    noise: float = _number(1.0)
-    delta: float = _number(1e-5)
-    where: str = eqx.field(static=True, default="server")
+    noise: float = hyper(1.0, static=True, low=0.0)
+    delta: float = hyper(1e-5, static=True, low=0.0, high=1.0, open_low=True, open_high=True)
+    where: str = hyper("server", choices=WHERE)
     quantile: float | None = _number(None)
-    clip_rate: float = _number(0.2)
+    clip_rate: float = hyper(0.2, static=True, low=0.0, open_low=True)
     count_noise: float | None = _number(None)
-    budget: float = _number(math.inf)
+    budget: float = hyper(math.inf, static=True, low=0.0, open_low=True)
 
     def __check_init__(self) -> None:
+        check_declared(self)
         # infinite bounds are allowed without noise only
         clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
-        allowed_clips = (
-            f"numbers in (0, infinity{']' if self.noise == 0 else ')'}, or a tuple of them"
-        )
+        end, hint = "]", ""
+        if self.noise:
+            end, hint = ")", "Infinity needs noise=0: nothing bounds what one client may do."
         is_valid = clips and all(
             real(c) and c > 0 and (c < math.inf or self.noise == 0) for c in clips
         )
-        hint = (
-            ""
-            if self.noise == 0
-            else ("Infinity needs noise=0: nothing bounds what one client may do.")
-        )
-        self._require("clip", bool(is_valid), allowed_clips, hint)
-        self._require(
-            "noise", real(self.noise) and 0 <= self.noise < math.inf, "finite numbers >= 0"
-        )
-        self._require("delta", real(self.delta) and 0 < self.delta < 1, "numbers in (0, 1)")
-        self._require("where", self.where in WHERE, f"one of {WHERE}")
-        self._require(
-            "quantile",
-            self.quantile is None or _is_share(self.quantile),
-            "numbers in [0, 1], or None",
-        )
-        self._require(
-            "quantile",
-            self.quantile is None or self.where == "server",
-            'None with where="client": only a server sees a share',
-        )
-        self._require(
-            "quantile",
-            self.quantile is None or not self.open,
-            "None with clip=infinity, which nothing adapts",
-        )
-        self._require(
-            "clip_rate",
-            real(self.clip_rate) and 0 < self.clip_rate < math.inf,
-            "finite numbers > 0",
-        )
+        allowed = f"numbers in (0, infinity{end}, or a tuple of them"
+        self._require("clip", bool(is_valid), allowed, hint)
         least = self.noise / 2
-        is_valid = self.count_noise is None or (
-            real(self.count_noise) and least < self.count_noise < math.inf
-        )
-        self._require(
-            "count_noise", is_valid, f"finite numbers > {least:g}, half the noise, or None"
-        )
-        self._require("budget", real(self.budget) and self.budget > 0, "numbers > 0")
+        if self.count_noise is not None:
+            limits = Hyper("count_noise", 1.0, low=least, open_low=True)
+            allowed = f"{limits.allowed}, above half the noise, or None"
+            self._require("count_noise", limits.allows(self.count_noise), allowed)
+        if self.quantile is None:
+            return
+        limits = Hyper("quantile", 0.5, low=0.0, high=1.0)
+        self._require("quantile", limits.allows(self.quantile), f"{limits.allowed}, or None")
+        reason = 'None with where="client": only a server sees a share'
+        self._require("quantile", self.where == "server", reason)
+        reason = "None with clip=infinity, which nothing adapts"
+        self._require("quantile", not self.open, reason)
 
     def _require(self, field: str, is_valid: bool, allowed: str, hint: str = "") -> None:
         if not is_valid:
@@ -195,10 +173,6 @@ class Privacy(eqx.Module):
         if self.quantile is None or not self.noise:
             return self.noise
         return (self.noise**-2 - (2 * self.count_noise_of(expected)) ** -2) ** -0.5
-
-
-def _is_share(value: Any) -> bool:
-    return real(value) and 0 <= value <= 1
 
 
 class Bounded(eqx.Module):
@@ -303,37 +277,6 @@ def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     numbers = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
     chunks = np.split(numbers[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
     return [chunk.reshape(shape) for chunk, shape in zip(chunks, shapes, strict=True)]
-
-
-class LocalNoise(eqx.Module):
-    """Clipping and noise at a client, before anything leaves it.
-
-    Attributes:
-        privacy: with `where="client"`.
-        bounds: C of every part of this phase.
-        gaussians: for each part standard Gaussian numbers from the operating system, for one
-            message of a deployed client; None in a simulation, whose noise follows from the seed.
-    """
-
-    privacy: Privacy
-    bounds: tuple[float, ...] = eqx.field(static=True)
-    gaussians: Any = None
-
-    def __call__(
-        self, value: PyTree, near: Float[Array, "dim"] | None, key: Key[Array, ""]
-    ) -> PyTree:
-        """Returns the parts as they leave the client.
-
-        The first vector is added to `near` again, if that is given.
-        """
-        clipped = clip_leaves(value, jnp.asarray(self.bounds, float), near).value
-        # J parts together are one mechanism of multiplier z, so each has sqrt(J) times its noise
-        multiplier = self.privacy.noise * math.sqrt(len(self.bounds))
-        # without noise a bound may be infinite, and 0 times infinity is NaN
-        deviations = (
-            [multiplier * c for c in self.bounds] if multiplier else [0.0] * len(self.bounds)
-        )
-        return add_reference(add_noise(clipped, deviations, key, self.gaussians), near)
 
 
 def derive_secret_key(key: Key[Array, ""], secret: Any) -> Key[Array, ""]:

@@ -8,20 +8,17 @@ before training, in plain NumPy, and a compiled run reads one row of it for ever
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from fedax.core.history import JOULES
-from fedax.core.hyper import MOST_COUNT, check_declared, hyper
+from fedax.core.hyper import Hyper, check_declared, hyper
 from fedax.core.scheduling.devices import Devices, for_clients
+from fedax.core.scheduling.timeline import NO_SLOT, Row, Timeline, Versions
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
-
-NO_SLOT = 1 << 30
-"""Slot of a version that no client trains on: out of range, so that writing to it has no effect."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,34 +91,19 @@ class Asynchronous:
     def __post_init__(self) -> None:
         convert_fields(self)
         check_declared(self)
-        self._require(
-            "devices",
-            self.devices is None or callable(getattr(self.devices, "seconds", None)),
-            "an object with a method `seconds`, or None for those of the run, which a file has in "
-            "its table [devices]",
-        )
-        bound, count = self.max_staleness, self.concurrency
-        self._require(
-            "concurrency",
-            count is None or _is_count(count, 1),
-            f"whole numbers from 1 to {MOST_COUNT}, or None",
-        )
-        self._require(
-            "max_staleness",
-            bound is None or _is_count(bound, 0),
-            f"whole numbers from 0 to {MOST_COUNT}, or None",
-        )
-        passes: Any = self.passes
-        is_real = isinstance(passes, int | float) and not isinstance(passes, bool)
-        self._require(
-            "passes",
-            passes is None or (is_real and 0 < passes < math.inf),
-            "finite numbers > 0, or None",
-        )
-
-    def _require(self, name: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise InvalidInput.of(f"Asynchronous({name}=...)", getattr(self, name), allowed)
+        if self.devices is not None and not callable(getattr(self.devices, "seconds", None)):
+            allowed = (
+                "an object with a method `seconds`, or None for those of the run, which a file has "
+                "in its table [devices]"
+            )
+            raise InvalidInput.of("Asynchronous(devices=...)", self.devices, allowed)
+        for limits in (
+            Hyper("concurrency", 1, low=1),
+            Hyper("max_staleness", 0, low=0),
+            Hyper("passes", 1.0, low=0.0, open_low=True),
+        ):
+            if getattr(self, limits.name) is not None:
+                limits.check("Asynchronous", getattr(self, limits.name))
 
     def check(self, clients: int, cohort: int) -> None:
         """Refuses more clients at work than there are, fewer than a step waits for, and devices of
@@ -169,36 +151,7 @@ class Asynchronous:
         return 1 / (self.a * np.maximum(staleness - self.b, 0.0) + 1)
 
 
-def _is_count(value: Any, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= MOST_COUNT
-
-
-class Arrivals(NamedTuple):
-    """Rows of a timetable, for server steps or for one of them; whole numbers have 32 bits.
-
-    A version is the number of server steps before it. Versions that clients at work, or the buffer,
-    still refer to lie in slots; a slot that is free again is used by a later version.
-
-    Attributes:
-        clients: those whose uploads the step takes, in the order of their dispatch.
-        versions: that they received.
-        slots: where these versions lie.
-        factors: on the changes of their uploads, by the staleness.
-        stored: the slot of the version that this step ends; `NO_SLOT` if no client received it.
-        sent: how many clients received that version.
-        discarded: arrivals since the last step that were too stale.
-    """
-
-    clients: Int[Array, "*steps cohort"]
-    versions: Int[Array, "*steps cohort"]
-    slots: Int[Array, "*steps cohort"]
-    factors: Float[Array, "*steps cohort"]
-    stored: Int[Array, "*steps"]
-    sent: Int[Array, "*steps"]
-    discarded: Int[Array, "*steps"]
-
-
-class Timetable:
+class Timetable(Timeline):
     """The server steps of a run with their arrivals, computed as far as they are asked for.
 
     Events are taken in the order of their time, those of one time in the order of the clients'
@@ -274,7 +227,9 @@ class Timetable:
         """Seconds from the start of the run to the end of each server step."""
         return np.asarray(self._times, np.float64)
 
-    def notes(self, first: int, count: int) -> dict[str, np.ndarray]:
+    def notes(
+        self, first: int, count: int, traffic: Sequence[dict[str, Any]] = ()
+    ) -> dict[str, np.ndarray]:
         """Returns notes of some steps, shape (count,): the end of each in seconds from the start,
         and the joules of the arrivals since the step before, discarded ones included, if known.
         """
@@ -287,10 +242,7 @@ class Timetable:
         self.extend(steps)
         return max(1, self._slots[max(steps - 1, 0)])
 
-    def rows(self, first: int, count: int, padded: int | None = None) -> Arrivals:
-        """Returns the arrivals of some steps, with a first axis (count,), padded with zeros to
-        (padded,).
-        """
+    def rows(self, first: int, count: int, padded: int | None = None) -> Row:
         self.extend(first + count)
         columns = zip(*self._rows[first : first + count], strict=True)
         clients, versions, slots, stored, sent, discarded = (
@@ -298,12 +250,13 @@ class Timetable:
         )
         # staleness: steps between the version and the one that takes the upload
         factors = self.server.factors(np.arange(first, first + count)[:, None] - versions)
-        fields = (clients, versions, slots, factors, stored, sent, discarded)
         padding = (padded or count) - count
-        rows: Any = (
-            np.concatenate([a, np.zeros((padding, *a.shape[1:]), a.dtype)]) for a in fields
-        )
-        return Arrivals(*rows)
+
+        def pad(rows: np.ndarray) -> Any:
+            return np.concatenate([rows, np.zeros((padding, *rows.shape[1:]), rows.dtype)])
+
+        received = Versions(pad(versions), pad(slots), pad(factors), pad(stored))
+        return Row(pad(clients), None, pad(sent), pad(discarded), received)
 
     def extend(self, steps: int) -> None:
         """Computes the timetable up to a number of server steps."""

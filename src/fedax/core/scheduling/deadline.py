@@ -6,24 +6,9 @@ is trained.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
-
-
-class Answers(NamedTuple):
-    """Who counts in some rounds, or in one of them; whole numbers have 32 bits.
-
-    Attributes:
-        clients: those whose uploads count, in the order of their draw, and padding.
-        count: how many count.
-        asked: how many were sent the round's message.
-    """
-
-    clients: Int[Array, "*rounds capacity"]
-    count: Int[Array, "*rounds"]  # type: ignore[assignment]
-    asked: Int[Array, "*rounds"]
+from jaxtyping import Bool, Float, Int
 
 
 def first_answers(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedax.core.hyper import check_declared, hyper
+from fedax.core.hyper import Hyper, check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 from fedax.utils.plugins import is_reference, load
@@ -86,9 +86,8 @@ class Devices:
     def __post_init__(self) -> None:
         convert_fields(self)
         check_declared(self)
-        if self.passes is not None and not 0 < self.passes < math.inf:
-            allowed = "finite numbers > 0, or None"
-            raise InvalidInput.of("Devices(passes=...)", self.passes, allowed)
+        if self.passes is not None:
+            Hyper("passes", 1.0, low=0.0, open_low=True).check("Devices", self.passes)
         for name in CHARACTERISTICS:
             value = getattr(self, name)
             if callable(value):

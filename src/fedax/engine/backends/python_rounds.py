@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.scheduling.timeline import row_at
 from fedax.core.validation.own_methods import call_round
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
@@ -24,15 +25,12 @@ from fedax.engine.round.engine import (
     PersonalModels,
     Program,
     RunCarry,
-    initial_carry,
-    pad_client_sets,
-    stack_notes,
+    merge_logs,
     to_device,
 )
 from fedax.engine.round.evaluation import empty_cohort
-from fedax.engine.round.timing.asynchronous import row_of
-from fedax.engine.round.timing.clock import WorkCount
-from fedax.engine.round.traffic import bits_spent
+from fedax.engine.round.timeline import timeline_of
+from fedax.engine.round.trace import initial_carry
 from fedax.observe.base import Observer
 from fedax.utils.layout import accumulator
 
@@ -66,8 +64,7 @@ class PythonBackend(Backend):
         results = self.run_clients(phase_work, cohort, client_states)
         decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
         values = [
-            phase_work.for_slot(position).adjust_upload(value)
-            for position, value in enumerate(decoded)
+            phase_work.for_slot(position).open(value) for position, value in enumerate(decoded)
         ]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
         # the cohort's weights, after the algorithm's own where it gives some, which may all be zero
@@ -163,14 +160,7 @@ class PythonProgram(Program):
             for algorithm in algorithms
             for root in roots
         ]
-        is_clocked = setup.clock is not None
-        self.work_counts = (
-            [WorkCount(setup, root) for _, _, root in self.runs] if is_clocked else []
-        )
-        timing = setup.asynchronous or setup.cutoff
-        self.timetables = (
-            None if timing is None else [timing.timetable(setup, root) for _, _, root in self.runs]
-        )
+        self.timelines = [timeline_of(setup, root) for _, _, root in self.runs]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         per_run = [*models] * (len(self.runs) // self.seeds)
@@ -193,65 +183,27 @@ class PythonProgram(Program):
     ) -> tuple[Any, Log]:
         """Runs some rounds of one run; returns its new state and the log of the rounds."""
         algorithm, backend, root = self.runs[run]
-        reports, arrivals = [], None
-        if self.timetables is not None:
-            timetable = self.timetables[run]
-            arrivals = jax.tree.map(jnp.asarray, timetable.rows(rounds.start, len(rounds)))
-        if self.setup.asynchronous is not None:
-            assert self.timetables is not None, "of the server steps"
-            timetable = self.timetables[run]
-            carry = carry._replace(
-                downlinks=self.setup.asynchronous.grow_downlinks(
-                    carry.downlinks, [timetable], rounds.stop
-                )
-            )
+        timeline, timing = self.timelines[run], self.setup.timing
+        rows = jax.tree.map(jnp.asarray, timeline.rows(rounds.start, len(rounds)))
+        if timing is not None and timing.late is not None:
+            downlinks = timing.late.grow_downlinks(carry.downlinks, [timeline], rounds.stop)
+            carry = carry._replace(downlinks=downlinks)
+        logs = []
         for t in rounds:
-            round_arrivals = row_of(arrivals, t - rounds.start)
-            fed, new_carry = (
-                RoundContext(
-                    backend, t, root, *carry[1:4], **carry.by_name, arrivals=round_arrivals
-                ),
-                carry,
-            )
+            fed = RoundContext(backend, t, root, carry, row_at(rows, t - rounds.start))
             try:
-                state = call_round(algorithm, fed, carry.state)
-                new_carry = RunCarry(
-                    state,
-                    tuple(fed.lost),
-                    fed.model_state,
-                    fed.bounds,
-                    fed.downlinks,
-                    fed.solver_states,
-                )
+                new_carry = fed.end(call_round(algorithm, fed, carry.state))
                 last_cohort = fed.last
             except EmptyPhaseError:
                 # abandoned: the carry stays as it was, but for what the server step sent down,
                 # whose receivers arrive later
-                new_carry = carry._replace(downlinks=fed.downlinks)
+                new_carry = carry._replace(downlinks=fed.carry.downlinks)
                 fed.is_abandoned, last_cohort = True, None
             report = fed.report(carry.state, new_carry.state)
-            bits = (int(bits_spent(report.traffic, direction)) for direction in ("down", "up"))
-            notes = report.notes
-            if self.work_counts:
-                phases = jax.tree.map(lambda leaf: np.asarray(leaf)[None], report.traffic)
-                costs = self.setup.clock.costs(self.work_counts[run], t, phases, 1)
-                notes = notes | {name: value[0] for name, value in costs.items()}
-            reports.append(
-                (
-                    notes,
-                    np.asarray(report.left_out),
-                    *bits,
-                    int(report.broken),
-                    int(report.bad_client),
-                )
-            )
+            report = jax.tree.map(lambda leaf: np.asarray(leaf)[None], report)
+            logs.append(Log.of(report, timeline, t))
             carry = new_carry
-        notes, left_out, *columns = zip(*reports, strict=True)
-        down, up, broken, bad = (np.asarray(values, np.int64) for values in columns)
-        log = Log(stack_notes(notes), down, up, broken, bad, pad_client_sets(left_out))
-        return (carry, last_cohort), log if self.timetables is None else log.with_times(
-            self.timetables[run], rounds.start
-        )
+        return (carry, last_cohort), merge_logs(logs)
 
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int

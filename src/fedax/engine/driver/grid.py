@@ -37,9 +37,7 @@ from fedax.engine.round.engine import Program, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.privacy import private_of
-from fedax.engine.round.timing.asynchronous import server_steps_of
-from fedax.engine.round.timing.clock import clock_of
-from fedax.engine.round.timing.deadline import cutoff_of
+from fedax.engine.round.timeline import timing_of
 from fedax.errors import InvalidInput, short
 from fedax.models.storage import initial_model
 from fedax.utils.layout import Layout
@@ -195,11 +193,11 @@ class Grid:
             algorithm.check_model(self.task, self.layout)
         # members differ in real hyperparameters only, so one of them has the phases of all
         member = as_arrays(self.algorithms[0], self.layout.dtype)
-        steps = server_steps_of(member, setup, options.rounds)
+        timing = timing_of(member, setup, devices, options.rounds)
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(member, setup, options)
         timed = {
-            "Schedule(asynchronous=...)": steps,
+            "Schedule(asynchronous=...)": setup.schedule.server,
             setup.schedule.cutoff_field: setup.schedule.cutoff_field,
             "run(devices=...)": devices,
         }
@@ -212,13 +210,7 @@ class Grid:
         private = private_of(member, setup)
         if private is not None and options.personal:
             raise not_published("run(personal=...)")
-        return dataclasses.replace(
-            setup,
-            private=private,
-            asynchronous=steps,
-            clock=clock_of(member, setup, devices),
-            cutoff=cutoff_of(member, setup, devices),
-        )
+        return dataclasses.replace(setup, private=private, timing=timing)
 
     def _rank_config(self, done: int) -> dict[str, Any]:
         """Returns what ranks must have in common beside the identity."""

@@ -1,12 +1,10 @@
-"""Aggregation of uploads: the weighted mean, compensated sums, and the check that numbers are
-finite.
-"""
+"""Aggregation of uploads: the weighted mean and compensated sums."""
 
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 Tree = TypeVar("Tree")
 
@@ -65,8 +63,3 @@ def weighted_mean(sums: tuple[Any, ...], form: Any) -> Any:
     return jax.tree.map(
         lambda x, like: (x / weight.astype(x.dtype)).astype(like.dtype), total, form
     )
-
-
-def all_finite(values: Float[Array, "..."]) -> Bool[Array, ""]:
-    """Returns whether all elements are finite."""
-    return jnp.isfinite(values).all()

@@ -32,6 +32,8 @@ from fedax.engine.round.block_fetch import (
     run_in_blocks,
     steps_per_fetch,
 )
+from fedax.engine.round.private import Private
+from fedax.engine.round.timing import Timing
 from fedax.numerics.permutation import permutation, permutation_by_size
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
@@ -41,6 +43,27 @@ FEW_PIECES = 64
 DRAWN_PIECE = 32
 """Examples in a piece where batch sizes are drawn at random: a small batch must not cost what the
 largest one does."""
+
+
+class Placement(NamedTuple):
+    """How the clients of a simulation are placed on its devices, static.
+
+    Attributes:
+        mode: how the clients of a cohort follow each other, see `Simulation`.
+        microbatch: the most examples that pass through the model at once; larger batches accumulate
+            gradients.
+        chunk: clients that work at once with `mode="chunked"`.
+        devices: over which a cohort is divided.
+        offloads: whether clients' memories lie outside the devices.
+        kernels: whether steps of small models may be fused (see `fused_loop`).
+    """
+
+    mode: Literal["sequential", "chunked"] = "sequential"
+    microbatch: int = 256
+    chunk: int = 1
+    devices: int = 1
+    offloads: bool = False
+    kernels: bool = False
 
 
 class Setup(eqx.Module):
@@ -55,23 +78,13 @@ class Setup(eqx.Module):
         population: sizes of all clients, also of those whose examples are on other processes.
         channel: codecs, attacks and privacy; None if messages arrive as they are sent.
         first: number of the client whose examples come first in `task`.
-        microbatch: the most examples that pass through the model at once; larger batches accumulate
-            gradients.
-        placement: how the clients of a cohort follow each other, see `Simulation`.
-        chunk: clients that work at once with `placement="chunked"`.
-        devices: over which a cohort is divided.
+        placement: of the clients on the devices of a simulation.
         drop: whether clients with an upload that is not finite are left out of their phase.
-        offloads: whether clients' memories lie outside the devices.
         solvers: of the algorithms of a sweep, one for each, where they differ in real
             hyperparameters; else empty.
         schedules: the same, where they differ in probabilities.
-        private: the `fedax.engine.round.privacy.Private` of a run with privacy.
-        asynchronous: the `fedax.engine.round.timing.asynchronous.ServerSteps` of a run with an
-            asynchronous server.
-        clock: the `fedax.engine.round.timing.clock.VirtualClock` of a run with devices.
-        cutoff: the `fedax.engine.round.timing.deadline.Cutoff` of a run whose rounds do not wait
-            for all clients.
-        kernels: whether steps of small models may be fused (see `fused_loop`).
+        private: of a run with privacy.
+        timing: of a run with devices.
     """
 
     task: Task
@@ -81,19 +94,12 @@ class Setup(eqx.Module):
     population: Population
     channel: Channel | None = None
     first: int = eqx.field(static=True, default=0)
-    microbatch: int = eqx.field(static=True, default=256)
-    placement: Literal["sequential", "chunked"] = eqx.field(static=True, default="sequential")
-    chunk: int = eqx.field(static=True, default=1)
-    devices: int = eqx.field(static=True, default=1)
+    placement: Placement = eqx.field(static=True, default=Placement())
     drop: bool = eqx.field(static=True, default=False)
-    offloads: bool = eqx.field(static=True, default=False)
     solvers: tuple[Solver, ...] = ()
     schedules: tuple[Schedule, ...] = ()
-    private: Any = eqx.field(static=True, default=None)
-    asynchronous: Any = eqx.field(static=True, default=None)
-    clock: Any = eqx.field(static=True, default=None)
-    cutoff: Any = eqx.field(static=True, default=None)
-    kernels: bool = eqx.field(static=True, default=False)
+    private: Private | None = eqx.field(static=True, default=None)
+    timing: Timing | None = eqx.field(static=True, default=None)
 
     def published(self, tree: PyTree) -> PyTree:
         """Returns a carry, or a part of one, as the run publishes it.
@@ -213,7 +219,7 @@ class CompiledClient(Client):
                 number = i % per_epoch
                 return run_step(number, done + i - number, fetch, carry)
 
-            return fused_loop(count, body, carry) if self.setup.kernels else None
+            return fused_loop(count, body, carry) if self.setup.placement.kernels else None
 
         def run_epoch(state: tuple[Index, Index, Carry]) -> tuple[Index, Index, Carry]:
             epoch, done, carry = state
@@ -258,7 +264,7 @@ class CompiledClient(Client):
         with jax.named_scope("fedax.examples"):
             if key is None:
                 order = position if self.task.couples else None
-            elif self.setup.placement == "sequential":
+            elif self.setup.placement.mode == "sequential":
                 order = permutation_by_size(key, self.size, largest, largest + width)
             else:
                 # padded, because the slice of the last batch must not run over the end: XLA would
@@ -271,8 +277,9 @@ class CompiledClient(Client):
     @property
     def steps_per_fetch(self) -> int:
         """How many steps fetch their examples together."""
-        is_whole = self.widest <= self.setup.microbatch
-        if self.setup.placement != "sequential" or not isinstance(self.stride, int) or not is_whole:
+        placement = self.setup.placement
+        is_whole = self.widest <= placement.microbatch
+        if placement.mode != "sequential" or not isinstance(self.stride, int) or not is_whole:
             return 1
         return steps_per_fetch(self.task.train.arrays, self.stride)
 
@@ -332,7 +339,8 @@ class Slice(Minibatch):
         is_random_size = max_count is None and isinstance(client.schedule.batch_size, tuple)
         # a static bound: shapes of a compiled program cannot follow the client's size
         widest = max_count or client.widest
-        self.piece = min(widest, client.setup.microbatch, DRAWN_PIECE if is_random_size else widest)
+        microbatch = client.setup.placement.microbatch
+        self.piece = min(widest, microbatch, DRAWN_PIECE if is_random_size else widest)
         self.stride = client.stride
         self.is_filled = key is not None and client.task.couples
         if self.is_filled:  # batch statistics need the whole batch at once

@@ -6,8 +6,8 @@ simulation all of this is traced once and compiled; on the other backends it run
 after round.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,23 +16,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from fedax.communication.channel import decode, encode
+from fedax.communication.channel import bits_of, encode
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, is_memory
-from fedax.core.scheduling.asynchronous import Arrivals
-from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import cohort_weights
+from fedax.core.scheduling.timeline import Row
 from fedax.engine.round.aggregation import weighted_mean
-from fedax.engine.round.backend import (
+from fedax.engine.round.backend import Backend
+from fedax.engine.round.carry import NOTHING, RunCarry
+from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
+from fedax.engine.round.phase import (
     STATE,
-    Backend,
-    PastVersions,
     PhaseResult,
     PhaseWork,
+    Stage,
     became_non_finite,
+    name_of,
 )
-from fedax.engine.round.collusion import apply_collusion
-from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
-from fedax.engine.round.traffic import bits_down, count_traffic, missing_value, pack_traffic
+from fedax.engine.round.stages import (
+    Asleep,
+    LinkNoise,
+    ModelState,
+    PastVersions,
+    SolverState,
+    message_stages,
+)
+from fedax.engine.round.traffic import count_traffic, missing_value, pack_traffic
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
 from fedax.numerics.links import asleep, noise_scales
@@ -74,16 +82,8 @@ class RoundContext(Federation):
         backend: dispatches the work to the clients.
         round: its number, from 0.
         root: root key of all random streams.
-        lost: for each phase, what each client stores for the codec, if that has memory: with error
-            feedback what its messages lost.
-        model_state: the model's state (such as batch statistics), or the memory with one for each
-            client; None without.
-        bounds: current bounds of adaptive clipping, None where they do not change.
-        downlinks: what was sent down with the versions in use, see `PastVersions`; None where the
-            server waits for its cohorts, or there is none.
-        solver_states: what clients store for the solver, None if it starts afresh in every round.
-        arrivals: of the server step of an asynchronous server, or the `Answers` of a round that
-            does not wait for all clients.
+        carry: what the run carries to this round; by default nothing, as in a method's `init`.
+        row: who counts, where that is known before the round; None if the round draws its cohort.
 
     Attributes:
         is_abandoned: whether a phase found no clients, so that the round must not change anything.
@@ -96,23 +96,22 @@ class RoundContext(Federation):
         backend: Backend,
         round: Index,
         root: Key[Array, ""],
-        lost: Sequence[Memory] = (),
-        model_state: Any = None,
-        bounds: Float[Array, "parts"] | None = None,
-        *,
-        downlinks: PyTree = None,
-        solver_states: Memory | None = None,
-        arrivals: Arrivals | Answers | None = None,
+        carry: RunCarry = NOTHING,
+        row: Row | None = None,
     ) -> None:
-        self.backend, self.setup, self.round, self.root = backend, backend.setup, round, root
-        self.clients, self.lost, self.layout = (
-            self.setup.population.clients,
-            list(lost),
-            self.setup.layout,
-        )
+        self.backend = backend
+        self.setup = backend.setup
+        self.round = round
+        self.root = root
+        self.clients = self.setup.population.clients
+        self.layout = self.setup.layout
         self.equal_weights = self.setup.schedule.weights == "equal"
-        self.model_state, self.bounds, self.solver_states = model_state, bounds, solver_states
-        self.downlinks, self.arrivals = downlinks, arrivals
+        self.carry = carry
+        self.row = row
+        # who worked is reported for the seconds of the round, unless it is known before
+        self.is_clocked = self.setup.timing is not None and row is None
+        # noise hides who took part, so nothing that is published may depend on it
+        self.hides_cohort = self.setup.private is not None and self.setup.private.central
         self.notes: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []
         self.broken: Int[Array, ""] = jnp.int32(0)
@@ -123,6 +122,10 @@ class RoundContext(Federation):
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
+    def end(self, state: Any) -> RunCarry:
+        """Returns what the run carries on, with the algorithm's new state."""
+        return self.carry._replace(state=state)
+
     @property
     def everyone(self) -> Cohort:
         return self._build_cohort(
@@ -130,24 +133,22 @@ class RoundContext(Federation):
         )
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
-        if isinstance(self.arrivals, Arrivals):
-            clients = jnp.asarray(self.arrivals.clients)
-            return self._build_cohort(clients, clients.shape[0], is_sampled=True)
         schedule = self.setup.schedule
         available = schedule.available_in(self.root, self.round, self.clients)
         if available is not None:
             self.note(available=available.sum(dtype=jnp.int32))
         # ids have the static shape (capacity,); in a compiled round `count` is traced
-        if isinstance(self.arrivals, Answers):
-            ids, count = jnp.asarray(self.arrivals.clients), self.arrivals.count
-            self.note(late=jnp.asarray(self.arrivals.asked - count, jnp.int32))
-        else:
+        count: Index
+        if self.row is None:
             key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
             self._draws += 1
             with jax.named_scope("fedax.cohort"):
                 ids, count = schedule.draw(
                     key, jnp.asarray(self.setup.population.offsets), weights, available
                 )
+        else:
+            ids = jnp.asarray(self.row.clients)
+            count = ids.shape[0] if self.row.working is None else self.row.working
         if available is not None:
             self.note(drawn=jnp.asarray(count, jnp.int32))
         return self._build_cohort(
@@ -164,17 +165,12 @@ class RoundContext(Federation):
         weights, objective, coverage = cohort_weights(
             self.setup.schedule, ids, share, count, self.clients, is_sampled
         )
-        if self._is_noised and is_sampled:
+        if self.hides_cohort and is_sampled:
             # the noisy mean is divided by this expected number. Poisson sampling, dropouts and
             # availability make the actual one random: it would leak, and would count twice
             expected = self.setup.schedule.cohort or self.clients
             coverage = jnp.asarray(expected / self.clients, coverage.dtype)
         return Cohort(ids, count, weights, objective, coverage)
-
-    @property
-    def _is_noised(self) -> bool:
-        """Whether the server clips uploads and adds noise to means, see `Privacy`."""
-        return self.setup.private is not None and self.setup.private.central
 
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)
@@ -204,28 +200,27 @@ class RoundContext(Federation):
         memory: Memory | None = None,
     ) -> Any:
         phase_work, result = self._phase(work, cohort, down, memory, gather=False)
-        # with privacy the divisor is the expected number of clients: the actual one would leak
-        if self._is_noised:
-            mean = self._noisy_mean(phase_work, result)
-        else:
-            mean = weighted_mean(result.sums, result.form)
-            if isinstance(mean, Sent):  # the model's state was averaged beside the upload
-                self.model_state, mean = state_from_mean(mean.state, self.model_state), mean.value
+        mean = self._mean(phase_work, result)
+        if isinstance(mean, Sent):  # the model's state was averaged beside the upload
+            self._take_state(mean.state)
+            mean = mean.value
         return mean if memory is None else (mean, result.client_states["own"])
 
-    def _noisy_mean(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
-        """Returns the mean with noise, and moves adaptive clipping on to its next bounds."""
-        private, total = self.setup.private, result.sums[0]
-        assert phase_work.bounding is not None, "a phase without bounds has no noise"
-        phase, key = private.phase(phase_work), self.key(f"privacy {len(self.traffic)}")
-        key = self.backend.noise_key(key, (total, phase_work.bounding.bounds))
-        mean = private.mean(phase, total, phase_work.bounding, decode(phase_work.down)[0], key)
-        if self.bounds is not None:
-            self.bounds, unclipped = private.adapt_bounds(phase, total, self.bounds, key)
-            # of earlier phases of this round
-            earlier = self.notes.get("unclipped", jnp.zeros(0, unclipped.dtype))
-            self.note(clip=self.bounds, unclipped=jnp.concatenate([earlier, unclipped]))
-        return jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
+    def _take_state(self, mean: PyTree) -> None:
+        """Takes the mean of the clients' model states, in real numbers, as the model's state."""
+        state = state_from_mean(mean, self.carry.model_state)
+        self.carry = self.carry._replace(model_state=state)
+
+    def _mean(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
+        """Returns the mean of the uploads: the weighted one, unless a stage makes another."""
+        key = functools.partial(self.backend.noise_key, self.key(f"privacy {len(self.traffic)}"))
+        for stage in phase_work.stages:
+            mean = stage.mean(result, phase_work.received, key, self.carry.bounds, self.notes)
+            if mean is not None:
+                self.carry = self.carry._replace(bounds=mean.bounds)
+                self.note(**mean.notes)
+                return mean.value
+        return weighted_mean(result.sums, result.form)
 
     def gather(
         self,
@@ -240,10 +235,8 @@ class RoundContext(Federation):
         valid = self._is_counted(cohort, result)
         if isinstance(values, Sent):
             states = Gathered(values.state, weights, cohort.ids, valid)
-            self.model_state, values = (
-                state_from_mean(mean_of_rows(states), self.model_state),
-                values.value,
-            )
+            self._take_state(mean_of_rows(states))
+            values = values.value
         gathered = Gathered(values, weights, cohort.ids, valid)
         return gathered if memory is None else (gathered, result.client_states["own"])
 
@@ -265,9 +258,7 @@ class RoundContext(Federation):
         keys = self._link_key(), stream(self.root, "bursts")
         neighbours, weights = graph.at(self.round, *keys, awake)
         # first half: every node sends, and the backend sums each node's neighbours
-        sending, client_states = self._prepare(send, (), memory)
-        # no server sends one, nodes keep theirs
-        sending = dataclasses.replace(sending, model_state=None, awake=awake, to_neighbours=True)
+        sending, client_states = self._prepare(send, (), memory, is_graph=True, awake=awake)
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )
@@ -276,7 +267,7 @@ class RoundContext(Federation):
         if awake is not None:
             is_link = is_link & ~asleep(neighbours, awake)
         self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
-        if self.setup.clock is not None:
+        if self.is_clocked:
             sent_counts = (
                 jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
             )
@@ -285,22 +276,19 @@ class RoundContext(Federation):
                 order = jnp.argsort(~awake, stable=True).astype(jnp.int32)
                 self.traffic[-1] |= {"clients": order, "asked": awake.sum(dtype=jnp.int32)}
         # second half: every node works on what it received, and sends nothing
-        client_states = _select_client_states(result.client_states) | {"received": received}
+        client_states = {"own": result.client_states["own"], "received": received}
+        stages = self._state_stages(client_states, is_graph=True)
+        if graph.noise:
+            stages.append(LinkNoise(noise_scales(weights, graph.noise)))
+        if awake is not None:
+            stages.append(Asleep(awake))
+        occurrence = self._next_occurrence(receive)
         receiving = PhaseWork(
-            receive,
-            (),
-            None,
-            self.root,
-            self.round,
-            self._next_occurrence(receive),
-            receives=True,
-            awake=awake,
-            noise=noise_scales(weights, graph.noise) if graph.noise else None,
+            receive, (), self.root, self.round, occurrence, tuple(stages), receives=True
         )
         received_result = self.backend.work(receiving, everyone, client_states, False)
         self._check_finite(everyone, received_result)
-        self.model_state = received_result.client_states.get("model", self.model_state)
-        self.solver_states = received_result.client_states.get("solver", self.solver_states)
+        self._keep_states(received_result)
         return received_result.client_states["own"]
 
     def _check_complete(self) -> None:
@@ -345,84 +333,105 @@ class RoundContext(Federation):
         # only rounds in Python know the number of clients here; compiled ones run a phase of no
         # clients to its end and discard the round
         if isinstance(cohort.count, int) and cohort.count == 0:
-            if isinstance(self.arrivals, Answers):  # all were late, but received the message
-                nothing = {"up": 0, "messages": 0, "sent": self.arrivals.asked}
-                self.traffic.append(pack_traffic(nothing | {"down": bits_down(phase_work)}))
-            if not self._is_noised:
-                raise EmptyPhaseError
-            # noise hides an empty cohort too
-            result = self.setup.private.phase(phase_work).empty_result(client_states)
+            result = self._empty_result(phase_work, client_states)
         else:
-            colludes = phase_work.colludes
-            result = self.backend.work(phase_work, cohort, client_states, gather or colludes)
-            if colludes:
-                result = apply_collusion(phase_work, result, cohort, gather, self.setup.drop)
+            gathers = gather or phase_work.gathers
+            result = self.backend.work(phase_work, cohort, client_states, gathers)
+            for stage in reversed(phase_work.stages):
+                result = stage.combine(result, cohort, gather, self.setup.drop)
         self._account(cohort, phase_work, result, cohort.count)
         return phase_work, result
 
+    def _empty_result(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> PhaseResult:
+        """Returns the result of a phase without clients.
+
+        Raises:
+            EmptyPhaseError: there is none.
+        """
+        for stage in phase_work.stages:
+            result = stage.empty(client_states)
+            if result is not None:
+                return result
+        if self.row is not None:  # all were late, but received the message
+            counts = {"up": 0, "messages": 0, "sent": self.row.sent}
+            down = {"down": bits_of(phase_work.sent_down)}
+            self.traffic.append(pack_traffic(down | counts))
+        raise EmptyPhaseError
+
     def _prepare(
-        self, work: Callable[..., Upload[Any]], down: Any, memory: Memory | None
+        self,
+        work: Callable[..., Upload[Any]],
+        down: Any,
+        memory: Memory | None,
+        is_graph: bool = False,
+        awake: Bool[Array, "clients"] | None = None,
     ) -> tuple[PhaseWork, dict[str, Memory]]:
         """Returns the phase's work with what the server sends, and the client states that it
         uses.
         """
-        channel, phase, client_states = (
-            self.setup.channel,
-            len(self.traffic),
-            {} if memory is None else {"own": memory},
-        )
+        channel, private = self.setup.channel, self.setup.private
+        phase = len(self.traffic)
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
+        occurrence = self._next_occurrence(work)
+        client_states = {} if memory is None else {"own": memory}
         # every phase has its own memories of the codec, because messages of different phases differ
         if channel is not None and channel.has_memory:
-            client_states["lost"] = self.lost[phase]
-        attack = None if channel is None else channel.attack
-        hostile = np.zeros(0) if attack is None else attack.members(self.clients)
-        options: dict[str, Any] = (
-            {"attack": attack, "hostile": jnp.asarray(hostile)} if len(hostile) else {}
-        )
-        codec, state = None if channel is None else channel.up, self.model_state
-        # clients keep the model's state themselves, the server sends none
-        if isinstance(state, Memory):
-            client_states["model"], state = state, None
-        if self.solver_states is not None:
-            client_states["solver"] = self.solver_states
-        options |= {"model_state": state, "sends_state": self._sends_state}
-        if isinstance(self.arrivals, Arrivals):
-            options["past"] = self._store_downlink(down, self.arrivals)
-        phase_work = PhaseWork(
-            work, down, codec, self.root, self.round, self._next_occurrence(work), **options
-        )
-        if self.setup.private is not None:
-            phase_work = self.setup.private.protect(phase_work, self.bounds)
+            client_states["lost"] = self.carry.lost[phase]
+        protection: tuple[Stage, ...] = ()
+        if private is not None:
+            protection = private.stages(name_of(work), occurrence, self.carry.bounds)
+        stages = [
+            *message_stages(channel, self.clients, protection),
+            *self._state_stages(client_states, is_graph),
+        ]
+        if awake is not None:
+            stages.append(Asleep(awake))
+        timing, row = self.setup.timing, self.row
+        if timing is not None and timing.late is not None and row is not None and row.versions:
+            downlinks = PastVersions.store(self.carry.downlinks, down, row.versions)
+            self.carry = self.carry._replace(downlinks=downlinks)
+            stages.append(PastVersions(downlinks, row.versions, timing.late))
+            staleness = self.round - jnp.asarray(row.versions.numbers)
+            self.note(
+                staleness=staleness.astype(self.layout.dtype).mean(),
+                discarded=jnp.asarray(row.discarded),
+            )
+        phase_work = PhaseWork(work, down, self.root, self.round, occurrence, tuple(stages))
         return phase_work, client_states
 
-    def _store_downlink(self, down: Any, arrivals: Arrivals) -> PastVersions:
-        """Stores what this version sends down, which its clients work on when they arrive, now or
-        later.
+    def _state_stages(self, client_states: dict[str, Memory], is_graph: bool) -> list[Stage]:
+        """Returns the stages of the states of solver and model, and adds what clients store for
+        them to `client_states`.
         """
-        steps, arrays = self.setup.asynchronous, eqx.filter(down, eqx.is_array)
-        # a version that no client received has a slot out of range
-        put = lambda rows, new: rows.at[arrivals.stored].set(new, mode="drop")  # noqa: E731
-        self.downlinks = jax.tree.map(put, self.downlinks, arrays)
-        staleness = self.round - jnp.asarray(arrivals.versions)
-        self.note(
-            staleness=staleness.astype(self.layout.dtype).mean(),
-            discarded=jnp.asarray(arrivals.discarded),
-        )
-        return PastVersions(self.downlinks, arrivals, steps.near, steps.uploads)
+        stages: list[Stage] = []
+        if self.carry.solver_states is not None:
+            client_states["solver"] = self.carry.solver_states
+            stages.append(SolverState())
+        state = self.carry.model_state
+        if state is None:
+            return stages
+        # clients store the model's state themselves, or no server sends one
+        if isinstance(state, Memory):
+            client_states["model"] = state
+        if isinstance(state, Memory) or is_graph:
+            state = None
+        sends = self.setup.task.state_policy == "average"
+        return [*stages, ModelState(state, sends, is_graph)]
 
-    @property
-    def _sends_state(self) -> bool:
-        """Whether the model's state is averaged, by the server or among neighbours."""
-        return self.model_state is not None and self.setup.task.state_policy == "average"
+    def _keep_states(self, result: PhaseResult) -> None:
+        """Keeps what the clients store for model and solver after a phase."""
+        names = {"model": "model_state", "solver": "solver_states"}
+        states = result.client_states
+        kept = {field: states[name] for name, field in names.items() if name in states}
+        self.carry = self.carry._replace(**kept)
 
     def _next_occurrence(self, work: Callable[..., Any]) -> int:
         """Returns how often this work function ran before in the round.
 
         Random streams of a phase depend on it.
         """
-        name = getattr(work, "__name__", type(work).__name__)
+        name = name_of(work)
         self._occurrences[name] = self._occurrences.get(name, -1) + 1
         return self._occurrences[name]
 
@@ -434,7 +443,7 @@ class RoundContext(Federation):
         """Returns the clients of a cohort whose uploads count."""
         # with central privacy an upload that is not finite counts as 0, so that who was left out
         # stays hidden
-        if not self.setup.drop or self._is_noised:
+        if not self.setup.drop or self.hides_cohort:
             return cohort
         counts = self._is_counted(cohort, result)
         # clients that count come first, in the cohort's order
@@ -468,29 +477,28 @@ class RoundContext(Federation):
             messages = jnp.where(was_abandoned, 0, messages)
         self._record_participants(cohort, result)
         if "lost" in result.client_states:
-            self.lost[len(self.traffic)] = result.client_states["lost"]
-        self.model_state = result.client_states.get("model", self.model_state)
-        self.solver_states = result.client_states.get("solver", self.solver_states)
+            lost = list(self.carry.lost)
+            lost[len(self.traffic)] = result.client_states["lost"]
+            self.carry = self.carry._replace(lost=tuple(lost))
+        self._keep_states(result)
         traffic = count_traffic(phase_work, result, messages)
-        # clients receive and send in different steps, and some are discarded
-        if isinstance(self.arrivals, Arrivals):
-            counts = {"messages": messages + self.arrivals.discarded, "sent": self.arrivals.sent}
+        # not all who receive the message send in this round, and some uploads are discarded
+        if self.row is not None:
+            counts = {"messages": messages + self.row.discarded, "sent": self.row.sent}
             traffic |= jax.tree.map(jnp.int32, counts)
-        elif self.arrivals is not None:
-            traffic["sent"] = jnp.asarray(self.arrivals.asked, jnp.int32)
-        if self.setup.clock is not None:  # who worked, for the seconds of the phase
+        if self.is_clocked:  # who worked, for the seconds of the phase
             asked = jnp.where(was_abandoned, 0, cohort.count)
             traffic |= {"clients": cohort.ids, "asked": jnp.asarray(asked, jnp.int32)}
         self.traffic.append(traffic)
         # the number is of uploads before noise
-        if result.clipped is not None and not self._is_noised:
+        if result.clipped is not None and not self.hides_cohort:
             self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
         self.note(**result.notes)
         self._check_finite(cohort, result)
         if (
             isinstance(self.answered.count, int)
             and self.answered.count == 0
-            and not self._is_noised
+            and not self.hides_cohort
         ):
             raise EmptyPhaseError
 
@@ -501,7 +509,7 @@ class RoundContext(Federation):
             is_left_out = (result.broken > 0) & jnp.logical_not(was_abandoned)
             self.left_out.append(jnp.where(is_left_out, cohort.ids, -1))
         self.is_abandoned = (
-            was_abandoned if self._is_noised else was_abandoned | (self.last.count == 0)
+            was_abandoned if self.hides_cohort else was_abandoned | (self.last.count == 0)
         )
 
     def _check_finite(self, cohort: Cohort, result: PhaseResult) -> None:
@@ -525,11 +533,6 @@ class RoundContext(Federation):
         )
         left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
         return RoundReport(self.notes, self.traffic, broken, bad, left_out)
-
-
-def _select_client_states(states: dict[str, Memory]) -> dict[str, Memory]:
-    """Returns what the second half of an exchange uses of the states after the first."""
-    return {name: states[name] for name in ("own", "model", "solver") if name in states}
 
 
 def _require_unweighted(field: str, result: PhaseResult) -> None:

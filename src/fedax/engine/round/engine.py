@@ -1,7 +1,7 @@
 """Interface between the loop over rounds and an engine: `Engine` builds a `Program`, which runs
 rounds.
 
-`RunCarry` is what a run carries from round to round, `Log` what its rounds report.
+`Log` is what the rounds of a run report.
 """
 
 import inspect
@@ -15,20 +15,19 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Memory, with_memories
-from fedax.core.history import History, Outcome
-from fedax.core.scheduling.asynchronous import Timetable
+from fedax.core.federation import with_memories
+from fedax.core.history import Outcome
+from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
-from fedax.core.validation.own_methods import call_init, call_round
+from fedax.core.validation.own_methods import call_round
 from fedax.engine.distributed.process_group import ProcessGroup
-from fedax.engine.round.backend import MEMORY, STATE, UPLOAD, Backend
+from fedax.engine.round.carry import RunCarry as RunCarry
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import RoundContext
-from fedax.engine.round.footprint import RecordingBackend, trace_footprint
-from fedax.engine.round.timing.deadline import AnswerTable
-from fedax.engine.round.traffic import missing_value
+from fedax.engine.round.context import RoundContext, RoundReport
+from fedax.engine.round.phase import MEMORY, STATE, UPLOAD
+from fedax.engine.round.trace import TracingBackend, initial_carry
+from fedax.engine.round.traffic import bits_spent, missing_value
 from fedax.observe.base import Observer, on_host
-from fedax.utils.random import stream
 
 
 class Log(NamedTuple):
@@ -44,13 +43,16 @@ class Log(NamedTuple):
     bad_client: np.ndarray
     left_out: np.ndarray
 
-    def with_times(self, timetable: Timetable | AnswerTable, first: int) -> "Log":
-        """Returns the log with the times of server steps or rounds, in seconds of 64 bits whatever
-        the type of the model, and their joules.
+    @classmethod
+    def of(cls, report: RoundReport, timeline: Timeline, first: int) -> "Log":
+        """Returns the log of some rounds, from their reports with a first axis (rounds,).
 
         `first` is the number of the first of these rounds.
         """
-        return self._replace(notes=self.notes | timetable.notes(first, len(self.down)))
+        count = len(report.broken)
+        down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
+        notes = report.notes | timeline.notes(first, count, report.traffic)
+        return cls(notes, down, up, *map(np.asarray, report[2:]))
 
     def failure(self, first: int) -> Outcome:
         """Returns the outcome: ok, or the first part that is not finite.
@@ -66,40 +68,6 @@ class Log(NamedTuple):
 
 
 PARTS = {UPLOAD: None, MEMORY: "the memory", STATE: "the server state"}
-
-
-class RunCarry(NamedTuple):
-    """What a run carries from round to round, the carry of the scan over rounds.
-
-    Attributes:
-        state: the algorithm's own.
-        lost: for each phase, what the clients store for the codec, if that has memory.
-        model_state: the model's (such as batch statistics), or a memory with one for each client;
-            None if none changes.
-        bounds: of adaptive clipping; None where there is none.
-        downlinks: of an asynchronous server, what was sent down with the versions in use; None
-            where there is none.
-        solver_states: what the clients store for the solver; None where it starts afresh in every
-            round.
-    """
-
-    state: Any
-    lost: tuple[Memory, ...] = ()
-    model_state: Any = None
-    bounds: Any = None
-    downlinks: Any = None
-    solver_states: Memory | None = None
-
-    @property
-    def by_name(self) -> dict[str, Any]:
-        """Returns what a `RoundContext` takes by name only."""
-        return {"downlinks": self.downlinks, "solver_states": self.solver_states}
-
-    @classmethod
-    def of(cls, history: History) -> "RunCarry":
-        """Returns what a history continues from."""
-        states = history.downlinks, history.solver_states
-        return cls(history.state, history.lost, history.model_state, history.bounds, *states)
 
 
 class PersonalModels(NamedTuple):
@@ -120,76 +88,27 @@ def to_device(carry: RunCarry) -> RunCarry:
     return with_memories(carry, lambda memory: memory.here())
 
 
-def initial_carry(
-    backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]
-) -> RunCarry:
-    """Returns the carry before round 0: the algorithm's initial state, and the codec's memories."""
-    # a separate root, because with the run's root the draws of `init` would be those of round 0
-    state = call_init(algorithm, RoundContext(backend, 0, stream(root, "init")), w)
-    channel, task, steps = backend.setup.channel, backend.setup.task, backend.setup.asynchronous
-    downlinks = None if steps is None else steps.initial_downlinks()
-    bounds = None if backend.setup.private is None else backend.setup.private.initial_bounds()
-    # codec and model state need the phases of a round, which cost a trace
-    codec = channel.up if channel is not None and channel.has_memory else None
-    changing = task.state is not None and task.state_policy != "frozen"
-    initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
-    solver_states = None if initial is None else backend.memory(initial)
-    carry = RunCarry(state, bounds=bounds, downlinks=downlinks, solver_states=solver_states)
-    if codec is None and not changing:
-        return carry
-    phases = trace_footprint(algorithm, backend.setup).phases
-    lost = ()
-    if codec is not None:
-        # one memory for every vector that the phase codes
-        memories = [
-            tuple(codec.initial_memory(length, w.dtype) for length in phase.codable)
-            for phase in phases
-        ]
-        lost = tuple(map(backend.memory, memories))
-    if not changing:
-        return carry._replace(lost=lost)
-    # without a server, every node has its own state
-    is_per_client = task.state_policy == "local" or any(phase.links for phase in phases)
-    model_state = (
-        backend.memory(task.state) if is_per_client else jax.tree.map(jnp.array, task.state)
-    )
-    return carry._replace(lost=lost, model_state=model_state)
-
-
 def trace_programs(algorithm: Algorithm[Any], setup: Setup) -> list[Any]:
     """Returns the jaxprs of the algorithm's start and a round at the server, and of the
     clients' work in each of its phases, with the channel. Gradients are marks in them.
     """
-    backend = RecordingBackend(setup)
+    backend = TracingBackend(setup)
 
     def one_round(w: Float[Array, "dim"], round: Int[Array, ""]) -> Any:
         root = jax.random.key(0)
         carry = initial_carry(backend, algorithm, root, w)
-        fed = RoundContext(backend, round, root, *carry[1:4], **carry.by_name)
-        return call_round(algorithm, fed, carry.state)
+        return call_round(algorithm, RoundContext(backend, round, root, carry), carry.state)
 
     w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
     program = jax.make_jaxpr(one_round)(w, jnp.int32(0))
-    return [program, *backend.programs]
-
-
-def stack_notes(notes: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Stacks the notes of several rounds by name; NaN, or 0, where a round did not reach one."""
-    none = {
-        name: missing_value(np.asarray(value)) for round in notes for name, value in round.items()
-    }
-    return {
-        name: np.stack([np.asarray(round.get(name, value)) for round in notes])
-        for name, value in none.items()
-    }
+    return [program, *(client for phase in backend.phases for client in phase.programs)]
 
 
 def merge_logs(logs: Sequence[Log]) -> Log:
     """Concatenates logs of consecutive rounds.
 
-    Notes that some of them lack are filled up, see `stack_notes`.
+    A note that only some of them have is NaN, or 0, in the others.
     """
-    # a note that only some rounds have is NaN (or 0) in the others
     forms = {name: missing_value(values[0]) for log in logs for name, values in log.notes.items()}
     notes = {
         name: np.concatenate(

@@ -22,9 +22,9 @@ from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import ClientRows, CompiledClient, Setup
-from fedax.engine.round.engine import PersonalModels, RunCarry, initial_carry
-from fedax.engine.round.footprint import RecordingBackend
+from fedax.engine.round.engine import PersonalModels, RunCarry
 from fedax.engine.round.model_state import task_as_evaluated
+from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
@@ -103,7 +103,7 @@ def trace_metrics(observers: Sequence[Observer], algorithm: Algorithm[Any], setu
 
     def metrics(arrays: Setup, w: Float[Array, "dim"]) -> dict[str, Any]:
         setup = eqx.combine(arrays, static)
-        carry = initial_carry(RecordingBackend(setup), algorithm, jax.random.key(0), w)
+        carry = initial_carry(TracingBackend(setup), algorithm, jax.random.key(0), w)
         return compute_all(observers, view_of(setup, algorithm, carry, cohort))
 
     return jax.make_jaxpr(metrics)(arrays, jnp.zeros(setup.layout.dim, setup.layout.dtype))

@@ -9,8 +9,8 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.task import Ragged, Task
-from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.client import ClientRows, CompiledClient, Setup
+from fedax.engine.round.phase import PhaseWork
 
 
 def single_client_task(task: Task, k: int) -> Task:

@@ -15,20 +15,12 @@ from fedax.utils.random import Index
 
 def count_traffic(phase_work: PhaseWork, result: PhaseResult, messages: Index) -> dict[str, Any]:
     """Returns a phase's traffic: packed bits of one message down and up, and their number."""
-    up = bits_of(result.upload.value) + (
-        0 if result.upload.weight is None else bits_of(result.upload.weight)
-    )
-    down = bits_down(phase_work)
+    up = bits_of((result.upload.value, result.upload.weight))
+    down = bits_of(phase_work.sent_down)
     # a backend that measures has the sum over all clients, as of one message
     if result.sent is not None:
         down, up, messages = *result.sent, 1
     return pack_traffic({"down": down, "up": up, "messages": messages})
-
-
-def bits_down(phase_work: PhaseWork) -> int:
-    """Returns the bits of one message down."""
-    state = phase_work.model_state
-    return bits_of(phase_work.down) + (0 if state is None else bits_of(state))
 
 
 def pack_traffic(traffic: dict[str, Any]) -> dict[str, Any]:

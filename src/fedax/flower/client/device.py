@@ -19,15 +19,17 @@ from fedax.communication.channel import decode, is_message, is_vector
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
 from fedax.core.task import Population, Task
-from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.evaluation import CompiledView
+from fedax.engine.round.phase import PhaseWork, Stage
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.single_client import SingleClient, run_single_client, single_client_task
+from fedax.engine.round.stages import message_stages
+from fedax.engine.round.trace import TracedPhase
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.client.member import HIDE, answer_stage
 from fedax.flower.client.outbox import Outbox
-from fedax.flower.protocol.plan import PROTOCOL, Assignment, OwnModel, Phase, Plan, plan_of
+from fedax.flower.protocol.plan import PROTOCOL, Assignment, OwnModel, Plan, plan_of
 from fedax.flower.protocol.records import (
     Refused,
     bytes_sent,
@@ -210,23 +212,22 @@ class Device:
         store = Store(self.folder, str(order["run"]))
         phase = _find_phase(run_setup.plan, order)
         down = tree_of(content["down"], phase.down, "sent down")
-        names = sorted(phase.held)
+        names = sorted(phase.states)
         slots = dict(zip(names, order["slots"], strict=True))
         versions = dict(zip(names, order["bases"], strict=True))
         states = {
             name: self._load_state(content, store, slots[name], versions[name], name, like)
-            for name, like in phase.held.items()
+            for name, like in phase.states.items()
         }
         root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
         round = int(order["round"])
-        codec = None if run_setup.assignment.channel is None else run_setup.assignment.channel.up
-        phase_work = PhaseWork(
-            phase.work, down, codec, root, jnp.int32(round), int(order["occurrence"])
-        )
-        if run_setup.setup.private is not None and not run_setup.setup.private.central:
-            phase_work = run_setup.setup.private.protect(
-                phase_work, None, self._draw_noise(phase) if run_setup.setup.private.local else None
-            )
+        occurrence, private = int(order["occurrence"]), run_setup.setup.private
+        protection: tuple[Stage, ...] = ()
+        if private is not None and not private.central:
+            gaussians = self._draw_noise(phase) if private.local else None
+            protection = private.stages(phase.name, occurrence, gaussians=gaussians)
+        stages = message_stages(run_setup.assignment.channel, self.clients, protection)
+        phase_work = PhaseWork(phase.work, down, root, jnp.int32(round), occurrence, stages)
         upload, new_states, broken = self.task.programs.call(
             run_single_client, phase_work, run_setup.setup, states, jnp.int32(self.partition)
         )
@@ -327,7 +328,7 @@ class Device:
         """
         return self.outbox.account.epsilon(delta)
 
-    def _draw_noise(self, phase: Phase) -> list[Float[Array, "..."]]:
+    def _draw_noise(self, phase: TracedPhase) -> list[Float[Array, "..."]]:
         """Draws the noise of one message."""
         shapes = [_decoded_shape(leaf) for leaf in jax.tree.leaves(phase.up[0], is_leaf=is_message)]
         return [jnp.asarray(numbers, self.layout.dtype) for numbers in system_gaussians(shapes)]
@@ -342,7 +343,7 @@ class Device:
             return path.read_bytes()
 
 
-def _find_phase(plan: Plan, order: Any) -> Phase:
+def _find_phase(plan: Plan, order: Any) -> TracedPhase:
     """Returns the phase that an order is of: by the name of its work function, and by its number
     where several phases have that name.
 

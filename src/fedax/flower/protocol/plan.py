@@ -7,65 +7,28 @@ arrays, nothing else, and every array has a known shape and type before it arriv
 
 import hashlib
 import inspect
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from fedax.communication.channel import Channel
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
-from fedax.core.federation import Cohort, Memory
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.validation.own_methods import call_round
 from fedax.engine.compilation.identity import describe, strip_addresses
-from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import RoundContext
-from fedax.engine.round.engine import initial_carry
-from fedax.engine.round.footprint import Probe, RecordingBackend
+from fedax.engine.round.phase import to_shapes
+from fedax.engine.round.trace import TracedPhase, initial_carry, trace
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 
 PROTOCOL = 5
 """The version of the messages."""
-
-
-class Phase(NamedTuple):
-    """One work function and the forms of its messages: shapes and types in place of arrays.
-
-    A function may run several times in a round, with other forms or with other values that it has
-    bound. So each of its runs is a phase.
-
-    Attributes:
-        work: the function.
-        occurrence: how often a function of this name ran before in the round.
-        down: what it is sent, messages of a codec unopened.
-        up: its upload, a pair of value and weight, messages unopened.
-        held: the client's memories that it takes, by name.
-        kept: the names of those that it leaves.
-        gather: whether the server takes single uploads.
-    """
-
-    work: Callable[..., Any]
-    occurrence: int
-    down: PyTree
-    up: PyTree
-    held: dict[str, PyTree]
-    kept: tuple[str, ...]
-    gather: bool = False
-
-    def fits(self, work: Callable[..., Any], down: PyTree, held: dict[str, PyTree]) -> bool:
-        """Returns whether a function with these forms has this phase's code and forms."""
-        forms, own_forms = (down, held), (self.down, self.held)
-        return (
-            _code_of(work) is _code_of(self.work)
-            and jax.tree.structure(forms) == jax.tree.structure(own_forms)
-            and jax.tree.leaves(forms) == jax.tree.leaves(own_forms)
-        )
 
 
 class OwnModel(NamedTuple):
@@ -81,57 +44,13 @@ class OwnModel(NamedTuple):
 class Plan(NamedTuple):
     """All phases by the name of their work functions; of those of one name, an order says the
     number.
+
+    A function may run several times in a round, with other forms or with other values that it has
+    bound. So each of its runs is a phase.
     """
 
-    phases: dict[str, list[Phase]]
+    phases: dict[str, list[TracedPhase]]
     own: OwnModel | None
-
-
-class PlanningBackend(RecordingBackend):
-    """Traces a round and keeps the forms of what would be sent."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.plan: dict[str, list[Phase]] = {}
-
-    def work(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
-    ) -> PhaseResult:
-        result = super().work(phase_work, cohort, client_states, gather)
-        states = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
-        new_states = jax.eval_shape(lambda: phase_work(Probe(self.setup, phase_work), states))[1]
-        up = to_shapes((result.upload.value, result.upload.weight))
-        phase = Phase(
-            phase_work.work,
-            phase_work.occurrence,
-            to_shapes(phase_work.down),
-            up,
-            to_shapes(states),
-            tuple(sorted(new_states)),
-            gather,
-        )
-        phases = self.plan.setdefault(phase_work.work.__name__, [])
-        is_known = any(
-            other.occurrence == phase.occurrence and other.fits(phase.work, phase.down, phase.held)
-            for other in phases
-        )
-        if not is_known:
-            phases.append(phase)
-        return result
-
-    def exchange(
-        self,
-        phase_work: PhaseWork,
-        everyone: Cohort,
-        client_states: dict[str, Memory],
-        neighbours: Array,
-        weights: Array,
-    ) -> tuple[PhaseResult, Memory]:
-        hint = (
-            "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a simulation."
-        )
-        reason = "a method without a server, and Flower's clients talk to a server only"
-        raise InvalidInput.because("Flower engine", reason, hint)
 
 
 def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
@@ -153,29 +72,52 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         raise InvalidInput.because(
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
-    backend = PlanningBackend(setup)
-    own_models: list[OwnModel] = []
-
-    def two_rounds() -> None:
-        root, w = jax.random.key(0), jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        carry = initial_carry(backend, algorithm, root, w)
-        for t in (0, 1):  # a first round may be another one
-            context = RoundContext(backend, t, root, carry.lost, None, carry.bounds)
-            state = call_round(algorithm, context, carry.state)
-        personal = algorithm.personal(state)
-        if personal is not None:
-            memory = (
-                None if personal.memory is None else to_shapes(personal.memory.of(jnp.int32(0)))
+    traced = trace(algorithm, setup, (0, 1), initial_carry)  # a first round may be another one
+    phases: dict[str, list[TracedPhase]] = {}
+    for phase in itertools.chain(traced.first, *traced.rounds):
+        if phase.links:
+            hint = (
+                "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a "
+                "simulation."
             )
-            own_models.append(OwnModel(personal.work, to_shapes(personal.down), memory))
+            reason = "a method without a server, and Flower's clients talk to a server only"
+            raise InvalidInput.because("Flower engine", reason, hint)
+        others = phases.setdefault(phase.name, [])
+        if not any(
+            other.occurrence == phase.occurrence
+            and fits(other, phase.work, phase.down, phase.states)
+            for other in others
+        ):
+            others.append(phase)
+    return Plan(phases, _own_model(algorithm, traced.state))
 
-    jax.eval_shape(two_rounds)
-    return Plan(backend.plan, own_models[0] if own_models else None)
+
+def _own_model(algorithm: Algorithm[Any], state: Any) -> OwnModel | None:
+    """Returns the model that a client uses itself, given the shapes of the algorithm's state."""
+    works: list[Callable[..., Any]] = []
+
+    def inputs(state: Any) -> Any:
+        personal = algorithm.personal(state)
+        if personal is None:
+            return None
+        works.append(personal.work)
+        memory = None if personal.memory is None else personal.memory.of(jnp.int32(0))
+        return personal.down, memory
+
+    forms = jax.eval_shape(inputs, state)
+    return None if forms is None else OwnModel(works[0], *map(to_shapes, forms))
 
 
-def to_shapes(tree: PyTree) -> PyTree:
-    """Replaces arrays by shapes and types."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+def fits(
+    phase: TracedPhase, work: Callable[..., Any], down: PyTree, states: dict[str, PyTree]
+) -> bool:
+    """Returns whether a function with these forms has a phase's code and forms."""
+    forms, phase_forms = (down, states), (phase.down, phase.states)
+    return (
+        _code_of(work) is _code_of(phase.work)
+        and jax.tree.structure(forms) == jax.tree.structure(phase_forms)
+        and jax.tree.leaves(forms) == jax.tree.leaves(phase_forms)
+    )
 
 
 def _code_of(work: Callable[..., Any]) -> Any:

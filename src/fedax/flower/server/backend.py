@@ -20,10 +20,11 @@ from fedax.communication.privacy import derive_secret_key
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
-from fedax.engine.round.backend import MEMORY, UPLOAD, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
+from fedax.engine.round.phase import MEMORY, UPLOAD, PhaseResult, PhaseWork, to_shapes
+from fedax.engine.round.trace import TracedPhase
 from fedax.errors import FedaxError, InvalidInput
-from fedax.flower.protocol.plan import PROTOCOL, Assignment, Phase, plan_of, to_shapes
+from fedax.flower.protocol.plan import PROTOCOL, Assignment, fits, plan_of
 from fedax.flower.protocol.records import (
     Refused,
     bits_sent,
@@ -230,10 +231,10 @@ class FlowerBackend(PythonBackend):
         results = self._collect_results(phase_work, phase, orders)
         return [results[k] for k in ids]
 
-    def _find_phase(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> Phase:
+    def _find_phase(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> TracedPhase:
         return self._phases_of(phase_work)[self._find_phase_number(phase_work, client_states)]
 
-    def _phases_of(self, phase_work: PhaseWork) -> list[Phase]:
+    def _phases_of(self, phase_work: PhaseWork) -> list[TracedPhase]:
         """Returns the phases with the name of a work function."""
         return self.plan.phases.get(phase_work.work.__name__, [])
 
@@ -246,7 +247,7 @@ class FlowerBackend(PythonBackend):
         candidates = [
             (phase.occurrence != phase_work.occurrence, number)
             for number, phase in enumerate(self._phases_of(phase_work))
-            if phase.fits(phase_work.work, down, held)
+            if fits(phase, phase_work.work, down, held)
         ]
         if candidates:
             # a later round may run a function more often than the first two
@@ -304,7 +305,7 @@ class FlowerBackend(PythonBackend):
         return RecordDict({"order": ConfigRecord(facts), "down": down, **first})
 
     def _collect_results(
-        self, phase_work: PhaseWork, phase: Phase, orders: dict[int, RecordDict]
+        self, phase_work: PhaseWork, phase: TracedPhase, orders: dict[int, RecordDict]
     ) -> dict[int, ClientResult]:
         phase_name = self._phase_name(phase_work)
         results, reasons = self._read_answers(
@@ -436,7 +437,7 @@ class FlowerBackend(PythonBackend):
             )
 
     def _read_result(
-        self, phase_work: PhaseWork, phase: Phase, order: RecordDict, records: Any, k: int
+        self, phase_work: PhaseWork, phase: TracedPhase, order: RecordDict, records: Any, k: int
     ) -> ClientResult:
         facts: Any = records["answer"]
         order_facts: Any = order["order"]
@@ -452,7 +453,7 @@ class FlowerBackend(PythonBackend):
             raise Refused(f"upload: {reported} for what is not finite, expected 0 to {MEMORY}")
         broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {})) or reported
         version = jnp.asarray(np.frombuffer(bytes.fromhex(str(order_facts["order"])), np.uint8))
-        return ClientResult(Upload(value, weight), dict.fromkeys(phase.kept, version), broken)
+        return ClientResult(Upload(value, weight), dict.fromkeys(phase.stored, version), broken)
 
     def _check_count(self, k: int, split: str, count: int) -> int:
         """Returns the examples that client k has measured, which have to be those that it said it
@@ -506,7 +507,7 @@ def run_name(run: str, assignment: str, root: list[int]) -> str:
     return hashlib.sha256(repr((run, assignment, root)).encode()).hexdigest()[:32]
 
 
-def empty_upload(phase: Phase) -> Upload[Any]:
+def empty_upload(phase: TracedPhase) -> Upload[Any]:
     """Returns an upload of zeros."""
     value, weight = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), phase.up)
     return Upload(value, weight)

@@ -11,10 +11,9 @@ from fedax.core.algorithm import Algorithm, Constraint
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import initial_carry
 from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
+from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.errors import InvalidInput
-from fedax.flower.protocol.plan import PlanningBackend
 from fedax.flower.server.backend import ClientSums, FlowerBackend
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View
 from fedax.utils.layout import accumulator
@@ -167,7 +166,7 @@ def check_observers(
 
     def look(observer: Observer) -> dict[str, Any]:
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        state = initial_carry(PlanningBackend(setup), algorithm, root, w).state
+        state = initial_carry(TracingBackend(setup), algorithm, root, w).state
         worked = empty_cohort(0, setup.layout.dtype).padded(setup.population.clients)
         return observer(
             FlowerView(setup, task, StandInBackend(setup, task), algorithm, state, worked)

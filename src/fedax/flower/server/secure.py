@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedax.communication.channel import is_message
 from fedax.core.federation import Cohort, Memory
 from fedax.engine.round.backend import PhaseResult, PhaseWork
+from fedax.engine.round.trace import TracedPhase
 from fedax.errors import InvalidInput
 from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_to_facts
 from fedax.flower.protocol.masks import (
@@ -28,7 +29,6 @@ from fedax.flower.protocol.masks import (
     read_public_key,
     remove_masks,
 )
-from fedax.flower.protocol.plan import Phase
 from fedax.flower.protocol.records import Refused, arrays_of, bits_sent, record_of
 from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, empty_upload
 from fedax.utils.layout import accumulator
@@ -64,7 +64,7 @@ class SecureBackend(FlowerBackend):
         quorum = super()._quorum(orders)
         return None if quorum is None else max(quorum, fewest_that_open(orders))
 
-    def _check_phase(self, name: str, phase: Phase) -> None:
+    def _check_phase(self, name: str, phase: TracedPhase) -> None:
         leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
         if phase.gather:
             reason = f"{name} gathers single uploads, and there is a sum alone"
@@ -111,7 +111,7 @@ class SecureBackend(FlowerBackend):
         new_states = (
             {}
             if versions is None
-            else {name: client_states[name].put(summed_ids, versions) for name in phase.kept}
+            else {name: client_states[name].put(summed_ids, versions) for name in phase.stored}
         )
         return PhaseResult(
             empty_upload(phase),
@@ -127,7 +127,7 @@ class SecureBackend(FlowerBackend):
     def _sum_under_masks(
         self,
         phase_work: PhaseWork,
-        phase: Phase,
+        phase: TracedPhase,
         weights: dict[int, float],
         client_states: dict[str, Memory],
     ) -> tuple[Any, dict[int, str]]:
@@ -331,7 +331,7 @@ def _make_reader(keys: Keys, member_field: str, value_field: str) -> Any:
     return read
 
 
-def _as_tree(total: np.ndarray, phase: Phase) -> Any:
+def _as_tree(total: np.ndarray, phase: TracedPhase) -> Any:
     leaves, structure = jax.tree.flatten(phase.up[0])
     segments = np.split(total, np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1])
     arrays = [

@@ -42,7 +42,7 @@ class MPIBackend(Backend):
         )[0]
         shapes = eqx.filter_eval_shape(
             lambda sent: (
-                phase_work.adjust_upload(decode(sent.value)[0]),
+                phase_work.open(decode(sent.value)[0]),
                 decode(sent.value)[1],
                 sent.weight,
             ),
@@ -60,7 +60,7 @@ class MPIBackend(Backend):
                     upload.weight,
                     new_states,
                 )
-                value = phase_work.adjust_upload(value)
+                value = phase_work.open(value)
         broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
         if phase_work.receives:

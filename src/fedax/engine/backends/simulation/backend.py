@@ -43,7 +43,7 @@ class SimulationBackend(Backend):
         self.setup = setup
 
     def memory(self, initial: PyTree) -> Memory:
-        if self.setup.offloads:
+        if self.setup.placement.offloads:
             return OffloadedMemory.create(initial, self.setup.population.clients)
         check_memories(self.setup.population.clients, initial)
         return super().memory(initial)
@@ -54,9 +54,9 @@ class SimulationBackend(Backend):
         with jax.named_scope("fedax.cohort"):
             # slots by device in order of work (devices, capacity), and how many each device has
             # (devices,)
-            table, counts = assign_longest_first(
-                self._client_loads(phase_work, cohort.ids), cohort.count, self.setup.devices
-            )
+            loads = self._client_loads(phase_work, cohort.ids)
+            devices = self.setup.placement.devices
+            table, counts = assign_longest_first(loads, cohort.count, devices)
         # the rows of the cohort are read once, before the loop, and written once, after it: the
         # loop then carries arrays (capacity, ...) and not those of the whole population
         with jax.named_scope("fedax.memory"):
@@ -91,7 +91,7 @@ class SimulationBackend(Backend):
 
         On a mesh, every device computes its part of the clients.
         """
-        devices, clients = self.setup.devices, self.setup.population.clients
+        devices, clients = self.setup.placement.devices, self.setup.population.clients
         if devices == 1:
             return mixed(uploads, neighbours, weights)
         padding = ((0, -clients % devices), (0, 0))  # shard_map needs as many rows on every device
@@ -111,12 +111,13 @@ class SimulationBackend(Backend):
     ) -> Int[Array, "capacity"]:
         """Returns the number of examples that each client processes in this round."""
 
-        def client_load(k: Index, size: Index, round: Index = phase_work.round) -> Int[Array, ""]:
+        def client_load(slot: Index, k: Index, size: Index) -> Int[Array, ""]:
+            round = phase_work.for_slot(slot).round
             steps, batch = local_work(self.setup, phase_work.root, round, k, size)
             return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 
-        versions = () if phase_work.past is None else (phase_work.past.arrivals.versions,)
-        return jax.vmap(client_load)(ids, self.setup.population.sizes_of(ids), *versions)
+        slots = jnp.arange(ids.shape[0], dtype=jnp.int32)
+        return jax.vmap(client_load)(slots, ids, self.setup.population.sizes_of(ids))
 
     def _run_devices(
         self, client_work: "_ClientWork", table: Array, counts: Array, gather: bool
@@ -126,7 +127,7 @@ class SimulationBackend(Backend):
         Returns:
             One client's upload, of which only shapes and types matter, and the results.
         """
-        if self.setup.devices == 1:
+        if self.setup.placement.devices == 1:
             with jax.named_scope("fedax.aggregation"):
                 return self._run_device(client_work, table[0], counts[0], gather)
 
@@ -146,7 +147,7 @@ class SimulationBackend(Backend):
 
         program = jax.shard_map(
             on_device,
-            mesh=client_mesh(self.setup.devices),
+            mesh=client_mesh(self.setup.placement.devices),
             in_specs=P(),
             out_specs=P(),
             check_vma=False,
@@ -167,7 +168,7 @@ class SimulationBackend(Backend):
             count: how many clients the device has.
             gather: whether to return all uploads, not their sum.
         """
-        capacity, chunk = slots.shape[0], self.setup.chunk
+        capacity, chunk = slots.shape[0], self.setup.placement.chunk
         # staged once: the shapes of a result are needed before the loop that computes results
         run_client = stage(client_work, jnp.int32(0), jnp.bool_(True))
         shapes, form = run_client.out_shapes
@@ -208,7 +209,7 @@ class SimulationBackend(Backend):
         """Adds the results of a chunk of clients, leaves (chunk, ...), to a device's results."""
         value, weight, default = clients.value, clients.weight, clients.default_weight
         is_counted = active & (clients.broken == 0) if self.setup.drop else active
-        if self.setup.chunk > 1 or self.setup.drop:
+        if self.setup.placement.chunk > 1 or self.setup.drop:
             # zero the values too: a weight of 0 does not remove what is not finite
             value, weight, default = jax.tree.map(
                 lambda x: jnp.where(is_counted.reshape(-1, *(1,) * (x.ndim - 1)), x, 0),
@@ -315,7 +316,7 @@ class _ClientWork(eqx.Module):
         value, clipped = decode(upload.value)
         broken = phase_work.broken_part((value, upload.weight), before, client_state)
         result = _ClientResult(
-            phase_work.adjust_upload(value),
+            phase_work.open(value),
             upload.weight,
             client_state,
             self.cohort.weights[slot],

@@ -15,9 +15,8 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import Hyper
-from fedax.core.scheduling.asynchronous import Arrivals
-from fedax.core.scheduling.deadline import Answers
 from fedax.core.scheduling.schedule import Schedule
+from fedax.core.scheduling.timeline import Row, row_at
 from fedax.core.validation.own_methods import call_round
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host_dataset import HostExamples, is_in_files, keep_on_host
@@ -36,7 +35,7 @@ from fedax.engine.compilation.fused_loop import SMALL_MODEL, compiler_options, i
 from fedax.engine.compilation.jaxpr import stage
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.backend import zeros
-from fedax.engine.round.client import Setup
+from fedax.engine.round.client import Placement, Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import (
     Engine,
@@ -44,13 +43,11 @@ from fedax.engine.round.engine import (
     PersonalModels,
     Program,
     RunCarry,
-    initial_carry,
     to_device,
 )
 from fedax.engine.round.evaluation import all_personal_models, empty_cohort, view_of
-from fedax.engine.round.timing.asynchronous import row_of
-from fedax.engine.round.timing.clock import WorkCount
-from fedax.engine.round.traffic import bits_spent
+from fedax.engine.round.timeline import timeline_of
+from fedax.engine.round.trace import initial_carry
 from fedax.errors import FedaxError, InvalidInput
 from fedax.observe.base import Observer, compute_all
 from fedax.utils.random import Index
@@ -184,20 +181,15 @@ class SimulationProgram(Program):
         self.axes = axes = SweepAxes.of(
             len(algorithms), len(roots), devices, engine.placement == "chunked"
         )
-        setup = dataclasses.replace(
-            setup,
-            microbatch=engine.microbatch,
-            placement=engine.placement,
-            chunk=engine.chunk,
-            devices=devices if axes.spread == "clients" else 1,
-            offloads=engine.memory != "device",
+        placement = Placement(
+            engine.placement,
+            engine.microbatch,
+            engine.chunk,
+            devices if axes.spread == "clients" else 1,
+            engine.memory != "device",
         )
-        clock = setup.clock
-        self.work_counts = [] if clock is None else [WorkCount(setup, root) for root in roots]
-        timing = setup.asynchronous or setup.cutoff
-        self.timetables = (
-            [] if timing is None else [timing.timetable(setup, root) for root in roots]
-        )
+        setup = dataclasses.replace(setup, placement=placement)
+        self.timelines = [timeline_of(setup, root) for root in roots]
         # keeps what programs read by its handle
         self.host_examples: Sequence[HostExamples] = ()
         if engine.data == "host" or (engine.data == "auto" and is_in_files(setup.task)):
@@ -219,8 +211,10 @@ class SimulationProgram(Program):
 
         A `vmap` over settings makes products too large for them.
         """
-        can_fuse = self.small and self.setup.placement == "sequential" and self.axes.settings == 1
-        return dataclasses.replace(self.setup, kernels=can_fuse and is_available())
+        placement = self.setup.placement
+        can_fuse = self.small and placement.mode == "sequential" and self.axes.settings == 1
+        placement = placement._replace(kernels=can_fuse and is_available())
+        return dataclasses.replace(self.setup, placement=placement)
 
     @property
     def algorithm(self) -> Algorithm[Any]:
@@ -266,18 +260,15 @@ class SimulationProgram(Program):
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
         carry, _, stores = states
-        arrivals = None
-        if self.setup.asynchronous is not None:
+        timing = self.setup.timing
+        if timing is not None and timing.late is not None:
             axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
-            downlinks = self.setup.asynchronous.grow_downlinks(
-                carry.downlinks, self.timetables, first + count, axis
+            downlinks = timing.late.grow_downlinks(
+                carry.downlinks, self.timelines, first + count, axis
             )
             carry = carry._replace(downlinks=downlinks)
-        if self.timetables:
-            rows = [timetable.rows(first, count, self.longest) for timetable in self.timetables]
-            arrivals = self.axes.put(
-                self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds"
-            )
+        rows = [timeline.rows(first, count, self.longest) for timeline in self.timelines]
+        rows = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds")
         shared = (
             self.round_setup,
             jnp.asarray(np.int32(first)),
@@ -289,25 +280,16 @@ class SimulationProgram(Program):
             # twice
             carry, report, last_cohort = self.programs.call(
                 _call_for_all_runs,
-                *(_run_rounds, self.axes, shared, self.setting, (self.roots, arrivals)),
+                *(_run_rounds, self.axes, shared, self.setting, (self.roots, rows)),
                 donated=(carry,),
                 **(compiler_options() if self.small else {}),
             )
         # runs follow each other by setting, then by seed
-        reports = enumerate(self.axes.unstack_runs(self.axes.to_host(report)))
-        logs = [self._build_log(single, first, count, i % self.axes.seeds) for i, single in reports]
+        logs = []
+        for i, single in enumerate(self.axes.unstack_runs(self.axes.to_host(report))):
+            rounds = jax.tree.map(lambda x: x[:count], single)
+            logs.append(Log.of(rounds, self.timelines[i % self.axes.seeds], first))
         return (carry, last_cohort, stores), logs
-
-    def _build_log(self, report: Any, first: int, count: int, seed: int) -> Log:
-        report = jax.tree.map(lambda x: x[:count], report)
-        down, up = (bits_spent(report.traffic, direction, (count,)) for direction in ("down", "up"))
-        costs = (
-            self.setup.clock.costs(self.work_counts[seed], first, report.traffic, count)
-            if self.work_counts
-            else {}
-        )
-        log = Log(report.notes | costs, down, up, report.broken, report.bad_client, report.left_out)
-        return log.with_times(self.timetables[seed], first) if self.timetables else log
 
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int
@@ -368,22 +350,18 @@ def one_round(
     root: Key[Array, ""],
     round: Index,
     carry: RunCarry,
-    arrivals: Arrivals | Answers | None = None,
+    row: Row | None = None,
 ) -> tuple[RunCarry, Any, Cohort]:
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
-    fed = RoundContext(
-        SimulationBackend(setup), round, root, *carry[1:4], **carry.by_name, arrivals=arrivals
-    )
+    fed = RoundContext(SimulationBackend(setup), round, root, carry, row)
     state = call_round(algorithm, fed, carry.state, compiled=True)
     if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(
             f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").'
         )
-    new_carry = RunCarry(
-        state, tuple(fed.lost), fed.model_state, fed.bounds, fed.downlinks, fed.solver_states
-    )
+    new_carry = fed.end(state)
     last_cohort = fed.last or empty_cohort(0, setup.layout.dtype)
     # an empty phase leaves the state as it was
     count = jnp.where(fed.is_abandoned, 0, jnp.asarray(last_cohort.count, jnp.int32))
@@ -411,21 +389,21 @@ def one_round(
         keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, Memory)
     )
     # what an abandoned server step sent down is on its way: its receivers arrive later
-    return selected._replace(downlinks=fed.downlinks), report, last_cohort
+    return selected._replace(downlinks=fed.carry.downlinks), report, last_cohort
 
 
 def _run_rounds(
     shared: tuple[Setup, Index, Index, int],
     setting: Setting,
-    seed: tuple[Key[Array, ""], Arrivals | Answers | None],
+    seed: tuple[Key[Array, ""], Row | None],
     state: RunCarry,
 ) -> tuple[RunCarry, Any, Cohort]:
     setup, algorithm = setting.of(shared[0])
     first, count, longest = shared[1:]
-    root, arrivals = seed
+    root, rows = seed
     # traced once, for the shapes of the report and as the body of the loop
     round_ = stage(
-        functools.partial(one_round, setup, algorithm, root), first, state, row_of(arrivals, 0)
+        functools.partial(one_round, setup, algorithm, root), first, state, row_at(rows, 0)
     )
     _, shape, cohort_shape = round_.out_shapes
     log, initial_cohort = zeros(shape, longest), zeros(cohort_shape)
@@ -433,7 +411,7 @@ def _run_rounds(
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
         state, log, _ = carry
         # reports have rows (longest, ...), of which the caller reads the first `count`
-        state, report, last_cohort = round_(first + i, state, row_of(arrivals, i))
+        state, report, last_cohort = round_(first + i, state, row_at(rows, i))
         return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), log, report), last_cohort
 
     state, log, last_cohort = jax.lax.fori_loop(0, count, body, (state, log, initial_cohort))

@@ -1,0 +1,87 @@
+"""Who works when: rows that are known before a round is trained.
+
+With an asynchronous server, or one that does not wait for all clients, it follows from the devices
+alone. A compiled run reads one row for every round; a server that waits for its cohort draws it in
+the round itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from fedax.utils.random import Index
+
+NO_SLOT = 1 << 30
+"""Slot of a version that no client trains on: out of range, so that writing to it has no effect."""
+
+
+class Versions(NamedTuple):
+    """The versions that the clients of a server step received.
+
+    A version is the number of server steps before it. Versions that clients at work, or the buffer,
+    still refer to lie in slots; a slot that is free again is used by a later version.
+
+    Attributes:
+        numbers: of the versions.
+        slots: where they lie.
+        factors: on the changes of the clients' uploads, by the staleness.
+        stored: the slot of the version that this step ends; `NO_SLOT` if no client received it.
+    """
+
+    numbers: Int[Array, "*rows cohort"]
+    slots: Int[Array, "*rows cohort"]
+    factors: Float[Array, "*rows cohort"]
+    stored: Int[Array, "*rows"]
+
+
+class Row(NamedTuple):
+    """Who counts in some rounds or server steps, or in one of them; whole numbers have 32 bits.
+
+    Attributes:
+        clients: those whose uploads count, in the order of their draw or dispatch, and padding.
+        working: how many count; None where there is no padding.
+        sent: how many were sent the message of this round or version.
+        discarded: uploads that arrived since the last row and were too stale.
+        versions: that the clients received; None where all receive that of the round.
+    """
+
+    clients: Int[Array, "*rows capacity"]
+    working: Int[Array, "*rows"] | None
+    sent: Int[Array, "*rows"]
+    discarded: Int[Array, "*rows"]
+    versions: Versions | None = None
+
+
+def row_at(rows: Row | None, index: Index) -> Row | None:
+    """Returns one of some rows."""
+    return jax.tree.map(lambda column: column[index], rows)
+
+
+class Timeline:
+    """Who counts in the rounds of a run, and when. This one has no clock."""
+
+    def rows(self, first: int, count: int, padded: int | None = None) -> Row | None:
+        """Returns who counts in some rounds, with a first axis (count,), padded with zeros to
+        (padded,); None where the rounds draw their cohorts.
+        """
+        return None
+
+    def notes(
+        self, first: int, count: int, traffic: Sequence[dict[str, Any]]
+    ) -> dict[str, np.ndarray]:
+        """Returns what the clock notes of some rounds, shape (count,), in 64 bits whatever the type
+        of the model.
+
+        Args:
+            first: number of the first round.
+            count: how many.
+            traffic: of each phase, with a first axis over the rounds.
+        """
+        return {}
+
+    def slots(self, steps: int) -> int:
+        """Returns how many versions of the model the first server steps store at once."""
+        return 0

@@ -1,0 +1,40 @@
+"""What a run carries from round to round."""
+
+from typing import Any, NamedTuple
+
+from fedax.core.federation import Memory
+from fedax.core.history import History
+
+
+class RunCarry(NamedTuple):
+    """What a run carries from round to round, the carry of the scan over rounds.
+
+    Attributes:
+        state: the algorithm's own.
+        lost: for each phase, what the clients store for the codec, if that has memory: with error
+            feedback what their messages lost.
+        model_state: the model's (such as batch statistics), or a memory with one for each client;
+            None if none changes.
+        bounds: of adaptive clipping; None where there is none.
+        downlinks: of an asynchronous server, what was sent down with the versions in use; None
+            where there is none.
+        solver_states: what the clients store for the solver; None where it starts afresh in every
+            round.
+    """
+
+    state: Any = None
+    lost: tuple[Memory, ...] = ()
+    model_state: Any = None
+    bounds: Any = None
+    downlinks: Any = None
+    solver_states: Memory | None = None
+
+    @classmethod
+    def of(cls, history: History) -> "RunCarry":
+        """Returns what a history continues from."""
+        states = history.downlinks, history.solver_states
+        return cls(history.state, history.lost, history.model_state, history.bounds, *states)
+
+
+NOTHING = RunCarry()
+"""What a method's `init` starts from."""

@@ -1,0 +1,212 @@
+"""The stages that messages pass: a codec, lateness, sleep, the states of model and solver.
+
+Those of attacks are in `fedax.engine.round.hostile`, those of privacy in
+`fedax.engine.round.private`.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from fedax.communication.attacks import Collusion
+from fedax.communication.channel import Channel, Codec, decode, encode, is_vector
+from fedax.core.client import Client
+from fedax.core.scheduling.timeline import Versions
+from fedax.engine.round.hostile import Colluding, Hostile
+from fedax.engine.round.model_state import Sent, state_from_mean, state_in_reals
+from fedax.engine.round.phase import PhaseWork, Sending, Stage, States, is_array, vectors
+from fedax.engine.round.timing import LateUploads
+from fedax.utils.random import Index
+
+
+def message_stages(
+    channel: Channel | None, clients: int, protection: tuple[Stage, ...] = ()
+) -> tuple[Stage, ...]:
+    """Returns the stages of a channel, in order: attack, privacy, codec.
+
+    Args:
+        channel: of the run.
+        clients: how many there are.
+        protection: the stage of privacy, if there is one.
+    """
+    if channel is None:
+        return protection
+    stages = protection if channel.up is None else (*protection, Coded(channel.up))
+    if channel.attack is None:
+        return stages
+    members = jnp.asarray(channel.attack.members(clients))
+    if not len(members):
+        return stages
+    if isinstance(channel.attack, Collusion):
+        return (Colluding(channel.attack, members), *stages)
+    return (Hostile(channel.attack, members), *stages)
+
+
+class Coded(Stage):
+    """Vectors go up as messages of a codec, which may store something at the client (`lost`)."""
+
+    codec: Codec
+
+    def send(self, client: Client, sending: Sending) -> Sending:
+        key = client.key("uplink")
+        stored = sending.before.get("lost")
+        value, lost = encode(sending.value, self.codec, key, sending.reference, stored)
+        sending = sending._replace(value=value)
+        return sending if stored is None else sending.store("lost", lost)
+
+
+class SolverState(Stage):
+    """The client stores its solver's state from round to round."""
+
+    def receive(self, client: Client, states: States) -> States:
+        client.solver_state = states["solver"]
+        return states
+
+    def send(self, client: Client, sending: Sending) -> Sending:
+        return sending.store("solver", client.solver_state)
+
+
+class ModelState(Stage):
+    """The client trains in the model's state: stored, from the server, or its neighbours' mean.
+
+    It stands after the codec: the state is sent as it is.
+
+    Attributes:
+        state: that the server sends beside the message; None if it sends none.
+        sends: whether the state after the work goes up beside the upload, if the work trained.
+        always: whether it goes up in any case. Methods on graphs may train in the receiving half,
+            and send what they have then in the next round.
+    """
+
+    state: PyTree
+    sends: bool = eqx.field(static=True)
+    always: bool = eqx.field(static=True)
+
+    @property
+    def beside(self) -> PyTree:
+        return self.state
+
+    def receive(self, client: Client, states: States) -> States:
+        # before the work: gradients read the model's state from the client
+        if "model" in states:
+            client.model_state = states["model"]
+        elif self.state is not None:
+            client.model_state = self.state
+        received = states.get("received")
+        if not isinstance(received, Sent):
+            return states
+        client.model_state = state_from_mean(received.state, client.model_state)
+        return states | {"received": received.value}
+
+    def send(self, client: Client, sending: Sending) -> Sending:
+        if "model" in sending.before:
+            sending = sending.store("model", client.model_state)
+        if not self.sends or not (client.trained or self.always):
+            return sending
+        return sending._replace(value=Sent(sending.value, state_in_reals(client.model_state)))
+
+
+class LinkNoise(Stage):
+    """What a client receives on a graph has Gaussian noise of a deviation of its own."""
+
+    deviations: Float[Array, "clients"]
+
+    def receive(self, client: Client, states: States) -> States:
+        scale, key = self.deviations[client.index], client.key("link noise")
+        leaves, structure = jax.tree.flatten(states["received"])
+        for index, leaf in enumerate(leaves):
+            if jnp.ndim(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
+                noise = jax.random.normal(jax.random.fold_in(key, index), leaf.shape, leaf.dtype)
+                leaves[index] = leaf + scale.astype(leaf.dtype) * noise
+        return states | {"received": jax.tree.unflatten(structure, leaves)}
+
+
+class Asleep(Stage):
+    """Clients that sleep keep their states. It stands after the stages that store something.
+
+    Attributes:
+        awake: which clients are awake.
+    """
+
+    awake: Bool[Array, "clients"]
+
+    def send(self, client: Client, sending: Sending) -> Sending:
+        is_awake = self.awake[client.index]
+        before = {name: sending.before[name] for name in sending.after}
+        choose = lambda new, old: jnp.where(is_awake, new, old)  # noqa: E731
+        return sending._replace(after=jax.tree.map(choose, sending.after, before))
+
+
+class Late(Stage):
+    """The server takes an upload that may have been made from an earlier version.
+
+    Attributes:
+        now: what the server would send down at present.
+        staleness: server steps since the client received its version.
+        factor: on the change.
+        rule: what the server takes.
+    """
+
+    now: PyTree
+    staleness: Index
+    factor: Float[Array, ""]
+    rule: LateUploads = eqx.field(static=True)
+
+    def receive(self, client: Client, states: States) -> States:
+        client.staleness = self.staleness
+        return states
+
+    def open(self, value: PyTree, down: PyTree) -> PyTree:
+        """Returns an upload with its first vector as if it had been made from the present
+        version.
+        """
+        leaves, structure = jax.tree.flatten(value)
+        index = next(i for i, leaf in enumerate(leaves) if is_vector(leaf))
+        v = leaves[index]
+        factor = jnp.asarray(self.factor, v.dtype)
+        if self.rule.near is None:
+            late = factor * v
+        else:
+            current = vectors(decode(self.now)[0])[self.rule.near]
+            base = vectors(down)[self.rule.near] if self.rule.uploads == "changes" else current
+            late = current + factor * (v - base)
+        # selected, because now + (v - now) would round
+        leaves[index] = jnp.where(jnp.asarray(self.staleness) == 0, v, late)
+        return jax.tree.unflatten(structure, leaves)
+
+
+class PastVersions(Stage):
+    """Every client of a server step works on the version that it received.
+
+    Attributes:
+        downlinks: what was sent down with the versions in use, arrays with a first axis (slots,).
+        versions: that the clients of the step received.
+        rule: what the server takes.
+    """
+
+    downlinks: PyTree
+    versions: Versions
+    rule: LateUploads = eqx.field(static=True)
+
+    @staticmethod
+    def store(downlinks: PyTree, down: PyTree, versions: Versions) -> PyTree:
+        """Returns stored downlinks with what this version sends down. Its clients work on that when
+        they arrive, now or later.
+        """
+        # a version that no client received has a slot out of range
+        put = lambda rows, new: rows.at[versions.stored].set(new, mode="drop")  # noqa: E731
+        return jax.tree.map(put, downlinks, eqx.filter(down, is_array))
+
+    def at_slot(self, work: PhaseWork, slot: Index) -> PhaseWork:
+        versions = self.versions
+        place, version = versions.slots[slot], versions.numbers[slot]
+        # what is no array is the same in all versions
+        static = eqx.filter(work.down, is_array, inverse=True)
+        down = eqx.combine(jax.tree.map(lambda rows: rows[place], self.downlinks), static)
+        staleness, factor = work.round - version, versions.factors[slot]
+        late = Late(work.down, staleness, factor, self.rule)
+        stages = tuple(late if stage is self else stage for stage in work.stages)
+        return dataclasses.replace(work, down=down, round=version, stages=stages)

@@ -1,0 +1,438 @@
+"""The timelines of runs: who counts in a round, and the seconds and joules that it takes.
+
+A server that waits for its cohorts draws them in the compiled round, which reports who worked. With
+a deadline, with more clients than needed, or with an asynchronous server those who count follow
+from the devices alone, and a compiled round is given them as a row.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from fedax.communication.channel import bits_of
+from fedax.core.algorithm import Algorithm
+from fedax.core.history import JOULES, SECONDS
+from fedax.core.scheduling.asynchronous import Asynchronous, Timetable
+from fedax.core.scheduling.deadline import first_answers
+from fedax.core.scheduling.devices import Devices
+from fedax.core.scheduling.schedule import Schedule
+from fedax.core.scheduling.timeline import Row, Timeline
+from fedax.core.traffic import unpack
+from fedax.engine.round.client import Setup, local_work
+from fedax.engine.round.phase import is_array
+from fedax.engine.round.timing import ASYNCHRONOUS, LateUploads, Timing
+from fedax.engine.round.trace import EVERYONE, TracedPhase, initial_carry, trace
+from fedax.errors import InvalidInput
+from fedax.utils.random import Index, stream
+
+
+class WorkCount:
+    """Counts the examples that clients process in a phase.
+
+    Args:
+        setup: of the run.
+        root: its root key.
+    """
+
+    def __init__(self, setup: Setup, root: Key[Array, ""]) -> None:
+        self.setup = setup
+        self.root = root
+        self.sizes = np.asarray(setup.population.sizes, np.int64)
+        schedule = setup.schedule
+        changes = (
+            schedule.drawn or schedule.times is not None or schedule.sync_probability is not None
+        )
+        self.fixed = None if changes else self._count_step_examples(np.arange(len(self.sizes)), 0)
+
+    def __call__(
+        self,
+        clients: Int[np.ndarray, "some"],
+        round: int,
+        gradients: tuple[int, int],
+        passes: float | None = None,
+    ) -> np.ndarray:
+        """Returns the examples of each client.
+
+        Args:
+            clients: their numbers.
+            round: the number of the round.
+            gradients: minibatch gradients of a local step, and gradients over all examples.
+            passes: over the examples in place of what is counted, where the work depends on the
+                data.
+        """
+        (step, full), sizes = gradients, self.sizes[clients]
+        if passes is not None:
+            return passes * sizes * float(step + full > 0)
+        if not step:
+            return full * sizes
+        steps = (
+            self._count_step_examples(clients, round) if self.fixed is None else self.fixed[clients]
+        )
+        return step * steps + full * sizes
+
+    def _count_step_examples(self, clients: Int[np.ndarray, "some"], round: int) -> np.ndarray:
+        """Returns the examples in the minibatches of each client's steps; the last one of an epoch
+        may be short.
+        """
+        # rounded up to powers of two, so that few programs serve all numbers of clients
+        padded = np.resize(clients, 1 << max(len(clients) - 1, 0).bit_length())
+        columns = self.setup.task.programs.call(
+            _draw_local_work,
+            self.setup,
+            self.root,
+            jnp.int32(round),
+            jnp.asarray(padded, jnp.int32),
+        )
+        steps, batch = (np.asarray(column, np.int64)[: len(clients)] for column in columns)
+        sizes = self.sizes[clients]
+        epochs, remaining = np.divmod(steps, -(-sizes // batch))
+        return epochs * sizes + np.minimum(remaining * batch, sizes)
+
+
+def _draw_local_work(
+    setup: Setup, root: Key[Array, ""], round: Index, clients: Int[Array, "some"]
+) -> tuple[Int[Array, "some"], Int[Array, "some"]]:
+    def draw_work(k: Index, size: Index) -> tuple[Array, Array]:
+        steps, batch = local_work(setup, root, round, k, size)
+        return jnp.asarray(steps, jnp.int32), jnp.asarray(batch, jnp.int32)
+
+    return jax.vmap(draw_work)(clients, setup.population.sizes_of(clients))
+
+
+class RoundTimeline(Timeline):
+    """Rounds of a server that waits for its cohorts, or of nodes without a server."""
+
+    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
+        self.timing = timing
+        self.devices = timing.devices
+        self.work = WorkCount(setup, root)
+
+    def notes(
+        self, first: int, count: int, traffic: Sequence[dict[str, Any]]
+    ) -> dict[str, np.ndarray]:
+        totals = {name: np.zeros(count) for name in (SECONDS, JOULES)}
+        # an abandoned round in Python has fewer
+        for phase, gradients in zip(traffic, self.timing.gradients, strict=False):
+            phase = jax.tree.map(np.asarray, phase)
+            for i in range(count):
+                row = jax.tree.map(lambda column, i=i: column[i], phase)
+                seconds, at_server, joules = self._cost(first + i, row, gradients)
+                totals[SECONDS][i] += seconds
+                totals[SECONDS][i] += at_server
+                totals[JOULES][i] += joules
+        return totals
+
+    def _cost(
+        self, round: int, phase: dict[str, Any], gradients: tuple[int, int]
+    ) -> tuple[float, float, float]:
+        """Returns the seconds that clients and server take for a phase, and the joules."""
+        clients = phase["clients"][: int(phase["asked"])]
+        if not len(clients):
+            return 0.0, 0.0, 0.0
+        down, up = (np.asarray(unpack(*phase[direction])) for direction in ("down", "up"))
+        received, sent = down, up
+        # every node sends its message to its neighbours, and receives theirs
+        if "links" in phase:
+            incoming, outgoing = phase["links"].astype(np.int64)[:, clients]
+            received, sent = down + incoming * up, outgoing * up
+        examples = self.work(clients, round, gradients, self.devices.passes)
+        arguments = clients, round, received, sent, examples
+        seconds, joules = self.devices.seconds(*arguments), self.devices.joules(*arguments)
+        # a client that was drawn twice does both jobs, one after the other
+        _, client_index = np.unique(clients, return_inverse=True)
+        longest = float(np.bincount(client_index, seconds).max())
+        at_server = 0.0
+        if "links" not in phase:
+            at_server = self.devices.seconds_at_server(len(clients) * float(up))
+        return longest, at_server, float(joules.sum())
+
+
+class _Round(NamedTuple):
+    """The clients of a round that count, how many it asked, and what it takes."""
+
+    clients: np.ndarray
+    asked: int
+    seconds: float
+    joules: float
+
+
+class DeadlineTimeline(Timeline):
+    """Rounds that do not wait for all clients, computed as far as they are asked for."""
+
+    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
+        self.timing = timing
+        self.devices = timing.devices
+        self.root = root
+        self.work = WorkCount(setup, root)
+        self.programs = setup.task.programs
+        self.offsets, clients = jnp.asarray(setup.population.offsets), setup.population.clients
+        self.schedule, self.invitation = setup.schedule, setup.schedule.invitation(clients)
+        # where the server takes a number of answers, a round trains no more clients than these
+        self.most = self.schedule.cohort if self.schedule.over_select > 1 else None
+        self.capacity = self.most or self.schedule.capacity(clients)
+        self._first, self._rounds = 0, list[_Round]()
+
+    def rows(self, first: int, count: int, padded: int | None = None) -> Row:
+        self._compute(first, count)
+        rows = padded or count
+        clients = np.zeros((rows, self.capacity), np.int32)
+        answered, asked = np.zeros((2, rows), np.int32)
+        for i, entry in enumerate(self._rounds):
+            answered[i], asked[i] = len(entry.clients), entry.asked
+            clients[i, : answered[i]] = entry.clients
+        discarded = np.zeros_like(asked)
+        return Row(*map(jnp.asarray, (clients, answered, asked, discarded)), versions=None)
+
+    def notes(
+        self, first: int, count: int, traffic: Sequence[dict[str, Any]]
+    ) -> dict[str, np.ndarray]:
+        self._compute(first, count)
+        late = [entry.asked - len(entry.clients) for entry in self._rounds]
+        return {
+            SECONDS: np.asarray([entry.seconds for entry in self._rounds], np.float64),
+            JOULES: np.asarray([entry.joules for entry in self._rounds], np.float64),
+            "late": np.asarray(late, np.int32),
+        }
+
+    def _compute(self, first: int, count: int) -> None:
+        if (self._first, len(self._rounds)) == (first, count):
+            return
+        # rounded up to powers of two, so that few programs serve all numbers of rounds
+        rounds = first + jnp.arange(1 << max(count - 1, 0).bit_length(), dtype=jnp.int32)
+        columns = self.programs.call(
+            _draw_cohorts, self.invitation, self.root, rounds, self.offsets
+        )
+        ids, asked = (np.asarray(column) for column in columns)
+        self._first = first
+        self._rounds = [self._compute_round(first + i, ids[i, : asked[i]]) for i in range(count)]
+
+    def _compute_round(self, t: int, asked: np.ndarray) -> _Round:
+        devices = self.devices
+        down, up = self.timing.bits
+        examples = self.work(asked, t, self.timing.gradients[0], devices.passes)
+        seconds = devices.seconds(asked, t, down, up, examples)
+        deadline = math.inf if self.schedule.deadline is None else self.schedule.deadline
+        counts, end = first_answers(asked, seconds, self.most, deadline)
+        late, joules = asked[~counts], devices.joules(asked, t, down, up, examples)[counts].sum()
+        if len(late):  # which have received the message, and work until the round ends
+            processed = devices.examples_after(end, late, t, down, examples[~counts])
+            joules += devices.joules(late, t, down, 0, processed).sum()
+        if len(asked):
+            end += devices.seconds_at_server(int(counts.sum()) * up)
+        return _Round(asked[counts], len(asked), end, float(joules))
+
+
+def _draw_cohorts(
+    schedule: Schedule,
+    root: Key[Array, ""],
+    rounds: Int[Array, "rounds"],
+    offsets: Int[Array, "bounds"],
+) -> tuple[Int[Array, "rounds capacity"], Int[Array, "rounds"]]:
+    """Draws the clients that each round asks, see `RoundContext.sample`."""
+
+    def draw_round(t: Int[Array, ""]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
+        available = schedule.available_in(root, t, offsets.shape[0] - 1)
+        ids, count = schedule.draw(stream(root, "cohort", t, 0), offsets, None, available)
+        return ids, jnp.asarray(count, jnp.int32)
+
+    return jax.vmap(draw_round)(rounds)
+
+
+def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
+    """Returns the timeline of the run with a root key."""
+    timing, schedule = setup.timing, setup.schedule
+    if timing is None:
+        return Timeline()
+    if schedule.server is not None:
+        return _server_steps(timing, setup, root)
+    rounds = RoundTimeline if schedule.cutoff_field is None else DeadlineTimeline
+    return rounds(timing, setup, root)
+
+
+def _server_steps(timing: Timing, setup: Setup, root: Key[Array, ""]) -> Timetable:
+    """Returns the server steps of an asynchronous server."""
+    schedule, sizes = setup.schedule, np.asarray(setup.population.sizes, np.int64)
+    server = schedule.server
+    assert server is not None
+    offsets = jnp.asarray(setup.population.offsets)
+    cohort = schedule.capacity(len(sizes))
+    passes, work = _passes_per_client(server), WorkCount(setup, root)
+    devices = timing.devices
+    call = setup.task.programs.call
+
+    def amounts(clients: np.ndarray, version: int) -> tuple[Any, ...]:
+        examples = work(clients, version, timing.gradients[0], passes)
+        return clients, version, *timing.bits, examples
+
+    def draw(version: int) -> np.ndarray:
+        rounds = jnp.asarray([version], jnp.int32)
+        return np.asarray(call(_draw_cohorts, schedule, root, rounds, offsets)[0][0])
+
+    is_known = isinstance(devices, Devices)
+    return Timetable(
+        server,
+        cohort,
+        sizes if schedule.rule.by_size else np.ones_like(sizes),
+        lambda clients, version: devices.seconds(*amounts(clients, version)),
+        draw,
+        np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist(),
+        (lambda clients, version: devices.joules(*amounts(clients, version))) if is_known else None,
+        devices.seconds_at_server(cohort * timing.bits[1]) if is_known else 0.0,
+    )
+
+
+def timing_of(
+    algorithm: Algorithm[Any], setup: Setup, devices: Devices | None, rounds: int
+) -> Timing | None:
+    """Returns the timing of a method's rounds; None for a run without devices.
+
+    Args:
+        algorithm: the method.
+        setup: of its rounds.
+        devices: of the run.
+        rounds: of the run.
+
+    Raises:
+        InvalidInput: a method, a solver, a channel or a task that does not fit, with the reason; no
+            devices.
+    """
+    schedule = setup.schedule
+    if schedule.server is not None:
+        return _timing_of_server(algorithm, setup, schedule.server, rounds)
+    field = schedule.cutoff_field
+    if field is not None:
+        if devices is None:
+            reason = "the clients that count follow from their devices"
+            raise InvalidInput.because(field, reason, "Give run(devices=...).")
+        reason = "no account of privacy is known where fast clients count more often, which"
+        _refuse_privacy(setup, field, reason)
+    if devices is None:
+        return None
+    _check_counted(setup, devices)
+    if field is not None:
+        phase = only_phase(algorithm, setup, field)
+        return Timing(devices, (phase.gradients,), _bits_of(phase))
+    # without a channel, which does not change the work
+    (phases,) = trace(algorithm, dataclasses.replace(setup, channel=None)).rounds
+    return Timing(devices, tuple(phase.gradients for phase in phases))
+
+
+def _timing_of_server(
+    algorithm: Algorithm[Any], setup: Setup, server: Asynchronous, rounds: int
+) -> Timing:
+    reason = "no account of privacy is known for uploads of several versions, which"
+    _refuse_privacy(setup, ASYNCHRONOUS, reason)
+    if setup.task.state is not None and setup.task.state_policy == "average":
+        reason = (
+            "the model's state, such as batch statistics, is averaged, and a mean of stale ones "
+            "would discard newer ones"
+        )
+        raise InvalidInput.because(ASYNCHRONOUS, reason, "Freeze it.")
+    if not setup.solver.is_counted and _passes_per_client(server) is None:
+        reason = f"how long {type(setup.solver).__name__} works depends on the data"
+        raise InvalidInput.because(
+            ASYNCHRONOUS,
+            reason,
+            "Declare its cost: Asynchronous(passes=...) or Devices(passes=...), in passes over "
+            "the examples.",
+        )
+    phase = only_phase(algorithm, setup, ASYNCHRONOUS)
+    refusal = f"{ASYNCHRONOUS}, {type(algorithm).__name__}"
+    _check_lateness(phase, refusal)
+    near = None if phase.upload.is_change else phase.near
+    if near is None and server.uploads == "models":
+        reason = 'uploads="models" mixes models, and its uploads are changes'
+        raise InvalidInput.because(refusal, reason, 'Write uploads="changes".')
+    late = LateUploads(near, server.uploads, eqx.filter(phase.down, is_array), rounds)
+    return Timing(server.devices, (phase.gradients,), _bits_of(phase), late)
+
+
+def _refuse_privacy(setup: Setup, field: str, reason: str) -> None:
+    if setup.channel is not None and setup.channel.privacy is not None:
+        raise InvalidInput.because(field, f"{reason} Channel(privacy=...) asks for")
+
+
+def _passes_per_client(server: Asynchronous) -> float | None:
+    """Returns the passes that a client's work counts as, None where it is counted."""
+    return getattr(server.devices, "passes", None) if server.passes is None else server.passes
+
+
+def _check_counted(setup: Setup, devices: Devices) -> None:
+    """Refuses a solver whose work depends on the data, without a declared cost.
+
+    Raises:
+        InvalidInput: names the solver.
+    """
+    uncounted = [solver for solver in (setup.solver, *setup.solvers) if not solver.is_counted]
+    if uncounted and devices.passes is None:
+        reason = f"how long {type(uncounted[0]).__name__} works depends on the data"
+        hint = "Declare its cost: Devices(passes=...), in passes over the examples."
+        raise InvalidInput.because("run(devices=...)", reason, hint)
+
+
+def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPhase:
+    """Traces the only phase of a method, with the run's channel.
+
+    Args:
+        algorithm: the method.
+        setup: of its rounds.
+        field: the option that needs it, for messages.
+
+    Raises:
+        InvalidInput: another number of phases than one, or a phase whose clients the schedule has
+            not drawn.
+    """
+    refusal = f"{field}, {type(algorithm).__name__}"
+    if setup.channel is not None:  # what an attack sends is as long as what it replaces
+        channel = dataclasses.replace(setup.channel, attack=None)
+        setup = dataclasses.replace(setup, channel=channel)
+    (phases,) = trace(algorithm, setup, start=initial_carry).rounds
+    if not phases:
+        raise InvalidInput.because(refusal, "a round without any phase has no arrivals")
+    phase, *later = phases
+    reasons = {
+        "a method without a server has no cohort, its nodes wait for each other": phase.links,
+        "it draws its clients by weights, which are not known before training": phase.is_weighted,
+        f"phase {phase.name} asks clients that the schedule has not drawn, such as "
+        "everyone": phase.draw in (None, EVERYONE),
+        f"phase {later[0].name if later else phase.name} follows another one, and between the "
+        "two the server would wait for all clients": later,
+    }
+    for reason, is_refused in reasons.items():
+        if is_refused:
+            raise InvalidInput.because(refusal, reason)
+    return phase
+
+
+def _bits_of(phase: TracedPhase) -> tuple[int, int]:
+    """Returns the bits of one message down and up; the model's state travels beside them."""
+    return bits_of((phase.down, phase.beside)), bits_of(phase.up)
+
+
+def _check_lateness(phase: TracedPhase, refusal: str) -> None:
+    """Refuses uploads that lose their meaning when they are late.
+
+    Raises:
+        InvalidInput: with the reason.
+    """
+    if phase.upload.is_change or phase.near is not None:
+        return
+    if phase.upload.reference is None:
+        reason = (
+            f"uploads of phase {phase.name} say neither where their model started nor that they "
+            "are changes"
+        )
+        hint = "Write Upload(model, reference=w), or Upload(change, is_change=True)."
+        raise InvalidInput.because(refusal, reason, hint)
+    reason = (
+        f"the reference of uploads of phase {phase.name} is none of the vectors sent down, whose "
+        "newest version is known"
+    )
+    raise InvalidInput.because(refusal, reason)

@@ -1,0 +1,83 @@
+"""How the rounds of a run are timed: what a phase costs on the devices, and what is taken late."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from fedax.core.scheduling.timeline import Timeline
+from fedax.utils.memory_check import bytes_of, check_room
+
+ASYNCHRONOUS = "Schedule(asynchronous=...)"
+
+
+@dataclasses.dataclass(frozen=True)
+class LateUploads:
+    """What an asynchronous server takes for uploads of earlier versions.
+
+    Attributes:
+        near: number of the vector sent down whose changes go up; None if the upload is a change
+            itself.
+        uploads: see `Asynchronous`.
+        form: arrays of what is sent down, as shapes and types.
+        rounds: server steps that the run is to have.
+    """
+
+    near: int | None
+    uploads: str
+    form: PyTree = dataclasses.field(compare=False)
+    rounds: int = dataclasses.field(compare=False)
+
+    def initial_downlinks(self) -> PyTree:
+        """Returns the stored downlinks of a run before its first step, with one slot."""
+        return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.form)
+
+    def grow_downlinks(
+        self, downlinks: PyTree, timelines: Sequence[Timeline], steps: int, axis: int = 0
+    ) -> PyTree:
+        """Returns stored downlinks with the slots that some server steps need, and those that the
+        whole run will need.
+
+        Args:
+            downlinks: of all runs of a program.
+            timelines: of the runs.
+            steps: server steps from the beginning.
+            axis: of the slots in the arrays.
+        """
+        slots = max(timeline.slots(max(steps, self.rounds)) for timeline in timelines)
+        if steps > self.rounds:  # of a session: another number of slots is another program
+            slots = 1 << (slots - 1).bit_length()
+        size = slots * len(timelines) * bytes_of(self.form)
+        check_room(ASYNCHRONOUS, slots, size, "versions of the model that are in use")
+
+        def pad(leaf: Array) -> Array:
+            missing = max(slots - leaf.shape[axis], 0)
+            if not missing:
+                return leaf
+            return jnp.pad(leaf, [(0, missing if i == axis else 0) for i in range(leaf.ndim)])
+
+        return jax.tree.map(pad, downlinks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """The devices of a run, and what its phases ask of them; static.
+
+    Compiled programs depend on what is compared: the others are read between the rounds.
+
+    Attributes:
+        devices: `Devices`, or an object of the user's for an asynchronous server.
+        gradients: for each phase, minibatch gradients of a local step, and gradients over all the
+            client's examples.
+        bits: of one message of the only phase down and up, where the clients that count follow
+            from the devices; (0, 0) where the traffic of a round tells.
+        late: with an asynchronous server.
+    """
+
+    devices: Any = dataclasses.field(compare=False)
+    gradients: tuple[tuple[int, int], ...] = dataclasses.field(compare=False)
+    bits: tuple[int, int] = dataclasses.field(default=(0, 0), compare=False)
+    late: LateUploads | None = None

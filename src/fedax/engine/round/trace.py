@@ -1,0 +1,401 @@
+"""Traces rounds of a method abstractly: what every phase sends, stores and computes.
+
+A method declares nothing. Footprints, the accounting of privacy, virtual clocks, the fingerprint of
+a run and Flower's messages are read from these records.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from fedax.communication.channel import decode, is_message, is_vector
+from fedax.core.algorithm import Algorithm
+from fedax.core.client import Carry, Client, Minibatch
+from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.validation.own_methods import call_init, call_round
+from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
+from fedax.engine.round.backend import Backend
+from fedax.engine.round.carry import RunCarry
+from fedax.engine.round.client import Setup
+from fedax.engine.round.context import RoundContext
+from fedax.engine.round.model_state import shared_state
+from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
+from fedax.utils.random import stream
+
+Start: TypeAlias = Callable[
+    [Backend, Algorithm[Any], Key[Array, ""], Float[Array, "dim"]], RunCarry
+]
+"""Returns the carry before round 0, such as `initial_carry`."""
+
+EVERYONE = -1
+"""The draw of a phase in which all clients work."""
+
+
+class Draw(NamedTuple):
+    """A draw of clients in a round.
+
+    Attributes:
+        ids: the clients.
+        number: of the draw in its round, or `EVERYONE`.
+        is_weighted: whether the algorithm gave the weights of the draw.
+    """
+
+    ids: Any
+    number: int
+    is_weighted: bool = False
+
+
+class TracedPhase(NamedTuple):
+    """A phase of a traced round. Arrays are shapes and types.
+
+    Attributes:
+        work: the work function; on a graph the one that sends.
+        occurrence: how often a function of its name ran before in the round.
+        draw: number of the draw that the clients are from, `EVERYONE`, or None for other clients.
+        is_weighted: whether the algorithm gave the weights of that draw.
+        everyone: whether as many clients work as there are.
+        gather: whether the server takes single uploads.
+        links: whether uploads go to neighbours on a graph.
+        down: what is sent down, messages of a codec unopened.
+        beside: what is sent down beside it, such as the model's state.
+        upload: as the work function returns it.
+        near: number of the vector sent down that is the reference of the upload; None if none is.
+        up: the upload's value and weight as they are sent, messages unopened.
+        states: what is stored for one client, by name.
+        stored: the names of the states that the work leaves.
+        programs: the jaxprs of a client's work, with marks for gradients; on a graph that of the
+            half that sends and that of the half that receives.
+    """
+
+    work: Callable[..., Any]
+    occurrence: int
+    draw: int | None
+    is_weighted: bool
+    everyone: bool
+    gather: bool
+    links: bool
+    down: PyTree
+    beside: PyTree
+    upload: Upload[Any]
+    near: int | None
+    up: tuple[PyTree, PyTree]
+    states: dict[str, PyTree]
+    stored: tuple[str, ...]
+    programs: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the work function."""
+        return name_of(self.work)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of the vectors of the upload that a channel codes."""
+        leaves = jax.tree.leaves(self.upload.value, is_leaf=is_message)
+        return tuple(leaf.shape[0] for leaf in leaves if is_vector(leaf))
+
+    @property
+    def gradients(self) -> tuple[int, int]:
+        """Minibatch gradients of a local step, and gradients over all the client's examples."""
+        step, full = (
+            sum(_count_calls(program.jaxpr, mark) for program in self.programs)
+            for mark in (_mark_minibatch_gradient, _mark_full_gradient)
+        )
+        return step, full
+
+
+class Trace(NamedTuple):
+    """Traced rounds of a method.
+
+    Attributes:
+        first: the phases of `init`.
+        rounds: the phases of each round.
+        memories: one client's row of each memory, in the order in which they were made.
+        state: the algorithm's state after the last round.
+    """
+
+    first: list[TracedPhase]
+    rounds: list[list[TracedPhase]]
+    memories: list[PyTree]
+    state: Any
+
+
+def trace(
+    algorithm: Algorithm[Any],
+    setup: Setup,
+    rounds: tuple[int, ...] = (1,),
+    start: Start | None = None,
+    memory: type[Memory] = Memory,
+) -> Trace:
+    """Traces some rounds of a method, one after the other.
+
+    Args:
+        algorithm: the method.
+        setup: of its rounds, with the channel through which messages go.
+        rounds: their numbers; by default round 1, because some methods do more in round 0.
+        start: makes the carry before them; by default `start_run`, without what a channel stores.
+        memory: the class of the clients' memories.
+    """
+    backend = TracingBackend(setup, memory)
+    done: list[list[TracedPhase]] = []
+
+    def run() -> Any:
+        root = jax.random.key(0)
+        w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
+        carry = (start or start_run)(backend, algorithm, root, w)
+        done.append(backend.phases)
+        for t in rounds:
+            backend.begin_round()
+            fed = TracingContext(backend, t, root, carry)
+            carry = fed.end(call_round(algorithm, fed, carry.state))
+            done.append(backend.phases)
+        return carry.state
+
+    state = jax.eval_shape(run)
+    return Trace(done[0], done[1:], backend.memories, state)
+
+
+def start_run(
+    backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]
+) -> RunCarry:
+    """Returns the carry before round 0 as far as it does not depend on the phases of a round."""
+    # a separate root, because with the run's root the draws of `init` would be those of round 0
+    state = call_init(algorithm, RoundContext(backend, 0, stream(root, "init")), w)
+    initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
+    solver_states = None if initial is None else backend.memory(initial)
+    model_state = shared_state(backend.setup.task)
+    return RunCarry(state, model_state=model_state, solver_states=solver_states)
+
+
+def initial_carry(
+    backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]
+) -> RunCarry:
+    """Returns the carry before round 0: the algorithm's initial state, and what clients store."""
+    carry = start_run(backend, algorithm, root, w)
+    setup = backend.setup
+    task = setup.task
+    if setup.timing is not None and setup.timing.late is not None:
+        carry = carry._replace(downlinks=setup.timing.late.initial_downlinks())
+    if setup.private is not None:
+        carry = carry._replace(bounds=setup.private.initial_bounds())
+    # codec and model state need the phases of a round, which cost a trace
+    codec = setup.channel.up if setup.channel is not None and setup.channel.has_memory else None
+    is_changing = task.state is not None and task.state_policy != "frozen"
+    if codec is None and not is_changing:
+        return carry
+    (phases,) = trace(algorithm, dataclasses.replace(setup, channel=None)).rounds
+    if codec is not None:
+        # one memory for every vector that the phase codes
+        memories = [
+            tuple(codec.initial_memory(length, w.dtype) for length in phase.lengths)
+            for phase in phases
+        ]
+        carry = carry._replace(lost=tuple(map(backend.memory, memories)))
+    # without a server, every node has its own state
+    if is_changing and (task.state_policy == "local" or any(phase.links for phase in phases)):
+        carry = carry._replace(model_state=backend.memory(task.state))
+    elif is_changing:
+        carry = carry._replace(model_state=jax.tree.map(jnp.array, task.state))
+    return carry
+
+
+class TracingContext(RoundContext):
+    """A round that tells its backend from which draw the clients of a cohort are."""
+
+    backend: "TracingBackend"
+
+    @property
+    def everyone(self) -> Cohort:
+        cohort = super().everyone
+        self.backend.draws.append(Draw(cohort.ids, EVERYONE))
+        return cohort
+
+    def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
+        number = self._draws
+        cohort = super().sample(weights)
+        self.backend.draws.append(Draw(cohort.ids, number, weights is not None))
+        return cohort
+
+
+class TracingBackend(Backend):
+    """Backend that computes nothing: traces each phase's work at one client, and returns zeros.
+
+    Attributes:
+        phases: of the round so far.
+        draws: of the round so far.
+        memories: see `Trace`.
+    """
+
+    padded = True
+
+    def __init__(self, setup: Setup, memory: type[Memory] = Memory) -> None:
+        self.setup = setup
+        self.memory_class = memory
+        self.memories: list[PyTree] = []
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """Forgets the phases and the draws so far."""
+        self.phases: list[TracedPhase] = []
+        self.draws: list[Draw] = []
+
+    def memory(self, initial: PyTree) -> Memory:
+        memory = self.memory_class(super().memory(initial).all())
+        self.memories.append(jax.eval_shape(memory.of, jnp.int32(0)))
+        return memory
+
+    def work(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+    ) -> PhaseResult:
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
+        upload: Upload[Any] | None = None
+        near = None
+
+        def work() -> tuple[Upload[Any], dict[str, PyTree]]:
+            nonlocal upload, near
+            client = Probe(self.setup, phase_work)
+            inputs = phase_work.inputs(client, rows)
+            returned = phase_work.run(client, inputs)
+            upload = to_shapes(jax.tree.map(jnp.asarray, returned))
+            # by identity: while tracing, a vector that was sent down is the very object that the
+            # work function saw
+            sent = vectors(inputs[: len(phase_work.down)])
+            near = next((i for i, v in enumerate(sent) if v is returned.reference), None)
+            return phase_work.send(client, returned, rows)
+
+        program, (sent, new_rows) = jax.make_jaxpr(work, return_shape=True)()
+        if phase_work.receives:  # the other half of an exchange, which sends nothing
+            phase = self.phases[-1]
+            self.phases[-1] = phase._replace(programs=(*phase.programs, program))
+        else:
+            assert upload is not None
+            draw = next((draw for draw in self.draws if draw.ids is cohort.ids), None)
+            self.phases.append(
+                TracedPhase(
+                    work=phase_work.work,
+                    occurrence=phase_work.occurrence,
+                    draw=None if draw is None else draw.number,
+                    is_weighted=draw is not None and draw.is_weighted,
+                    everyone=cohort.ids.shape[0] == self.setup.population.clients,
+                    gather=gather,
+                    links=False,
+                    down=to_shapes(phase_work.down),
+                    beside=to_shapes([stage.beside for stage in phase_work.stages]),
+                    upload=upload,
+                    near=near,
+                    up=to_shapes((sent.value, sent.weight)),
+                    states=to_shapes(rows),
+                    stored=tuple(sorted(new_rows)),
+                    programs=(program,),
+                )
+            )
+        value, clipped = decode(zeros(sent.value))
+        value = phase_work.open(value)
+        capacity = cohort.ids.shape[0]
+        new_states = {
+            name: client_states[name].put(cohort.ids, zeros(rows, capacity))
+            for name, rows in new_rows.items()
+        }
+        gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value)
+        return PhaseResult(
+            sent,
+            (value, cohort.coverage),
+            (gathered, cohort.weights),
+            new_states,
+            jnp.zeros(capacity, jnp.int32),
+            clipped,
+        )
+
+    def exchange(
+        self,
+        phase_work: PhaseWork,
+        everyone: Cohort,
+        client_states: dict[str, Memory],
+        neighbours: Array,
+        weights: Array,
+    ) -> tuple[PhaseResult, Memory]:
+        result = self.work(phase_work, everyone, client_states, True)
+        self.phases[-1] = self.phases[-1]._replace(links=True)
+        return result, Memory(result.rows[0])
+
+
+class Probe(Client):
+    """A client without examples, whose gradients are marks in the jaxpr, to be counted."""
+
+    def __init__(self, setup: Setup, phase_work: PhaseWork) -> None:
+        super().__init__(
+            setup.task, setup.solver, setup.schedule, setup.layout, stream(phase_work.root, "probe")
+        )
+        self.index = self.size = self.steps = self.batch = jnp.int32(1)
+        self.round, self.share = phase_work.round, jnp.ones((), setup.layout.dtype)
+
+    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
+        return w.sum()
+
+    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+        return _mark_full_gradient(w)
+
+    def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
+        """Traces one step; footprints count costs per step."""
+        return step(carry, *[ProbeBatch(self)] * batches)
+
+    def first(self, count: int, split: Literal["train", "test"] = "train") -> "ProbeBatch":
+        return ProbeBatch(self)
+
+
+class ProbeBatch(Minibatch):
+    """A minibatch of a probe."""
+
+    def __init__(self, client: Probe) -> None:
+        self.client = client
+
+    def loss(self, params: PyTree) -> Float[Array, ""]:
+        return jnp.stack([leaf.sum() for leaf in jax.tree.leaves(params)]).sum()
+
+    def gradient(self, params: PyTree) -> PyTree:
+        return _mark_minibatch_gradient(params)
+
+    def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
+        return _mark_minibatch_gradient(params)
+
+    def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        task = self.client.task
+        row = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in task.train.arrays.items()}
+        sums = jax.eval_shape(
+            lambda: task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None)
+        )
+        return zeros(sums)
+
+    def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+        return _mark_minibatch_gradient(params)
+
+
+# jitted functions appear in a jaxpr as calls with their names, by which they are counted
+@jax.jit
+def _mark_full_gradient(w: Any) -> Any:
+    return 2 * w
+
+
+@jax.jit
+def _mark_minibatch_gradient(params: Any) -> Any:
+    return jax.tree.map(lambda x: 2 * x, params)
+
+
+def _count_calls(program: Any, mark: Any) -> int:
+    """Counts the calls of a mark in a jaxpr.
+
+    A loop of known length counts with its trip count, any other loop once.
+    """
+    total = 0
+    for equation in program.eqns:
+        if equation.params.get("name") == mark.__name__:
+            total += 1
+            continue
+        total += (trip_count(equation) or 1) * sum(
+            _count_calls(program, mark) for program in subjaxprs(equation)
+        )
+    return total
