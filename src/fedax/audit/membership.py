@@ -271,8 +271,12 @@ def membership(
                 if not isinstance(curves, tuple):
                     outcome = outcome or Outcome("diverged", rounds)
                     break
-                look: dict[str, Any] = {"seconds": time.perf_counter() - started}
-                look |= {"shadow": vars(curves[0]), "calibrated": vars(curves[1])}
+                shadow_curve, calibrated_curve = map(vars, curves)
+                look = {
+                    "seconds": time.perf_counter() - started,
+                    "shadow": shadow_curve,
+                    "calibrated": calibrated_curve,
+                }
                 write(file, json.dumps(look, default=np.ndarray.tolist))
             results.append(json.loads(file.read_text(encoding="utf-8")))
             # the look during which the end was asked for is complete
@@ -283,7 +287,7 @@ def membership(
         history = target or train(0, seed, looks[-1])
 
     def curves_of(attack: str) -> tuple[Curve, ...]:
-        found = [look[attack] for look in results]
+        found = (look[attack] for look in results)
         return tuple(Curve(np.array(c["false"]), np.array(c["true"]), c["auc"]) for c in found)
 
     return Membership(

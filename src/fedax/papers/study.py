@@ -54,9 +54,14 @@ class PaperDirectory(RunDirectory):
     def drawer(self) -> Drawer:
         """Returns the material of its figures."""
         recipe = self.recipe
-        source = describe_source(recipe.paper, recipe.shows)
-        about = recipe.metric, recipe.table_read, recipe.cells, source
-        return Drawer(self.shown(), self.experiments, *about)
+        return Drawer(
+            self.shown(),
+            self.experiments,
+            recipe.metric,
+            recipe.table_read,
+            recipe.cells,
+            describe_source(recipe.paper, recipe.shows),
+        )
 
     def figures(self) -> list[Picture]:
         return self.drawer().draw_all(self.recipe.figure)
@@ -153,7 +158,6 @@ def reproduce(
         UnknownName: no such scale.
         RunExists, InvalidInput, WriteFailed: as `run_experiment`.
     """
-    ran = recipe.model_copy(update={"ran": scale})
     return run_experiments(
         recipe.experiments(scale),
         out,
@@ -162,7 +166,7 @@ def reproduce(
         jobs,
         reuse,
         elsewhere,
-        make=functools.partial(PaperDirectory, recipe=ran),
+        make=functools.partial(PaperDirectory, recipe=recipe.model_copy(update={"ran": scale})),
     )
 
 

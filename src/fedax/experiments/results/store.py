@@ -240,9 +240,10 @@ class RunDirectory:
         names = ["task", *heads.values(), "runs", "lost", "left_out", "mean", "deviation", "p"]
         names += ["rounds", "outcome"]
         rows = compare_runs(self.shown(), self.reads)
-        rows = rows.drop(columns=["metric", "best"]).rename(columns=heads).to_dict("records")
+        rows = rows.drop(columns=["metric", "best"]).rename(columns=heads)[names]
         return [
-            {name: _finite(row[name]) for name in (*names, "rounds", "outcome")} for row in rows
+            {name: _finite(value) for name, value in row.items()}
+            for row in rows.to_dict("records")
         ]
 
     def save(self) -> None:
