@@ -371,7 +371,8 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
             one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10
         )
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
-    assert batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0].is_single
+    first = batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0]
+    assert len(first.runs) == 1
 
 
 def test_a_folder_without_an_experiment_cannot_be_resumed(tmp_path):
