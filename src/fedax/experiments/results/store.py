@@ -242,8 +242,7 @@ class RunDirectory:
         rows = compare_runs(self.shown(), self.reads)
         rows = rows.drop(columns=["metric", "best"]).rename(columns=heads)[names]
         return [
-            {name: _finite(value) for name, value in row.items()}
-            for row in rows.to_dict("records")
+            {name: _finite(value) for name, value in row.items()} for row in rows.to_dict("records")
         ]
 
     def save(self) -> None:
