@@ -86,3 +86,32 @@ def test_noise_of_half_precision_has_its_deviation_and_its_tails():
     share = float((small != 0).mean())
     assert 0.12 < share < 0.15
     assert 4 < float(jnp.abs(large).max()) < 6
+
+
+def test_products_with_a_hessian_are_summed_over_the_pieces_of_a_batch():
+    """Per-FedAvg and the spectrum of each client, with 8 examples at once and with all of them."""
+
+    def loss(params, examples):
+        return jnp.cosh(examples["x"] @ params["w"] - examples["y"])
+
+    rng = np.random.default_rng(0)
+    clients = {
+        name: {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n)}
+        for name, n in (("a", 40), ("b", 9), ("c", 21))
+    }
+    task = fedax.Task({"w": np.zeros(3)}, loss, clients, l2=0.1)
+
+    def run(microbatch):
+        return fedax.run(
+            fedax.PerFedAvg(alpha=0.05, order="second"),
+            task,
+            solver=fedax.SGD(0.05),
+            schedule=fedax.Schedule(cohort=2, batch_size=20),
+            rounds=2,
+            observe=[fedax.observe.Curvature(steps=3)],
+            engine=fedax.Simulation(devices=1, microbatch=microbatch),
+        )
+
+    whole, parts = run(256), run(8)
+    np.testing.assert_allclose(parts.params["w"], whole.params["w"], rtol=1e-10)
+    np.testing.assert_allclose(parts.metrics["smoothness"], whole.metrics["smoothness"], rtol=1e-10)
