@@ -169,8 +169,8 @@ def test_clients_with_many_parameters(engine, drop):
     """The mean of their models where all are finite; where one is not, it is named or left out,
     alone and in a grid."""
     sent, last = (
-        np.random.default_rng(0).normal(size=(5, SIZE + 3)),
-        np.arange(SIZE + 3) == SIZE + 1,
+        np.random.default_rng(0).normal(size=(5, LONG + 3)),
+        np.arange(LONG + 3) == LONG + 1,
     )
 
     def distance(w, examples):
@@ -179,7 +179,7 @@ def test_clients_with_many_parameters(engine, drop):
 
     def go(clients, methods):
         made = [{"x": sent[[k]], "k": np.full(1, k)} for k in clients]
-        task = fedax.Task(np.zeros(SIZE + 3), distance, made)
+        task = fedax.Task(np.zeros(LONG + 3), distance, made)
         options = {
             "solver": fedax.SGD(1.0),
             "schedule": fedax.Schedule(steps=1, batch_size="full"),

@@ -54,8 +54,8 @@ class Privacy(eqx.Module):
         clip: C, above 0; or one for each part of a round's uploads, in their order. Infinity is no
             clipping, for noise 0.
         noise: z, finite and at least 0.
-        delta: of the guarantee $(\varepsilon, \delta)$, above 0 and below one over the number of
-            clients.
+        delta: of the guarantee $(\varepsilon, \delta)$, in (0, 1); a run needs one below one over
+            the number of clients.
         where: `"server"` (a server that is trusted, or sees sums only), or `"client"` (local
             differential privacy).
         quantile: of the lengths, to which each C is adapted from round to round, in [0, 1]; None
