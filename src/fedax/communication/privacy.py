@@ -66,9 +66,9 @@ class Privacy(eqx.Module):
         count_noise: $\sigma_b$, of the noise on the sum of $b_k - 1/2$, with $b_k$ = 1 for a part
             that was not longer than C, else 0. One client changes this sum by 1/2. Above z/2,
             because the noise takes a part of z; by default m/20.
-        budget: the most $\varepsilon$ that a run may spend; it ends before the round that would
-            exceed it. With `where="client"` over Flower every client also counts what it sends in
-            all runs, and sends nothing beyond its budget. Above 0.
+        budget: the most $\varepsilon$ that a run may spend, above 0; it ends before the round that
+            would exceed it. With `where="client"` over Flower every client also counts what it
+            sends in all runs, and sends nothing beyond its budget.
 
     Example:
         >>> import fedax
