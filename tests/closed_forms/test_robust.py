@@ -321,7 +321,7 @@ def test_refusals():
             fedax.FedAvg(),
             task=task,
             schedule=fedax.Schedule(),
-            channel=fedax.Channel(attack=LabelFlip(classes=3)),
+            channel=fedax.Channel(attack=LabelFlip(share=1.0, classes=3)),
         )
 
 

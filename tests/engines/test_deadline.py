@@ -294,7 +294,10 @@ def test_fast_clients_count_more_often_and_pull_the_model():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"deadline": 0.0}, "Schedule(deadline=...): got 0.0; allowed: finite numbers > 0"),
+        (
+            {"deadline": 0.0},
+            "Schedule(deadline=...): got 0.0; allowed: numbers in (0, infinity), or None",
+        ),
         ({"deadline": float("inf")}, "Schedule(deadline=...): got inf"),
         ({"over_select": 0.9, "cohort": 2}, "Schedule(over_select=...): got 0.9"),
         ({"over_select": 1.3}, "1 without a cohort"),

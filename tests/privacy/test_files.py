@@ -53,7 +53,7 @@ def test_a_file_is_private_to_its_budget(tmp_path):
     ("more", "message"),
     [
         ("where = 'nowhere'", r"line 1\d.*one of"),
-        ("budget = -1.0", r"line \d+.*Privacy\(budget=...\): got -1.0; allowed: numbers > 0"),
+        ("budget = -1.0", r"line \d+.*Privacy\(budget=...\): got -1.0; allowed: numbers in"),
         ("nois = 1.0", "option of privacy: got 'nois'.*Did you mean 'noise'"),
     ],
 )

@@ -53,7 +53,7 @@ class Minibatch(ABC):
     def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
         """Returns the Hessian of `loss` times a direction, at about the cost of two gradients."""
 
-        def slope(params: PyTree) -> Float[Array, ""]:
+        def slope(params: PyTree) -> Any:
             return optax.tree.vdot(self.gradient(params), direction)
 
         return jax.grad(slope)(params)
@@ -122,7 +122,8 @@ class Client(ABC):
         self._streams = streams
         self.staleness: Index = 0
         # `_step_trace` is the trace in which gradients train the state, None outside of steps
-        self.model_state, self.trained, self._step_trace = task.state, False, None
+        self.model_state, self.trained = task.state, False
+        self._step_trace: Any = None
         self.solver_state: PyTree = None
         self._has_solved = False
 
@@ -168,8 +169,8 @@ class Client(ABC):
         if self.model_state is None:
             return self.fold(step, carry, batches)
 
-        step = self._with_state(step)
-        carry, self.model_state = self.fold(step, (carry, self.model_state), batches)
+        start: Any = (carry, self.model_state)
+        carry, self.model_state = self.fold(self._with_state(step), start, batches)
         self.trained = True
         return carry
 

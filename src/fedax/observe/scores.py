@@ -81,9 +81,10 @@ class ScoreObserver(Observer):
         modes: dict[str, Mode] = {**super().modes(scores)}
         for ending in self.lower_endings:
             modes[self.name + ending] = "min"
-        mode = scores.get(self.score, self.mode)
+        mode: Any = scores.get(self.score, self.mode)
         if mode is not None:
-            modes |= {self.name + ending: mode for ending in self.endings}
+            for ending in self.endings:
+                modes[self.name + ending] = mode
         return modes
 
     def check(self, task: Task) -> None:

@@ -106,7 +106,10 @@ def _window_pixels(x: Images, window: Window) -> list[Images]:
     return [cropped[:, i::height, j::width] for i in range(height) for j in range(width)]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+_differentiable: Any = functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+
+
+@_differentiable
 def _block(
     x: Images, kernel: Kernel, bias: Float[Array, "outputs"], plan: Plan, window: Window
 ) -> tuple[Images, Any]:
@@ -129,7 +132,7 @@ def _block(
     return outputs, winner
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@_differentiable
 def _image_gradient(
     gradient: Images, kernel: Kernel, winner: Any, plan: Plan, window: Window
 ) -> Images:
@@ -146,7 +149,7 @@ def _image_gradient(
     return fold_batches(run, run, (0, None, 0), (0,))(gradient, kernel, winner)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@_differentiable
 def _kernel_gradient(
     x: Images, gradient: Images, winner: Any, plan: Plan, window: Window
 ) -> tuple[Kernel, Float[Array, "outputs"]]:

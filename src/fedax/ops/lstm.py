@@ -213,7 +213,7 @@ def _gate_gradient(operands: tuple[Array, ...], peep: bool) -> Gates:
     def native(gradient: Array, gates: Gates, cs: Array, kernel: Array, peepholes: Array) -> Any:
         return _call(1, peep, (gradient, gates, cs, kernel, peepholes), (gates.shape,))
 
-    plain = partial(_compute_gradient, peep=peep)
+    plain: Any = partial(_compute_gradient, peep=peep)
     if not _uses_extension(operands):
         return plain(*operands)[0]
     folded = fold_batches(native, native, (1, 1, 1, None, None), (1,))

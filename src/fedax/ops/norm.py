@@ -69,7 +69,10 @@ def _normalise_by_xla(x: Any, scale: Any, offset: Any, groups: int) -> Any:
     return z * scale[None, None, None, :] + offset[None, None, None, :]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
+_differentiable: Any = partial(jax.custom_vjp, nondiff_argnums=(3,))
+
+
+@_differentiable
 def _normalise(x: Any, scale: Any, offset: Any, groups: int) -> tuple[Any, Any, Any]:
     """Returns the images, the means and one over the standard deviations, (groups, example)."""
 

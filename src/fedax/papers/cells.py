@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,7 +85,7 @@ def compare_cells(
     return cells.reindex(columns=[*COLUMNS, *further])
 
 
-def _joint_error(deviation: pd.Series, paper_runs: pd.Series, units: pd.Series) -> pd.Series:
+def _joint_error(deviation: Any, paper_runs: Any, units: Any) -> Any:
     error = deviation * np.sqrt(1 / paper_runs + 1 / units)
     return error.where(error > 0)
 
@@ -107,7 +108,7 @@ def summarize_z(cells: pd.DataFrame) -> pd.DataFrame:
         cells: of `compare_cells`.
     """
     tested = cells.dropna(subset=["z"])
-    pairs = tested.merge(tested, on=["metric", "task"], suffixes=("", "_other"))
+    pairs: Any = tested.merge(tested, on=["metric", "task"], suffixes=("", "_other"))
     # two forms of a method have the same number of the paper
     pairs = pairs[pairs["paper_mean"] != pairs["paper_mean_other"]]
     error = _joint_error(pairs["paper_deviation_other"], pairs["paper_runs_other"], pairs["units"])

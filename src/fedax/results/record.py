@@ -114,7 +114,9 @@ class Record:
         if np.ndim(notes.get("overflow", 0)) == 1:
             counted["overflow"] = np.cumsum([0, *notes["overflow"]]).astype(float)
         # only what the built-in observers do not state
-        modes = {name: mode for name, mode in history.modes.items() if mode_of(name) != mode}
+        modes: dict[str, Mode] = {
+            name: mode for name, mode in history.modes.items() if mode_of(name) != mode
+        }
         return cls(
             task=task,
             label=label,

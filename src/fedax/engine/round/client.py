@@ -376,7 +376,7 @@ class Slice(Minibatch):
 
         # piece by piece: their number is traced, and JAX differentiates no such loop backwards
         def product(params: PyTree, *inputs: Any) -> PyTree:
-            def slope(params: PyTree) -> Float[Array, ""]:
+            def slope(params: PyTree) -> Any:
                 gradient = jax.grad(task.trained, has_aux=True)(params, *inputs)[0]
                 return optax.tree.vdot(gradient, direction)
 

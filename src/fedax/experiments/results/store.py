@@ -240,7 +240,7 @@ class RunDirectory:
         names = ["task", *heads.values(), "runs", "lost", "left_out", "mean", "deviation", "p"]
         names += ["rounds", "outcome"]
         rows = compare_runs(self.shown(), self.reads)
-        rows = rows.drop(columns=["metric", "best"]).rename(columns=heads)[names]
+        rows: Any = rows.drop(columns=["metric", "best"]).rename(columns=heads)[names]
         return [
             {name: _finite(value) for name, value in row.items()} for row in rows.to_dict("records")
         ]

@@ -233,7 +233,8 @@ class SimulationBackend(Backend):
         clipped = results.clipped
         if clipped is not None:
             clipped = clipped + jnp.where(active, clients.clipped, 0).sum(dtype=jnp.int32)
-        return _Results(sums, *rows, clipped)
+        uploads, client_state, broken = rows
+        return _Results(sums, uploads, client_state, broken, clipped)
 
 
 class _ClientResult(NamedTuple):
@@ -284,8 +285,9 @@ class _Results(NamedTuple):
         # in at least 32 bits
         wide = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), weighted)
         sums = None if gather else [(wide, wide)] * (1 if shapes.weight is None else 2)
-        rows = (weighted if gather else None, shapes.client_state, shapes.broken)
-        return cls(sums, *zeros(rows, capacity), zeros(shapes.clipped))
+        uploads = zeros(weighted if gather else None, capacity)
+        client_state, broken = zeros((shapes.client_state, shapes.broken), capacity)
+        return cls(sums, uploads, client_state, broken, zeros(shapes.clipped))
 
 
 class _ClientWork(eqx.Module):
