@@ -293,3 +293,14 @@ def test_two_draws_of_a_round_are_independent():
     one, two = (np.sort(history.notes[name], axis=1) for name in ("one", "two"))
     assert not np.any((one == two).all(1))  # chance of one equal pair: 50 / 91390
     assert len({tuple(row) for row in one.tolist()}) == 50
+
+
+@pytest.mark.parametrize(("size", "width"), [(0, 4), (5, 5), (600, 1000), (60_000, 1 << 16)])
+def test_the_extension_orders_examples_as_xla_does(size, width, monkeypatch):
+    key = jax.random.key(size)
+    native = np.asarray(permutation(key, size, width))
+    monkeypatch.setattr("fedax.numerics.permutation._is_native", lambda *_: False)
+    jax.clear_caches()
+    assert np.array_equal(native[:size], permutation(key, size, width)[:size])
+    jax.clear_caches()
+    assert sorted(native[:size]) == list(range(size))

@@ -16,7 +16,7 @@ import numpy as np
 VARIABLE = "FEDAX_NATIVE"
 """Environment variable: 0 leaves the extension alone; `plain`, `avx2` and `avx512` ask for no more
 than that instruction set."""
-CALLS = tuple(f"fedax_{name}" for name in ("lay", "convolve", "affine", "norm", "recur"))
+CALLS = tuple(f"fedax_{name}" for name in ("lay", "convolve", "affine", "norm", "recur", "shuffle"))
 LEVELS = ("plain", "avx2", "avx512")
 IMAGES = (3, 1, 2, 0)
 """Memory order of images (example, row, column, channel) in the extension: the example is

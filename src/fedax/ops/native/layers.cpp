@@ -1,4 +1,4 @@
-// Layers of convolutional and recurrent networks for the CPU, called by XLA.
+// Layers of convolutional and recurrent networks and the order of examples for the CPU, called by XLA.
 // One call is one thread: clients keep the cores busy.
 //
 // The loops stand once in kernels.h and are compiled for several instruction sets, each in a namespace and a file of its own; the best
@@ -152,6 +152,13 @@ static void recur(const frame::Call* call, Group g) {
 
 using Function = void (*)(const frame::Call*, Group);
 
+static void shuffle(const frame::Call* call, Group g) {
+  const frame::Buffer *key = call->arguments.items[0], *size = call->arguments.items[1], *order = call->results.items[0];
+  const long width = sizes(order, 1)[0];
+  const long count = most(0, least(*item<const int32_t>(size, g), width));
+  chosen<float>().shuffle(item<const uint32_t>(key, g), count, width, item<int32_t>(order, g));
+}
+
 // Answers a question for the interface's version, or runs the call for its number type, group by group. `axes` are those of the
 // first operand without its groups.
 static void* answer(frame::Call* call, long axes, Function single, Function twice) {
@@ -182,6 +189,7 @@ void* fedax_affine(frame::Call* call) { return native::answer(call, 2, native::a
 void* fedax_lay(frame::Call* call) { return native::answer(call, 4, native::lay<float>, native::lay<double>); }
 void* fedax_norm(frame::Call* call) { return native::answer(call, 4, native::norm<float>, native::norm<double>); }
 void* fedax_recur(frame::Call* call) { return native::answer(call, 3, native::recur<float>, native::recur<double>); }
+void* fedax_shuffle(frame::Call* call) { return native::answer(call, 1, native::shuffle, native::shuffle); }
 
 // The instruction set in use: 0 the compiler's default, 1 AVX2, 2 AVX-512. A smaller one may be asked for, -1 asks for nothing.
 int fedax_level(int wanted) {

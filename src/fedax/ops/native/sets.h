@@ -36,6 +36,7 @@ struct Kernels {
                         Images<T> out, T* scale_gradient, T* offset_gradient);
   void (*recur)(const T* projected, const T* kernel, const T* peep, const Sizes&, T* hs, T* cs, T* gates);
   void (*recur_gradient)(const T* gradient, const T* gates, const T* cs, const T* kernel, const T* peep, const Sizes&, T* out);
+  void (*shuffle)(const uint32_t* key, long size, long width, int32_t* order);
 };
 
 #define DECLARE(single, twice)           \
