@@ -109,6 +109,7 @@ def test_gradients_from_any_winners(sizes, share, dtype):
         return plain_conv(x, kernel, plan.strides, plan.borders)
 
     of_x, of_kernel = jax.vjp(plain, x, kernel)[1](full)
+    gradient, winner = jnp.asarray(gradient), jnp.asarray(winner)
     close(block._image_gradient(gradient, kernel, winner, plan, window), of_x)
     own_kernel, own_bias = block._kernel_gradient(x, gradient, winner, plan, window)
     close(own_kernel, of_kernel)

@@ -8,6 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 
+class Request:
+    def __init__(self, arrived):
+        self.arrived = arrived
+
+    def Test(self):
+        return self.arrived()
+
+
 class Shared:
     """One per communicator. Every collective call of a rank has a number; calls of the same number
     belong together."""
@@ -65,6 +73,10 @@ class Comm:
 
     def scatter(self, values):
         return self.all("scatter", values)[0][self.rank]
+
+    def Ibarrier(self):
+        self.count += 1
+        return Request(self.shared.arrive(self.count, "Ibarrier", self.rank, None))
 
     def Create_dist_graph_adjacent(self, sources, destinations):
         return Links(self, sources)

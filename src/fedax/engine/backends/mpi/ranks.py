@@ -1,6 +1,7 @@
 """Collectives of an MPI program."""
 
 import atexit
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -23,7 +24,7 @@ class Ranks(ProcessGroup):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         if type(comm).__module__.startswith("mpi4py") and comm.size > 1:
             abort.install_excepthook()
-            _report_exit(comm)
+            _report_exit(self)
 
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
         # ranks that hold one client each may differ in their data; a task of all clients must be
@@ -54,19 +55,26 @@ class Ranks(ProcessGroup):
         return np.asarray(self.comm.scatter(None if self.rank else list(rows)))[None]
 
     def allgather(self, value: Any) -> list[Any]:
+        # sleeps until all ranks are here: MPI's own wait is busy, and with more ranks than cores it
+        # takes the core from the rank that it waits for
+        barrier = self.comm.Ibarrier()
+        while not barrier.Test():
+            time.sleep(_PAUSE)
         return self.comm.allgather(value)
 
 
+_PAUSE = 0.001
+"""Seconds between two looks for the other ranks."""
 _reporting: list[Any] = []
 """Communicators for which `_report_exit` is registered."""
 
 
-def _report_exit(comm: Any) -> None:
+def _report_exit(ranks: Ranks) -> None:
     """Makes a rank that exits report it to ranks that still wait for it."""
-    if any(comm == other for other in _reporting):
+    if any(ranks.comm == other for other in _reporting):
         return
-    _reporting.append(comm)
+    _reporting.append(ranks.comm)
     # at the end of a program, as `ProcessGroup` exchanges errors
     atexit.register(
-        comm.allgather, (("it has ended its program, while other ranks have not", ""), None)
+        ranks.allgather, (("it has ended its program, while other ranks have not", ""), None)
     )
