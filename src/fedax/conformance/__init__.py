@@ -36,7 +36,7 @@ def check(
     >>> [verdict.kind for verdict in check(fedax.FedAvg, [LAWS["counts_its_traffic"]])]
     ['holds']
     >>> [verdict.kind for verdict in check(fedax.task("synthetic", clients=3))]
-    ['holds']
+    ['holds', 'holds']
     """
     is_task = isinstance(subject, Task)
     for law in laws or (TASK_LAWS if is_task else LAWS).values():

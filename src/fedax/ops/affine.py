@@ -26,6 +26,7 @@ def product(
 ) -> Float[Array, "batch outputs"]:
     """Multiplies X by the kernel, in the form that is fast where it runs.
 
+    >>> import jax.numpy as jnp
     >>> product(jnp.ones((2, 3)), jnp.ones((3, 4))).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
@@ -41,6 +42,7 @@ def product_by_rows(
 ) -> Float[Array, "batch outputs"]:
     """Multiplies X by a kernel that holds a row for each output, as PyTorch has it, like `product`.
 
+    >>> import jax.numpy as jnp
     >>> product_by_rows(jnp.ones((2, 3)), jnp.ones((4, 3))).shape
     (2, 4)
     """

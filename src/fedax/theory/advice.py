@@ -18,7 +18,13 @@ Rows = Iterator[tuple[str, Value, str]]
 
 
 class Method(NamedTuple):
-    """A method, None for none, with its solver and its schedule."""
+    """A method with what its clients do.
+
+    Attributes:
+        algorithm: the method, None for none.
+        solver: of its local work.
+        schedule: who works in a round, and how much.
+    """
 
     algorithm: Any
     solver: Solver
@@ -26,7 +32,13 @@ class Method(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A quantity, its value, and where it comes from."""
+    """A number that a theorem gives.
+
+    Attributes:
+        quantity: its name.
+        value: the number.
+        source: the theorem that it comes from.
+    """
 
     quantity: str
     value: Value
