@@ -326,7 +326,13 @@ def _answer_fedbc(setup: Setup, accuracy: float, prices: Sequence[float]) -> Row
 
 
 class Paper(NamedTuple):
-    """A paper: its answers, how its objective weighs clients, and the classes of its methods."""
+    """A paper.
+
+    Attributes:
+        answer: the rows for a setup, an accuracy and prices.
+        weights: of clients in its objective, `"equal"` or `"shares"`.
+        methods: the classes of its methods.
+    """
 
     answer: Callable[[Setup, float, Sequence[float]], Rows]
     weights: str
