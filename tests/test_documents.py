@@ -231,6 +231,7 @@ def test_tables_of_robust_rules_are_those_of_their_runs():
     assert script["tables"]().count("\n| ") == 2 * (1 + 1 + 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
 def test_commands_of_guides_run(block, tmp_path):
     write_files(block.page, tmp_path)
