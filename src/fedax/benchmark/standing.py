@@ -1,342 +1,219 @@
-"""Where methods stand: scores of families, differences to the reference, tables and figures."""
+"""Where methods stand: costs against the reference, tested over the tasks of a family, and areas.
 
-import dataclasses
+Results are rows of a table, see `fedax.benchmark.run.run_method`. Archived and new methods are
+judged alike, by `compare_methods`.
+"""
+# pandas states columns and groups of a frame as unions that nothing narrows
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
+
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from scipy import special
 
-from fedax.benchmark.archive import Archive, Entry, Keys
-from fedax.benchmark.measures import COSTS, QUALITIES, cost_to, is_higher, quality_of
-from fedax.benchmark.scores import LIMIT, area, interval, profile, ratios, speed_gains, typical
-from fedax.benchmark.task import FAMILIES, BenchTask, Method
-from fedax.benchmark.trials import STANDING, Tuning, judged_by
-from fedax.results.compare import EMPTY
-from fedax.results.drawing import Picture, curves
-from fedax.results.tables.statistics import LEVEL, Effect, deviation_of, effect_of, holm
+from fedax.benchmark.run import COSTS
+from fedax.benchmark.task import QUALITY, BenchTask
+from fedax.observe.modes import is_higher_better
+from fedax.results.tables.statistics import LEVEL, holm
 
-if TYPE_CHECKING:
-    import matplotlib.figure
+ARCHIVE = Path(__file__).parent / "archive.csv"
+"""Results of the built-in methods."""
+LIMIT = 4.0
+"""Factor between costs from which on it does not matter how large it is."""
+FLIPS, DRAWS, SEED = 100_000, 10_000, 0
+"""Draws of the test's signs, of the bootstrap over tasks, and their seed."""
+POWER = 0.8
+"""Chance with which a detectable gain is found."""
 
-LEAST = 6
-"""Tasks of a family from which on its methods are ranked."""
-DRAWN = 6
-"""Curves of a figure, at most, beside the newcomer and the reference."""
-
-
-class Difference(NamedTuple):
-    """The gain of a method over the reference, better where positive, with p-values that Holm has
-    adjusted.
-
-    Attributes:
-        effect: of the speed for costs, else of the metric.
-        ahead, behind: adjusted p-values that it is better, and that it is worse.
-    """
-
-    effect: Effect
-    ahead: float
-    behind: float
-
-    @property
-    def verdict(self) -> str:
-        """`better`, `worse`, or nothing if the difference is not significant."""
-        return "better" if self.ahead <= LEVEL else "worse" if self.behind <= LEVEL else ""
+Runs = Float[np.ndarray, "methods runs"]
 
 
-class Placed(NamedTuple):
-    """A method in a family.
-
-    Attributes:
-        method: its title.
-        area, low, high: under the profile, with the bootstrap interval over tasks.
-        rank: from 1; None in a family with too few tasks.
-        better, worse: tasks with a significant difference to the reference.
-    """
-
-    method: str
-    area: float
-    low: float
-    high: float
-    rank: int | None
-    better: int
-    worse: int
+def read_results(*files: Path) -> pd.DataFrame:
+    """Reads tables of results; of a method and task that several files have, the first counts."""
+    parts = [pd.read_csv(file).assign(file=number) for number, file in enumerate(files)]
+    empty = pd.DataFrame(columns=["task", "method", "key", "file"])
+    found = pd.concat(parts, ignore_index=True) if parts else empty
+    is_first = found["file"] == found.groupby(["task", "method"])["file"].transform("min")
+    return found.loc[is_first].drop(columns="file")
 
 
-@dataclasses.dataclass(frozen=True)
-class Standing:
-    """Results on some tasks.
+def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.DataFrame:
+    """Compares the methods that have run on some tasks with the reference of these.
+
+    Costs are compared by their logarithms, run by run with equal seeds: the gain is the logarithm
+    of the reference's cost over the method's. Factors beyond `LIMIT`, such as those of runs that
+    never arrive, count as `LIMIT`. The gain of a quality is the difference, positive where the
+    method is better, and a run that diverged counts as the worst of its task.
+
+    One test is over all tasks: under its hypothesis every difference could as well have the other
+    sign. Holm corrects for the number of methods.
 
     Args:
-        tasks: in the order in which they are shown.
-        entries: by task and title of the method, without those that the task refused.
-        refused: reasons by task and title.
+        results: of all methods; those that lack one of the tasks are left out.
+        tasks: of one family.
+
+    Returns:
+        A row for each method, the reference among them, in the order of their areas by rounds; no
+        row without the reference. Columns are `everyone`, `edges` (on how many tasks a selected
+        value is at the edge of its range), and by cost or quality, such as `gain_rounds`: `gain`,
+        `low`, `high` (mean over the tasks, with its 95 % interval over the seeds), `p` (adjusted),
+        `detectable` (the gain that the test finds with a chance of `POWER`); of costs also
+        `area`, `area_low`, `area_high` (its interval over the tasks), and `round` (the cost of a
+        round over that of the reference's, NaN where no run arrives).
     """
-
-    tasks: Sequence[BenchTask]
-    entries: Mapping[str, Mapping[str, Entry]]
-    refused: Mapping[str, Mapping[str, str]]
-
-    @classmethod
-    def of(
-        cls,
-        tasks: Sequence[BenchTask],
-        archive: Archive,
-        tuning: Tuning = STANDING,
-        keys: Keys | None = None,
-    ) -> "Standing":
-        """Reads the results on all tasks that have a target, of one budget.
-
-        With `keys`, the fingerprints of current results by task and title, results of these titles
-        with other ones are left out: those of an older file, or of other search spaces.
-        """
-        known = [task for task in tasks if task.target is not None]
-        found = {
-            task.name: list(archive.entries(task.name, {judged_by(task, tuning)}, keys))
-            for task in known
-        }
-        return cls(
-            known,
-            {
-                name: {entry.method: entry for entry in entries if not entry.refused}
-                for name, entries in found.items()
-            },
-            {
-                name: {entry.method: entry.refused for entry in entries if entry.refused}
-                for name, entries in found.items()
-            },
-        )
-
-    @property
-    def families(self) -> list[str]:
-        """The families that have tasks here."""
-        return [name for name in FAMILIES if self.tasks_of(name)]
-
-    def tasks_of(self, family: str) -> list[BenchTask]:
-        """Returns the tasks of a family."""
-        return [task for task in self.tasks if task.family == family]
-
-    def methods(self, family: str) -> list[str]:
-        """Returns the methods that have run on all tasks of a family, in alphabetical order."""
-        # a method that lacks one task of the family has no ratio there
-        names = [set(self.entries[task.name]) for task in self.tasks_of(family)]
-        return sorted(set.intersection(*names), key=str.lower) if names else []
-
-    def numbers(self, task: BenchTask, measure: str, method: str) -> np.ndarray:
-        """Returns the numbers of a method's runs in the order of their seeds: costs, or values of a
-        quality, NaN for those that diverged.
-        """
-        runs = self.entries[task.name][method].records
-        if measure in COSTS:
-            target = task.required_target()
-            return np.array([cost_to(run, task.metric, target, measure) for run in runs])
-        return np.array([quality_of(run, task.quality[measure], task.metric) for run in runs])
-
-    def reference(self, task: BenchTask) -> str:
-        """Returns the title of a task's reference."""
-        return Method(task.reference, {}).label
-
-    def ratios(self, family: str, measure: str) -> tuple[list[str], np.ndarray]:
-        """Returns the methods of a family with the ratios of their costs, shape (methods, tasks);
-        tasks that do not have the measure are left out.
-        """
-        methods = self.methods(family)
-        tasks = [task for task in self.tasks_of(family) if measure in task.measures]
-        # the shape is set so that there are two axes without tasks too
-        costs = np.array(
-            [[typical(self.numbers(task, measure, method)) for task in tasks] for method in methods]
-        ).reshape(len(methods), len(tasks))
-        return methods, ratios(costs) if costs.size else costs
-
-    def placed(self, family: str, measure: str) -> list[Placed]:
-        """Returns the methods of a family: ranked by their areas, or in alphabetical order where
-        there are fewer than `LEAST` tasks.
-        """
-        methods, found = self.ratios(family, measure)
-        if not found.size:
-            return []
-        areas, (low, high) = area(found), interval(found)
-        # by task, then by method
-        verdicts = {
-            task.name: {m: d.verdict for m, d in self.differences(task, measure).items()}
-            for task in self.tasks_of(family)
-            if measure in task.measures
-        }
-        is_ranked = found.shape[1] >= LEAST
-        made = []
-        for i, method in enumerate(methods):
-            # its verdict on each task; the reference itself has none
-            told = [found.get(method, "") for found in verdicts.values()]
-            # equal areas share a rank
-            rank = 1 + int((areas > areas[i]).sum()) if is_ranked else None
-            numbers = float(areas[i]), float(low[i]), float(high[i])
-            made.append(Placed(method, *numbers, rank, told.count("better"), told.count("worse")))
-        return sorted(made, key=lambda one: one.rank or 0)
-
-    def differences(self, task: BenchTask, measure: str) -> dict[str, Difference]:
-        """Returns the differences of all methods to the reference of a task, paired by seeds, with
-        Holm's correction over the methods; nothing without the reference.
-        """
-        reference = self.reference(task)
-        if reference not in self.entries[task.name]:
-            return {}
-        others = [method for method in self.entries[task.name] if method != reference]
-        effects = [self._effect(task, measure, method, reference) for method in others]
-        return dict(zip(others, _corrected(effects), strict=True))
-
-    def verdicts(self, method: str, measure: str) -> dict[str, Difference]:
-        """Returns the differences of one method to the references by task, with Holm's correction
-        over the tasks.
-        """
-        tasks = [
-            task
-            for task in self.tasks
-            if {method, self.reference(task)} <= set(self.entries[task.name])
-            and measure in (*task.measures, *task.quality)
-            and method != self.reference(task)
-        ]
-        effects = [self._effect(task, measure, method, self.reference(task)) for task in tasks]
-        return dict(zip([task.name for task in tasks], _corrected(effects), strict=True))
-
-    def _effect(self, task: BenchTask, measure: str, method: str, reference: str) -> Effect:
-        ours, theirs = (self.numbers(task, measure, name) for name in (method, reference))
-        if measure in COSTS:
-            # speeds, because costs may be infinite: a run that never arrives has speed 0
-            return effect_of(speed_gains(ours, theirs), "seeds")
-        metric = task.quality[measure]
-        every = [run for entry in self.entries[task.name].values() for run in entry.records]
-        sign = 1.0 if is_higher(every[0], metric) else -1.0
-        # values at the start and at the end, of all methods on the task
-        known = [run.scalars[metric][0] for run in every]
-        known += [quality_of(run, metric, task.metric) for run in every]
-        # a run that diverged counts as the worst of its task, as in reports
-        worst = sign * float(np.nanmin(sign * np.array(known)))
-        ours, theirs = (np.where(np.isnan(values), worst, values) for values in (ours, theirs))
-        return effect_of(sign * (ours - theirs), "seeds")
-
-    def table(self, measure: str, methods: Sequence[str] | None = None) -> pd.DataFrame:
-        """Returns a table of costs until the target, or of a quality, for `format_tables`.
-
-        A star or bold numbers mark the methods that are significantly better than the reference.
-
-        Args:
-            measure: a name of `COSTS` or `QUALITIES`.
-            methods: which; all by default.
-        """
-        tasks = [task for task in self.tasks if measure in (*task.measures, *task.quality)]
-        names = {name for task in tasks for name in self.entries[task.name]}
-        known = sorted(names if methods is None else names & set(methods), key=str.lower)
-        references = " and ".join(dict.fromkeys(self.reference(task) for task in tasks))
-        heads = {
-            "table": COSTS[measure].heading if measure in COSTS else QUALITIES[measure],
-            "note": "Means and sample standard deviations over the reported seeds. Bold: "
-            f"significantly better than tuned {references} (paired by seeds, t-test on "
-            f"{'speeds' if measure in COSTS else 'values'}, Holm over the methods of a task, level "
-            f"{LEVEL:g}). never: the target is not reached in some run.",
-        }
-        rows = []
-        for task in tasks:
-            told = self.differences(task, measure)
-            for method in known:
-                row = heads | EMPTY | {"column": task.title, "method": method}
-                if method in self.entries[task.name]:
-                    numbers = self.numbers(task, measure, method)
-                    row |= {
-                        "runs": len(numbers),
-                        # an infinite cost is a number: the run never reached the target
-                        "lost": int(np.isnan(numbers).sum()),
-                        "diverged": True,
-                        "mean": float(numbers.mean()),
-                        "deviation": deviation_of(numbers),
-                        "top": method in told and told[method].verdict == "better",
-                    }
-                rows.append(row)
-        return pd.DataFrame(rows)
-
-    def profiles(self, measure: str) -> pd.DataFrame:
-        """Returns the performance profiles of the best methods and the references of all families:
-        a row for each factor, with the columns `family`, `method`, and those of `draw_profiles`.
-        """
-        factors, parts = np.geomspace(1.0, LIMIT, 200), [pd.DataFrame()]
-        for family in self.families:
-            methods, found = self.ratios(family, measure)
-            if not found.size:
-                continue
-            references = {self.reference(task) for task in self.tasks_of(family)}
-            # by area; equal ones in alphabetical order
-            best = {methods[i] for i in np.argsort(-area(found), kind="stable")[:DRAWN]}
-            title = f"{family.capitalize()} ({found.shape[1]})"
-            for method, share in zip(methods, profile(found, factors), strict=True):
-                columns = {"family": title, "method": method, FACTOR: factors, SHARE: share}
-                is_shown = method in best | references
-                parts.append(pd.DataFrame(columns).assign(shown=is_shown))
-        return pd.concat(parts, ignore_index=True)
-
-    def picture(self, measure: str, newcomer: str | None = None) -> Picture | None:
-        """Returns the performance profiles of all families, of the best methods and a newcomer;
-        None without results.
-        """
-        rows = self.profiles(measure)
-        if not len(rows):
-            return None
-        figure = draw_profiles(rows.loc[rows["shown"] | (rows["method"] == newcomer)])
-        title = f"Performance profiles: {COSTS[measure].heading.lower()}"
-        return Picture(f"profiles-{measure}", figure, title)
-
-
-FACTOR, SHARE = "factor of the best cost", "share of tasks"
-
-
-def draw_profiles(rows: pd.DataFrame) -> "matplotlib.figure.Figure":
-    """Draws performance profiles, a panel for each family."""
-    return curves(rows, FACTOR, SHARE, col="family", log_x=True, lines=len(rows))
-
-
-def _corrected(effects: Sequence[Effect]) -> list[Difference]:
-    ahead, behind = (holm([getattr(one, side) for one in effects]) for side in ("ahead", "behind"))
-    return [Difference(*parts) for parts in zip(effects, ahead, behind, strict=True)]
-
-
-def describe_place(standing: Standing, method: str, measure: str = "rounds") -> list[str]:
-    """Returns the place of a method in words: by family, and on each task against the reference."""
-    lines = []
-    # by task: one method against the references, corrected for the number of tasks
-    told = standing.verdicts(method, measure)
-    for family in standing.families:
-        tasks = [
-            task for task in standing.tasks_of(family) if method in standing.entries[task.name]
-        ]
-        if not tasks:
+    reference, names = tasks[0].reference.label, [task.name for task in tasks]
+    own = results[results["task"].isin(names)]
+    counts = own.groupby("method")["task"].nunique()
+    methods = sorted(counts.index[counts == len(tasks)], key=str.lower)
+    if reference not in methods:
+        return pd.DataFrame()
+    groups = own[own["method"].isin(methods)].groupby("method")
+    frame = pd.DataFrame({"everyone": groups["everyone"].max().astype(bool)}, index=methods)
+    at_edge = own[own["edges"].notna()].groupby("method")["task"].nunique()
+    frame["edges"] = at_edge.reindex(methods, fill_value=0)
+    others = frame.index != reference
+    rounds: Float[np.ndarray, "methods tasks"] | None = None
+    for measure in (*COSTS, *QUALITY):
+        if measure in QUALITY and not all(measure in task.target.quality for task in tasks):
             continue
-        placed = {one.method: one for one in standing.placed(family, measure)}
-        own = placed.get(method)
-        if own is None:
-            lines.append(f"{family}: no place, because it has not run on all tasks of the family.")
-        else:
-            ranked = (
-                f"place {own.rank} of {len(placed)}"
-                if own.rank
-                else f"no ranking with fewer than {LEAST} tasks ({len(tasks)})"
-            )
-            # one task has no interval over tasks
-            ends = f" [{own.low:.2f}, {own.high:.2f}]" if len(tasks) > 1 else ""
-            lines.append(f"{family}: area {own.area:.2f}{ends}, {ranked}; {len(placed)} methods.")
-        for task in tasks:
-            # the median over the seeds
-            cost = typical(standing.numbers(task, measure, method))
-            text = (
-                f"{cost:.4g} {COSTS[measure].unit}"
-                if math.isfinite(cost)
-                else "never at the target"
-            )
-            if task.name in told:
-                effect, verdict = told[task.name].effect, told[task.name].verdict
-                word = f"significantly {verdict}" if verdict else "not significant"
-                gain = "".join([f"{effect.mean:+.0%}", f" [{effect.low:+.0%}, {effect.high:+.0%}]"])
-                text += f"; speed against {standing.reference(task)} {gain}, {word}"
-            lines.append(f"  {task.title}: {text}.")
-    for name, reasons in standing.refused.items():
-        if method in reasons:
-            lines.append(f"  {name}: refused: {reasons[method]}")
-    return lines
+        tables = [_runs_of(own[own["task"] == name], measure, methods) for name in names]
+        gains = []
+        for task, table in zip(tasks, tables, strict=True):
+            at = methods.index(reference)
+            if measure in COSTS:
+                gains.append(_cost_gains(table, at))
+            else:
+                metric = task.target.quality[measure]
+                gains.append(_quality_gains(table, at, is_higher_better(metric)))
+        tested = flip_signs([one[others] for one in gains])
+        for name in tested:
+            frame.loc[others, f"{name}_{measure}"] = tested[name].to_numpy()
+        if measure not in COSTS:
+            continue
+        costs = np.array([np.median(table, axis=1) for table in tables]).T
+        for name, values in zip(("area", "area_low", "area_high"), areas(costs), strict=True):
+            frame[f"{name}_{measure}"] = values
+        rounds = costs if rounds is None else rounds
+        with np.errstate(invalid="ignore"):
+            prices = pd.DataFrame(costs / rounds, index=methods)
+        frame[f"round_{measure}"] = (prices / prices.loc[reference]).median(axis=1)
+    return frame.sort_values("area_rounds", ascending=False, kind="stable")
+
+
+def areas(
+    costs: Float[np.ndarray, "methods tasks"],
+) -> Float[np.ndarray, "mean_low_high methods"]:
+    """Returns the areas under the performance profiles from 1 to `LIMIT`, over their width, in
+    [0, 1], and the ends of their 95 % bootstrap intervals over tasks.
+
+    The profile at r is the share of tasks on which a method costs at most r times as much as the
+    best one. Source: Dolan and Moré, Benchmarking optimization software with performance profiles
+    (2002), eq. (2.1). A task with ratio r adds the part of the interval that lies above r.
+
+    Args:
+        costs: above 0, infinite where the target is not reached.
+
+    >>> areas(np.array([[10.0, np.inf], [25.0, 5.0]]))[0].tolist()
+    [0.5, 0.75]
+    """
+    with np.errstate(invalid="ignore"):
+        found = costs / costs.min(0)
+    # where no method arrives, infinite over infinite
+    parts = np.nan_to_num(np.clip((LIMIT - found) / (LIMIT - 1), 0.0, 1.0))
+    count = parts.shape[1]
+    # all methods see the same draws; shape (methods, draws)
+    drawn = np.random.default_rng(SEED).integers(0, count, (DRAWS, count))
+    tail = 50 * LEVEL
+    ends = np.percentile(parts[:, drawn].mean(2), [tail, 100 - tail], axis=1)
+    return np.stack([parts.mean(1), *ends])
+
+
+def _runs_of(results: pd.DataFrame, measure: str, methods: Sequence[str]) -> Runs:
+    """Returns the numbers of one task; runs that not all methods have are left out."""
+    run = ["draw", "study", "seed"]
+    known = results.pivot(index="method", columns=run, values="rounds").loc[methods]
+    table = results.pivot(index="method", columns=run, values=measure).loc[methods]
+    return table.loc[:, known.notna().all()].to_numpy(float)
+
+
+def _cost_gains(costs: Runs, reference: int) -> Runs:
+    logs = np.log(costs)
+    with np.errstate(invalid="ignore"):
+        # both never arrive: level
+        gains = np.nan_to_num(logs[reference] - logs, posinf=math.inf, neginf=-math.inf)
+    return np.clip(gains, -math.log(LIMIT), math.log(LIMIT))
+
+
+def _quality_gains(values: Runs, reference: int, is_higher: bool) -> Runs:
+    signed = values if is_higher else -values
+    known = np.where(np.isnan(signed), np.nanmin(signed), signed)
+    return known - known[reference]
+
+
+def flip_signs(gains: Sequence[Runs]) -> pd.DataFrame:
+    """Tests by sign flips whether the mean over tasks of each method's gains is 0, with Holm's
+    correction over the methods.
+
+    Args:
+        gains: of each task.
+
+    Returns:
+        A row for each method with the columns `gain`, `low`, `high`, `p` and `detectable` of
+        `compare_methods`.
+
+    >>> flip_signs([np.full((1, 8), 0.5), np.full((1, 8), 0.7)]).round(3).iloc[0].tolist()
+    [0.6, 0.6, 0.6, 0.0, 0.0]
+    """
+    mean = np.mean([one.mean(1) for one in gains], axis=0)
+    # the spread of seeds within the tasks, which are fixed
+    errors = [one.var(1, ddof=1) / one.shape[1] for one in gains]
+    error = np.sqrt(np.sum(errors, axis=0)) / len(gains)
+    reach = error * special.stdtrit(sum(one.shape[1] - 1 for one in gains), 1 - LEVEL / 2)
+    # each task has one weight; shape (methods, pairs)
+    pairs = np.concatenate([one / (one.shape[1] * len(gains)) for one in gains], axis=1)
+    # all methods see the same signs
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (FLIPS, pairs.shape[1]))
+    # sums in another order differ in the last bits
+    is_larger = np.abs(signs @ pairs.T) >= np.abs(mean) * (1 - 1e-9)
+    p = (1 + is_larger.sum(0)) / (1 + FLIPS)
+    columns = {"gain": mean, "low": mean - reach, "high": mean + reach, "p": holm(p.tolist())}
+    # as of a t-test at Holm's first level, which is close to the power of sign flips
+    spread = np.median(np.concatenate(gains, axis=1).std(1, ddof=1))
+    n, level = pairs.shape[1], LEVEL / len(mean)
+    found = (special.stdtrit(n - 1, 1 - level / 2) + special.ndtri(POWER)) * spread / math.sqrt(n)
+    # no p-value is smaller than that of equal signs
+    found = found if 2.0 ** (1 - n) <= level else math.inf
+    return pd.DataFrame(columns).assign(detectable=found)
+
+
+def verdict_of(row: Mapping[str, float], measure: str) -> str:
+    """Returns `better`, `worse`, or nothing if a method is not distinguishable.
+
+    Args:
+        row: of `compare_methods`.
+        measure: a cost or quality.
+    """
+    if not row.get(f"p_{measure}", 1.0) <= LEVEL:
+        return ""
+    return "better" if row[f"gain_{measure}"] > 0 else "worse"
+
+
+def gain_text(row: Mapping[str, float], measure: str) -> str:
+    """Returns a gain with its interval, of costs in percent; nothing for the reference.
+
+    Args:
+        row, measure: as for `verdict_of`.
+    """
+    gains = [row.get(f"{name}_{measure}", math.nan) for name in ("gain", "low", "high")]
+    if math.isnan(gains[0]):
+        return ""
+    if measure in COSTS:
+        gain, low, high = (f"{100 * math.expm1(value):+.0f}" for value in gains)
+        return f"{gain} % [{low}, {high}]"
+    gain, low, high = (f"{value:+.3f}" for value in gains)
+    return f"{gain} [{low}, {high}]"

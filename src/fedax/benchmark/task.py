@@ -1,148 +1,82 @@
-"""Tasks of the benchmark: TOML files in the folder `tasks`, and their targets."""
+"""Tasks of the benchmark: experiment files in the folder `tasks`, and how methods are judged."""
 
+import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import tomli_w
-from pydantic import ConfigDict, Field, RootModel
+from pydantic import Field, RootModel
 
 from fedax.algorithms import algorithm_class, algorithm_classes
-from fedax.benchmark import devices
-from fedax.benchmark.measures import COSTS, QUALITIES
 from fedax.core import Algorithm, InvalidInput, UnknownName
 from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import AlgorithmSection, Table
 from fedax.experiments.config.shorthand import parse_section
 from fedax.experiments.config.toml import Source
-from fedax.utils.files import write, writing
-from fedax.utils.plugins import is_user_code, load
 
 FOLDER = Path(__file__).parent / "tasks"
-"""The folder of the standing benchmark's tasks."""
+"""The folder of the benchmark's tasks."""
 TARGETS = "targets.toml"
-"""File with the targets of the tasks beside it."""
-
+"""File beside the tasks with a `Target` for each."""
 TIERS = ("quick", "standard", "full")
 """Tiers, each with the tasks of those before it."""
-
 SERVER = ("convex", "networks", "text", "asynchronous")
 FAMILIES = (*SERVER, "personal", "decentralised")
 """Families of tasks, in the order in which they are shown."""
-
-DRAWS = {"speed": devices.SPEED, "down": 2e6, "up": devices.UP, "latency": 0.5}
-"""Devices of tasks that name no other ones, by the parameters of their draws."""
-DEVICES = DRAWS | {name: f"fedax.benchmark.devices:{name}" for name in ("speed", "up")}
-"""The same as experiments spell them: the hours of the virtual clock."""
+QUALITY: dict[Literal["final", "mean", "worst_tenth"], str] = {
+    "final": "test_accuracy",
+    "mean": "client_accuracy_mean",
+    "worst_tenth": "client_accuracy_worst_tenth",
+}
+"""Metrics of most tasks by the names of qualities."""
 
 
 class Target(Table):
-    """A target quality with its origin, see `fedax.benchmark.trials.set_target`.
+    """How methods are judged on a task.
 
     Args:
-        value: of the task's metric.
-        reference: the method that was tuned.
-        settings: that were selected for it.
-        seeds: of the runs that the target follows from.
-        values: the best value in the first half of each.
-        fedax: version that made them.
-        task: fingerprint of the task.
-    """
-
-    model_config = ConfigDict(allow_inf_nan=True)  # values of runs that diverged
-
-    value: float
-    reference: str
-    settings: dict[str, float]
-    seeds: list[int]
-    values: list[float]
-    fedax: str
-    task: str
-
-
-Targets = RootModel[dict[str, Target]]
-"""The file of the targets."""
-
-
-class BenchTask(Table):
-    """A task: an experiment without methods, and how methods are judged on it.
-
-    Args:
-        title: for tables.
         family: of `FAMILIES`.
         tier: the lowest tier that has it.
         metric: that reaches the target.
+        value: the target; None before it was set, see docs/benchmark/targets.py.
         learning_rate: ends of the range of local learning rates, the same for all methods.
-        measures: costs until the target, of `COSTS`.
-        quality: metrics by the name of a measure of `QUALITIES`.
-        reference: the method that differences are taken to, and that sets the target.
-        options: hyperparameters of methods that have them, such as the graph's topology.
-        experiment: an experiment file's tables, without name, seeds and methods.
-        name: that of its file.
-        target: None before it was set.
+        quality: metrics by the names of `QUALITY`.
     """
 
-    title: str
     family: Literal["convex", "networks", "text", "asynchronous", "personal", "decentralised"]
     tier: Literal["quick", "standard", "full"]
     metric: str
+    value: float | None = None
     learning_rate: list[float] = Field(min_length=2, max_length=2)
-    measures: list[str] = list(COSTS)
-    quality: dict[str, str]
-    reference: str = "fedavg"
-    options: dict[str, Any] = {}
-    experiment: dict[str, Any]
-    name: str = ""
-    target: Target | None = None
+    quality: dict[Literal["final", "mean", "worst_tenth"], str] = QUALITY
 
-    @classmethod
-    def parse(cls, text: str, name: str) -> "BenchTask":
-        """Reads and checks TOML text.
 
-        Raises:
-            SpecError: malformed, an unknown key, a value out of range; with the line.
-        """
-        source = Source(text, name)
-        task = source.validate(cls).model_copy(update={"name": name})
-        try:
-            task.check()
-        except InvalidInput as error:
-            raise source.error((), error) from error
-        return task
+@dataclasses.dataclass(frozen=True)
+class BenchTask:
+    """A task.
 
-    def check(self) -> None:
-        """Refuses unknown measures, an empty range, and an experiment that is none."""
-        for measure in self.measures:
-            if measure not in COSTS:
-                raise UnknownName.among("measures", measure, COSTS)
-        for measure in self.quality:
-            if measure not in QUALITIES:
-                raise UnknownName.among("quality", measure, QUALITIES)
-        low, high = self.learning_rate
-        if not 0 < low < high:
-            raise InvalidInput.of(
-                "learning_rate", self.learning_rate, "two numbers, 0 < low < high"
-            )
-        # made only to be checked: an error of a task shows when it is read
-        self.experiment_of(Method.parse(self.reference), [{}])
+    Args:
+        name: that of its file.
+        sections: the experiment file's tables. Its only method is the reference, to which others
+            are compared, and which sets the target.
+        target: how methods are judged.
+    """
+
+    name: str
+    sections: Mapping[str, Any]
+    target: Target
 
     @property
-    def fingerprint(self) -> str:
-        """The hash of what its results depend on, without the target."""
-        # titles and tiers may change without new results
-        told = self.model_dump(include={"metric", "learning_rate", "options", "reference"})
-        experiment = {"devices": DRAWS} | self.experiment
-        text = json.dumps(told | {"experiment": experiment}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def title(self) -> str:
+        """The title in tables."""
+        return self.sections["name"]
 
     @property
-    def sections(self) -> dict[str, Any]:
-        """The experiment, with the devices of the benchmark if it has no other ones."""
-        return {"devices": DEVICES} | self.experiment
+    def reference(self) -> "Method":
+        """The method to which others are compared."""
+        return Method(AlgorithmSection(**self.sections["algorithm"][0]))
 
     @property
     def selecting(self) -> "BenchTask":
@@ -150,24 +84,9 @@ class BenchTask(Table):
 
         Others cost more than training on the networks.
         """
-        names = [name if isinstance(name, str) else name["name"] for name in self.observers]
         # the metrics of an observer begin with its name, such as `client_accuracy_mean`
-        mine = [
-            one
-            for one, name in zip(self.observers, names, strict=True)
-            if self.metric.startswith(name)
-        ]
-        return self.model_copy(update={"experiment": self.experiment | {"observe": mine}})
-
-    @property
-    def observers(self) -> list[Any]:
-        """What the experiment observes."""
-        return self.experiment.get("observe", [])
-
-    @property
-    def kept(self) -> list[str]:
-        """The metrics that the archive keeps; the training loss tells who diverged."""
-        return list(dict.fromkeys(["train_loss", self.metric, *self.quality.values()]))
+        mine = [name for name in self.sections["observe"] if self.target.metric.startswith(name)]
+        return dataclasses.replace(self, sections={**self.sections, "observe": mine})
 
     def required_target(self) -> float:
         """Returns the target.
@@ -175,18 +94,18 @@ class BenchTask(Table):
         Raises:
             InvalidInput: it was not set.
         """
-        if self.target is None:
-            hint = f"Set it: fedax bench --targets --task {self.name}."
-            raise InvalidInput.because(f"task {self.name}", "has no target", hint)
+        if self.target.value is None:
+            raise InvalidInput.because(f"task {self.name}", "has no target")
         return self.target.value
 
     def options_for(self, method: "Method") -> dict[str, Any]:
-        """Returns the options that are fixed: those of the task that the method has, and its own
-        ones.
+        """Returns the options that are not searched: those of the reference that the method has,
+        such as the graph, and its own ones.
         """
-        known = declared(method.kind)
-        fixed = {key: value for key, value in method.options.items() if key != "label"}
-        return {key: value for key, value in self.options.items() if key in known} | fixed
+        known, common = declared(method.kind), self.reference.section.options
+        return {key: value for key, value in common.items() if key in known} | (
+            method.section.options
+        )
 
     def experiment_of(
         self, method: "Method", settings: Sequence[Mapping[str, float]]
@@ -194,59 +113,42 @@ class BenchTask(Table):
         """Returns the experiment of a method with some settings, labelled by their numbers."""
         sections = []
         for number, setting in enumerate(settings):
-            # the learning rate and names with the prefix go to the solver, everything else to the
-            # method
-            solver = {
-                key.removeprefix("solver."): value
-                for key, value in setting.items()
-                if key == "learning_rate" or key.startswith("solver.")
-            }
-            hyperparameters = {
-                key: value
-                for key, value in setting.items()
-                if key != "learning_rate" and not key.startswith("solver.")
-            }
-            sections.append(
-                {"name": method.name, "label": str(number), "solver": solver}
-                | self.options_for(method)
-                | hyperparameters
-            )
-        return Experiment.of(name=self.name, algorithm=sections, **self.sections)
+            section = {"name": method.section.name, "label": str(number), "solver": {}}
+            section |= self.options_for(method)
+            for key, value in setting.items():
+                # the learning rate and names with the prefix go to the solver
+                is_inner = key == "learning_rate" or key.startswith("solver.")
+                owner = section["solver"] if is_inner else section
+                owner[key.removeprefix("solver.")] = value
+            sections.append(section)
+        return Experiment.of(**{**self.sections, "algorithm": sections})
 
     def fits(self, method: "Method") -> bool:
-        """Returns whether a method takes part: by the trait, or as the reference."""
-        return self.family in method.families or method.name == self.reference
+        """Returns whether a method takes part, by its family or as the reference."""
+        return self.target.family in method.families or method.label == self.reference.label
 
 
 class Method(NamedTuple):
-    """A method by name: built-in, or `path/to/file.py:Class`, with fixed hyperparameters."""
+    """A method with fixed hyperparameters; your own is `path/to/file.py:Class`."""
 
-    name: str
-    options: dict[str, Any]
+    section: AlgorithmSection
 
     @classmethod
     def parse(cls, text: str) -> "Method":
-        """Parses `name:key=value,...`, and checks name and options.
+        """Parses `name:key=value,...`.
 
         Raises:
             UnknownName, InvalidInput: as `fedax.algorithms.make_algorithm`; also options that the
                 benchmark sets itself, and the title of a built-in method for another one.
         """
-        section = parse_section(text)
-        AlgorithmSection(**section).make()
-        method = cls(section.pop("name"), section)
-        for key in ("solver", "schedule"):
-            # they would replace what is searched, under the title of the tuned method
-            if key in method.options:
-                reason = "the benchmark tunes the local solver, and its tasks set the schedule"
-                hint = "Declare ranges such as solver.momentum in a file for --spaces."
-                raise InvalidInput.because(f"{method.name}: {key}", reason, hint)
-        if "learning_rate" in declared(method.kind):
-            reason = "the benchmark searches the learning rate of the local solver by this name"
-            raise InvalidInput.because(
-                f"{method.name}: learning_rate", reason, "Give the hyperparameter another name."
-            )
-        if method.label in builtin_labels() and not method.is_builtin:
+        method = cls(AlgorithmSection(**parse_section(text)))
+        method.section.make()
+        if method.section.solver or method.section.schedule:
+            reason = "the benchmark tunes the local solver, and its tasks set the schedule"
+            hint = "Declare ranges such as solver.momentum in a file for --spaces."
+            raise InvalidInput.because(method.label, reason, hint)
+        is_builtin = method.section.kind is not None and method.section.label is None
+        if method.label in builtin_labels() and not is_builtin:
             reason = "a built-in method has this title, and results are found by it"
             raise InvalidInput.because(method.label, reason, "Add label=..., or rename the class.")
         return method
@@ -254,35 +156,25 @@ class Method(NamedTuple):
     @property
     def kind(self) -> type[Algorithm[Any]]:
         """The class."""
-        return algorithm_class(self.name)
+        return algorithm_class(self.section.name)
 
     @property
     def label(self) -> str:
         """The title in tables."""
-        return AlgorithmSection(name=self.name, **self.options).shown()
-
-    @property
-    def is_builtin(self) -> bool:
-        """Whether this is a method of fedax with no options beside its hyperparameters."""
-        return self.name.lower() in algorithm_classes() and "label" not in self.options
-
-    @property
-    def sha256(self) -> str:
-        """The hash of a user's file; empty for built-in methods."""
-        if not is_user_code("algorithm", self.name):
-            return ""
-        return load("algorithm", self.name).sha256
+        return self.section.shown()
 
     @property
     def families(self) -> tuple[str, ...]:
         """The families of tasks that it fits: methods on a graph, personal ones, and others."""
         if "topology" in declared(self.kind):
             return ("decentralised",)
-        room = self.kind.__module__.split(".")
-        if room[:2] == ["fedax", "algorithms"]:
-            return ("personal",) if room[2] == "personalized" else SERVER
-        # user code lies in no folder of the package: overriding `personal` makes it personal
-        return ("personal",) if self.kind.personal is not Algorithm.personal else SERVER
+        # methods that only adapt the global model at their clients lie in this folder too
+        is_personal = ".personalized." in self.kind.__module__
+        if is_personal or (
+            self.section.kind is None and self.kind.personal is not Algorithm.personal
+        ):
+            return ("personal",)
+        return SERVER
 
 
 @functools.cache
@@ -296,45 +188,33 @@ def builtin_labels() -> frozenset[str]:
 
 
 def load_tasks(folder: Path = FOLDER) -> dict[str, BenchTask]:
-    """Reads all tasks of a folder with their targets, in the order of families and tiers.
+    """Reads all tasks of a folder, in the order of families and tiers.
 
-    The target of a task that has changed since is left out.
-
-    >>> load_tasks()["synthetic-half"].family
+    >>> load_tasks()["synthetic-half"].target.family
     'convex'
 
     Raises:
-        SpecError: a file that is no task.
-        InvalidInput: a folder without tasks.
+        SpecError: a file that is no experiment, or targets of another form.
+        InvalidInput: a task without a target's table, or none at all.
     """
-    targets = read_targets(folder)
+    targets = Source.read(folder / TARGETS).validate(RootModel[dict[str, Target]]).root
     found = []
     for file in sorted(folder.glob("*.toml")):
-        if file.name != TARGETS:
-            task = BenchTask.parse(Source.read(file).text, file.stem)
-            target = targets.get(task.name)
-            # a target of another version of the task is no target
-            is_current = target is not None and target.task == task.fingerprint
-            found.append(task.model_copy(update={"target": target}) if is_current else task)
+        if file.name == TARGETS:
+            continue
+        if file.stem not in targets:
+            allowed = f"a table [{file.stem}]"
+            raise InvalidInput.found(str(folder / TARGETS), "no such table", allowed)
+        # its errors name the file and the line
+        Experiment.read(file)
+        found.append(BenchTask(file.stem, Source.read(file).document, targets[file.stem]))
     if not found:
         raise InvalidInput.found("tasks", f"no task in {folder}", "a folder with tasks")
-    found.sort(key=lambda task: (FAMILIES.index(task.family), TIERS.index(task.tier), task.name))
-    return {task.name: task for task in found}
 
+    def rank(task: BenchTask) -> tuple[int, int]:
+        return FAMILIES.index(task.target.family), TIERS.index(task.target.tier)
 
-def read_targets(folder: Path) -> dict[str, Target]:
-    """Reads the targets of a folder's tasks; none if there is no such file."""
-    if not (folder / TARGETS).exists():
-        return {}
-    return Source.read(folder / TARGETS).validate(Targets).root
-
-
-def write_target(folder: Path, name: str, target: Target) -> None:
-    """Writes the target of one task, and keeps those of the others."""
-    targets = read_targets(folder) | {name: target}
-    with writing(folder / TARGETS):
-        text = tomli_w.dumps({key: targets[key].model_dump() for key in sorted(targets)})
-        write(folder / TARGETS, text)
+    return {task.name: task for task in sorted(found, key=rank)}
 
 
 def choose_tasks(
@@ -353,9 +233,9 @@ def choose_tasks(
     for name in names:
         if name not in tasks:
             raise UnknownName.among("task", name, tasks)
-    most = TIERS.index(tier)
+    tiers = TIERS[: TIERS.index(tier) + 1]
     return [
         task
         for task in tasks.values()
-        if (task.name in names if names else TIERS.index(task.tier) <= most)
+        if (task.name in names if names else task.target.tier in tiers)
     ]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option, echo
+from typer import Argument, Option
 
 from fedax.cli.command import next_step
 
@@ -24,7 +24,7 @@ def bench(
         list[str] | None,
         Option(help="Only this task; may be repeated.", show_default="those of the tier"),
     ] = None,
-    out: Annotated[Path, Option(help="Folder for results, table and figures.")] = Path("bench"),
+    out: Annotated[Path, Option(help="Folder for the tables of results.")] = Path("bench"),
     spaces: Annotated[
         Path | None,
         Option(
@@ -36,33 +36,20 @@ def bench(
         Path | None,
         Option(help="Folder with tasks of your own.", show_default="the benchmark's"),
     ] = None,
-    targets: Annotated[
-        bool, Option("--targets", help="Set the targets of the tasks by tuned references.")
-    ] = False,
 ) -> None:
     """Place methods among the archived ones under equal tuning.
 
-    Without a method it lists the tasks. Both write the page of all results.
+    Without a method it lists the tasks.
 
     Example: `fedax bench my_method.py:Mine --tier quick`
     """
     from rich.console import Console
 
-    from fedax.benchmark import command
+    from fedax.benchmark.command import Bench
 
-    console = Console()
-    bench = command.Bench.open(tier, task or (), tasks, spaces, out)
-    if targets:
-        bench.set_targets(console)
-        next_step("runs a method.", "bench", "my_method.py:Mine")
-        return
+    bench = Bench.open(tier, task or (), tasks, spaces, out)
     if methods:
-        bench.run(methods, console)
+        bench.run(methods, Console())
     else:
-        bench.show_tasks(console)
-    page = bench.write_page()
-    echo(str(page))
-    if methods:
-        next_step(f"{page} shows the places of all methods; open it in a browser.")
-    else:
+        bench.show_tasks(Console())
         next_step("places a method of yours.", "bench", "my_method.py:Mine", "--tier", tier)

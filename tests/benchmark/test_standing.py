@@ -1,0 +1,151 @@
+"""Comparisons: the test against all sign flips, one rule for everybody, areas, the archive."""
+
+import itertools
+import math
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedax.benchmark.run import COSTS, key_of, make_data, run_method
+from fedax.benchmark.spaces import read_spaces, space_of
+from fedax.benchmark.standing import (
+    ARCHIVE,
+    areas,
+    compare_methods,
+    flip_signs,
+    read_results,
+    verdict_of,
+)
+from fedax.benchmark.task import Method, load_tasks
+
+ROOT = Path(__file__).parents[2]
+SPACES = read_spaces()
+
+
+def family(name):
+    found = [task for task in load_tasks().values() if task.target.family == name]
+    return [task for task in found if task.target.value is not None]
+
+
+def test_the_test_is_that_of_all_sign_flips():
+    """Two tasks with four and two runs, which count alike."""
+    gains = [np.array([[0.4, 0.1, 0.3, -0.2]]), np.array([[0.2, 0.5]])]
+    flat = np.concatenate([gains[0][0] / 8, gains[1][0] / 4])
+    flips = np.array(list(itertools.product([-1, 1], repeat=6))) @ flat
+    expected = np.mean(np.abs(flips) >= flat.sum() - 1e-12)
+    (row,) = flip_signs(gains).to_dict("records")
+    assert row["p"] == pytest.approx(expected, abs=0.005)
+    assert row["gain"] == pytest.approx((0.15 + 0.35) / 2)
+
+
+def test_the_detectable_gain_is_found_with_its_chance():
+    draws = np.random.default_rng(1)
+    found = []
+    for _ in range(4):
+        # a family of 35 methods, of which few have the gain, so that Holm begins at 35
+        noise = [draws.normal(0, 0.3, (35, 5)) for _ in range(5)]
+        gain = flip_signs(noise)["detectable"].iloc[0] * (np.arange(35) < 10)
+        p = flip_signs([one + gain[:, None] for one in noise])["p"]
+        found += (p <= 0.05).tolist()[:10]
+        assert (p[10:] <= 0.05).sum() <= 1
+    assert 0.6 <= np.mean(found) <= 0.95
+
+
+@pytest.mark.parametrize("name", ["networks", "asynchronous"])
+def test_a_renamed_scaffold_gets_the_verdicts_of_scaffold(name):
+    """Archived and new methods are judged by one rule."""
+    results = read_results(ARCHIVE)
+    copy = results[results["method"] == "SCAFFOLD"].assign(method="Copy")
+    frame = compare_methods(pd.concat([results, copy]), family(name))
+    ours, theirs = (frame.loc[name].to_dict() for name in ("Copy", "SCAFFOLD"))
+    assert ours == pytest.approx(theirs, nan_ok=True)
+    if name == "networks":
+        assert verdict_of(ours, "gradients") == "better"
+        assert verdict_of(ours, "gigabits") == "worse"
+
+
+def test_gains_are_logarithms_of_paired_costs():
+    """Recomputed in loops from the table: means over tasks of means over seeds, factors up to 4."""
+    results, tasks = read_results(ARCHIVE), family("networks")
+    frame = compare_methods(results, tasks)
+    rows = {(row["task"], row["method"], row["seed"]): row for row in results.to_dict("records")}
+    assert len(frame) == 36
+    for method, cost in itertools.product(("FedDyn", "Krum", "FedLin"), COSTS):
+        means = []
+        for task in tasks:
+            gains = []
+            for seed in range(5):
+                theirs, ours = (rows[task.name, m, seed][cost] for m in ("FedAvg", method))
+                if math.isinf(ours) or math.isinf(theirs):
+                    gain = 0.0 if ours == theirs else math.copysign(math.log(4), theirs - ours)
+                else:
+                    gain = min(max(math.log(theirs / ours), -math.log(4)), math.log(4))
+                gains.append(gain)
+            means.append(sum(gains) / 5)
+        assert frame.at[method, f"gain_{cost}"] == pytest.approx(sum(means) / len(tasks))
+    # a mean over clients that is missing on one task is compared on none
+    assert not frame.at["Krum", "area_rounds"]
+
+
+def test_areas_and_intervals_are_those_of_loops():
+    random = np.random.default_rng(3)
+    costs = random.uniform(1, 9, (5, 7))
+    costs[random.random((5, 7)) < 0.2] = np.inf
+    costs[:, 6] = np.inf  # a task that nobody solves
+    mean, low, high = areas(costs)
+    draws = np.random.default_rng(0).integers(0, 7, (10_000, 7))
+    for m in range(5):
+        found = [costs[m, t] / min(costs[:, t]) for t in range(6)] + [math.inf]
+        parts = np.array([min(max((4 - r) / 3, 0), 1) for r in found])
+        # the area under the share of tasks within a factor
+        fine = np.linspace(1, 4, 3001)[:-1]
+        shares = np.mean([np.asarray(found) <= factor for factor in fine], axis=1)
+        assert abs(shares.mean() - mean[m]) < 1e-3
+        ends = np.percentile(parts[draws].mean(1), [2.5, 97.5])
+        assert [low[m], high[m]] == pytest.approx(ends)
+
+
+def test_a_run_that_diverged_has_the_worst_quality_of_its_task():
+    results, tasks = read_results(ARCHIVE), family("convex")
+    lost = results["final"].isna() & results["task"].isin([task.name for task in tasks])
+    assert lost.any()
+    worst = results.groupby("task")["final"].transform("max")
+    filled = results.assign(final=results["final"].where(~lost, worst))
+    told, expected = (compare_methods(one, tasks)["gain_final"] for one in (results, filled))
+    assert told.equals(expected)
+
+
+def test_the_archive_is_what_would_be_made_now():
+    """Tasks, targets, spaces and budget of every row are the standing ones."""
+    tasks = load_tasks()
+    results = read_results(ARCHIVE)
+    assert len(results) == 5 * 527
+    for (name, label), rows in results.groupby(["task", "method"]):
+        task, method = tasks[name], Method.parse(label.lower().replace(" ", ":", 1))
+        fixed = task.options_for(method)
+        space = space_of(method.kind, task.target.learning_rate, fixed, SPACES)
+        assert set(rows["key"]) == {key_of(task, method, space)}, (name, label)
+        assert sorted(rows["seed"]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_cell_is_made_again():
+    """Tuning, selection and reported runs: other versions of libraries round differently."""
+    task, method = load_tasks()["digits-softmax"], Method.parse("scaffold")
+    space = space_of(method.kind, task.target.learning_rate, {}, SPACES)
+    rows = run_method(task, method, space, make_data(task))
+    archived = read_results(ARCHIVE)
+    then = archived[(archived["task"] == task.name) & (archived["method"] == "SCAFFOLD")]
+    assert rows["settings"].tolist() == then["settings"].tolist()
+    for name in (*COSTS, "final", "mean", "worst_tenth"):
+        np.testing.assert_allclose(rows[name], then[name], rtol=0.15, err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_pages_follow_from_the_archive():
+    page = runpy.run_path(str(ROOT / "docs" / "benchmark" / "page.py"))
+    for path, text in page["write"](page["Bench"].open("full")).items():
+        assert path.read_text() == text, "run make generate"
