@@ -10,15 +10,12 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import algorithms
-import choose
 import gallery
 import notebooks
 import reference
 from formulas import as_mathml
 from mkdocs.structure.files import File
 from tables import framed_table
-
-from fedax.benchmark.page import render
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -38,9 +35,6 @@ NAMED = {
     "libraries": "Flax, Haiku, Equinox, PyTorch, pandas",
 }
 """Pages with a title in the navigation that differs from their heading."""
-
-STANDING = "benchmark/results.html"
-"""The benchmark's own page: leaderboards, profiles and curves of the archive."""
 
 _execute = True
 
@@ -70,7 +64,7 @@ def on_config(config: Any) -> Any:
         },
         {"How to": [{title: [_page(name) for name in names]} for title, names in HOW_TO.items()]},
         {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
-        {"Benchmark": ["benchmark/protocol.md", {"All results": STANDING}]},
+        {"Benchmark": "benchmark/protocol.md"},
         {
             "Reproduction": [
                 {"Status": "reproduction/README.md"},
@@ -179,9 +173,8 @@ def _folders(name: str) -> list[dict[str, str]]:
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made."""
-    made = algorithms.pages(ROOT) | reference.pages()
+    made = algorithms.pages(ROOT) | reference.pages() | gallery.pages()
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
-    made |= gallery.pages() | {STANDING: render(choose.archived())}
     for path in sorted((DOCS / "tutorials").glob("*.py")):
         runs = _execute and importlib.util.find_spec(NEEDED.get(path.stem, "fedax")) is not None
         made[f"tutorials/{path.stem}.md"] = notebooks.page(path, runs)
