@@ -7,18 +7,16 @@ DFedAvgM uses 0.01 and momentum 0.9, as in the paper. DSGD takes one step betwee
 IID data run on a ring with 32, 16 and 8 bits. Data with two label shards for each client run on
 graphs from the ring to the complete one.
 
-    python benchmarks/decentralized.py --out docs/decentralized
+    python benchmarks/decentralized.py --out docs/findings/decentralized
 
-Writes metrics.csv, README.md and lambda.png. Needs MNIST (`FEDAX_DATA`) and matplotlib.
+Writes metrics.csv and lambda.png. Needs MNIST (`FEDAX_DATA`) and matplotlib.
 """
 
 import argparse
 import csv
 import time
-from importlib.metadata import version
 from pathlib import Path
 
-import jax
 import matplotlib
 import numpy as np
 from rich.progress import Progress
@@ -114,73 +112,6 @@ def methods_of(rows, data):
     )
 
 
-def text(rows, arguments):
-    def cell(data, method, column):
-        return (
-            ""
-            if column != "test_accuracy" and method in ("FedAvg",)
-            else "{:.2f} ± {:.2f}".format(*last(rows, data, method, column, 3))
-        )
-
-    lines = [
-        "# DFedAvgM on MNIST",
-        "",
-        *(line for line in __doc__.split("\n\n")[1].splitlines()),
-        "",
-        f"IID runs have {arguments.iid_rounds} rounds, runs with two shards {arguments.rounds}. The "
-        f"seeds are {arguments.seeds}.",
-        "",
-        "The tables show test accuracy in per cent, as the mean of the last three observations with "
-        "the standard",
-        "deviation over seeds. *Mean model* is the mean of the clients' models, and *clients' models* "
-        "is the mean",
-        "accuracy of the individual models.",
-        "",
-        f"`python benchmarks/decentralized.py` writes this page (jax {version('jax')} on "
-        f"{jax.default_backend()}).",
-    ]
-    for data, title in (("iid", "IID, ring"), ("shards", "Two shards each")):
-        lines += [
-            "",
-            f"## {title}",
-            "",
-            "| method | lambda | mean model | clients' models |",
-            "| --- | --- | --- | --- |",
-        ]
-        for method, lam in methods_of(rows, data):
-            lines.append(
-                f"| {method} | {lam} | {cell(data, method, 'test_accuracy')} | "
-                f"{cell(data, method, 'node_accuracy')} |"
-            )
-
-    def mean(data, method, column="test_accuracy"):
-        return last(rows, data, method, column, 3)[0]
-
-    ring, quantized = (
-        mean("iid", "DFedAvgM"),
-        [mean("iid", f"DFedAvgM, {bits} bits") for bits in (16, 8)],
-    )
-    own = mean("shards", "DFedAvgM, ring", "node_accuracy")
-    lines += [
-        "",
-        "## Conclusions",
-        "",
-        f"- On IID data, DFedAvgM on the ring is {mean('iid', 'FedAvg') - ring:.2f} points below "
-        f"FedAvg after the same number of rounds, and {ring - mean('iid', 'DSGD'):.1f} above DSGD.",
-        f"- With 16 bits the accuracy changes by {quantized[0] - ring:+.2f} points, with 8 bits by "
-        f"{quantized[1] - ring:+.2f}.",
-        f"- With two shards each, FedAvg reaches {mean('shards', 'FedAvg'):.2f} %. On the ring, the "
-        "mean model stays "
-        f"{mean('shards', 'FedAvg') - mean('shards', 'DFedAvgM, ring'):.1f} points below that",
-        f"  and the clients' models {mean('shards', 'FedAvg') - own:.0f} points.",
-        "- The better the graph is connected, the smaller the gap of the clients' models. On the "
-        "complete graph there is none.",
-        "- lambda alone does not decide: a random graph with four neighbours and lambda 0.77 does "
-        "better than the torus with 0.72.",
-    ]
-    return "\n".join([*lines, "", "![Accuracy against lambda](lambda.png)", ""])
-
-
 def draw(rows, path):
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
     graphs = [(method, lam) for method, lam in methods_of(rows, "shards") if lam != ""]
@@ -211,7 +142,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--again",
         action="store_true",
-        help="only write text and picture from the metrics in the folder",
+        help="only draw the picture from the metrics in the folder",
     )
     parser.add_argument("--iid-rounds", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=100)
@@ -233,5 +164,4 @@ if __name__ == "__main__":
             writer = csv.DictWriter(stream, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    (arguments.out / "README.md").write_text(text(rows, arguments))
     draw(rows, arguments.out / "lambda.png")

@@ -7,8 +7,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import verbs
-
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm
 from fedax.results.methods import describe_algorithm
@@ -51,7 +49,7 @@ def by_family() -> dict[str, list[type[Algorithm[Any]]]]:
 def pages(root: Path) -> dict[str, str]:
     """Markdown by address: the list of all, and one page for each."""
     appearances = _appearances(root / "docs" / "reproduction")
-    return {"algorithms/index.md": _overview(), "algorithms/verbs.md": verbs.table(by_family())} | {
+    return {"algorithms/index.md": _overview()} | {
         address(kind): page(kind, appearances.get(kind.__name__.lower(), []))
         for kind in algorithm_classes().values()
     }
@@ -65,8 +63,8 @@ def _overview() -> str:
         "docstring and declarations, traffic,",
         "memory and gradients from one abstract trace of a round. [How to choose](../choose.md) "
         "compares them,",
-        "and [a table](verbs.md) says which verbs of the core each one is made of. The last column says "
-        "what was read to write the method.",
+        "and [a guide](../guides/method.md) says what a round can do. The last column says what was read "
+        "to write the method.",
         "",
     ]
     for name, kinds in by_family().items():
@@ -80,7 +78,7 @@ def _overview() -> str:
             facts = describe_algorithm(kind)
             sent = "; ".join(_traffic(phase) for phase in facts["phases"])
             idea = sections(kind)["text"].split("\n\n")[0].replace("\n", " ").replace("|", r"\|")
-            keeps = verbs.amount(facts["memory"])
+            keeps = _amount(facts["memory"])
             lines.append(
                 f"| [{kind.__name__}]({kind.__name__.lower()}.md) | {idea} | {sent} | {keeps} | "
                 f"{', '.join(facts['read'])} |"
@@ -126,10 +124,13 @@ def page(kind: type[Algorithm[Any]], appearances: list[tuple[str, str]]) -> str:
         text += ["## When it disappoints", "", advice["fails"].strip(), ""]
     text += ["## Example", "", *_example(name), ""]
     if appearances:
-        text += ["## Results here", "", "Runs of this method beside the papers' numbers:", ""]
+        links = ", ".join(f"[{title}](../reproduction/{page}.md)" for page, title in appearances)
         text += [
-            f"- [{title}](../reproduction/{folder}/README.md)" for folder, title in appearances
-        ] + [""]
+            "## Results here",
+            "",
+            f"Runs of this method beside a paper's numbers: {links}.",
+            "",
+        ]
     text += ["## Source", "", parts.get("Source", facts["paper"]), ""]
     return "\n".join([*text, f"Read for it: {', '.join(facts['read'])}.", ""])
 
@@ -211,15 +212,15 @@ def _costs(facts: dict[str, Any]) -> list[str]:
     for setting, phases in forms:
         for phase in phases:
             where = " to every neighbour" * phase["to_every_neighbour"] + ", coded" * phase["coded"]
-            down, up = verbs.amount(phase["down"]), verbs.amount(phase["up"]) + where
+            down, up = _amount(phase["down"]), _amount(phase["up"]) + where
             lines.append(f"| {setting} | `{phase['work']}` | {down} | {up} | {_gradients(phase)} |")
-    return [*lines, "", f"Each client keeps from round to round: {verbs.amount(facts['memory'])}."]
+    return [*lines, "", f"Each client keeps from round to round: {_amount(facts['memory'])}."]
 
 
 def _traffic(phase: dict[str, Any]) -> str:
     if phase["to_every_neighbour"]:
-        return f"{verbs.amount(phase['up'])} to every neighbour"
-    return f"{verbs.amount(phase['down'])} down, {verbs.amount(phase['up'])} up"
+        return f"{_amount(phase['up'])} to every neighbour"
+    return f"{_amount(phase['down'])} down, {_amount(phase['up'])} up"
 
 
 def _gradients(phase: dict[str, Any]) -> str:
@@ -274,16 +275,25 @@ def _example(name: str) -> list[str]:
 
 
 def _appearances(folder: Path) -> dict[str, list[tuple[str, str]]]:
-    """The recipes in which a method takes part: folder and title by its lower-case name."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """The papers in whose runs a method takes part: page and title by its lower-case name."""
+    found: dict[str, dict[str, str]] = {}
+    titles = {
+        page.stem: page.read_text().partition("\n")[0].removeprefix("# ")
+        for page in folder.glob("[!R]*.md")
+    }
     for file in sorted(folder.glob("*/recipe.toml")):
         recipe = tomllib.loads(file.read_text())
-        names = {
-            section["name"].lower()
-            for section in recipe.get("experiment", recipe).get("algorithm", [])
-        }
-        for name in sorted(names):
-            found.setdefault(name, []).append(
-                (file.parent.name, f"{recipe['title']} ({recipe['shows']})")
-            )
-    return found
+        page = next(name for name in titles if file.parent.name.startswith(f"{name}-"))
+        for section in recipe.get("experiment", recipe).get("algorithm", []):
+            found.setdefault(section["name"].lower(), {})[page] = titles[page]
+    return {name: list(pages.items()) for name, pages in found.items()}
+
+
+def _amount(counts: dict[str, int]) -> str:
+    """Returns models and numbers in words."""
+    parts = [
+        f"{count} {noun}{'s' * (count != 1)}"
+        for count, noun in zip(counts.values(), ("model", "number"), strict=True)
+        if count
+    ]
+    return " + ".join(parts) or "nothing"

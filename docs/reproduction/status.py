@@ -1,7 +1,8 @@
-"""Brings the papers' numbers in `cells.csv` and `README.md` up to date from the folders beside this
-file: `python docs/reproduction/status.py`. It uses pandas and SciPy, and nothing of fedax: numbers are
-read again from the curves of every run, z is computed from them, verdicts from the comparisons in
-`claims.csv`. It stops where a folder's own tables say something else."""
+"""Brings the papers' numbers in `cells.csv`, `README.md` and the pages of the papers up to date from
+the folders beside this file: `python docs/reproduction/status.py`. It uses pandas and SciPy, and
+nothing of fedax: numbers are read again from the curves of every run, z is computed from them,
+verdicts from the comparisons in `claims.csv`. It stops where a folder's own tables say something
+else."""
 
 import io
 import json
@@ -20,6 +21,7 @@ CATALOGUE = {
     for file in sorted((HERE.parents[1] / "src/fedax/papers/recipes").glob("*.toml"))
 }
 FORMER = {old: name for name, recipe in CATALOGUE.items() for old in recipe.get("formerly", [])}
+COLUMNS = ["algorithm", "runs", "difference", "z"]
 KEY = ["recipe", "task", "algorithm", "metric"]
 VERDICTS = ["holds", "does not hold", "undecided", "not run"]
 ROWS = {
@@ -34,6 +36,15 @@ ROWS = {
     "Local GD": "local-gd-.*",
 }
 """Rows of the overview: a recipe belongs to the first that matches."""
+PAPERS = ["feddane", "dfedavgm", "fedaware", "local-gd", "fedbc"]
+"""Names of the pages, with which their folders' names begin."""
+SHOWS = {
+    "fedbc-table-1": "Table 1, values of the scripts",
+    "fedbc-table-1-searched": "Table 1, searched",
+    "fedbc-draws": "Table 1, nine other draws",
+    "feddane-study": "All forms",
+}
+"""Titles of folders that show a part, or more, of what the recipe names."""
 HEAD = """| Paper | Claims that hold | do not hold | undecided | not run | Numbers | compared | of one run | rms of z | p |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
@@ -164,9 +175,60 @@ def row(title: str, verdicts: list[str], cells: pd.DataFrame) -> str:
     return f"| {title} | {counts} | {far if len(z) else '- | -'} |\n"
 
 
+def distances(folders: list[Path]) -> str:
+    """Returns the distances to a paper's numbers by method and table; empty if none is comparable."""
+    columns = {}
+    for folder in folders:
+        results = pd.read_csv(folder / "results.csv").reindex(columns=COLUMNS).dropna(subset="z")
+        if results.empty:
+            continue
+        column = {"runs for each number, at least": str(results.runs.min())}
+        for algorithm, cells in results.groupby("algorithm", sort=False):
+            rms = np.sqrt((cells.z**2).mean())
+            column[algorithm] = f"{cells.difference.mean():+.2f} ({rms:.2f})"
+        columns[f"[{title_of(folder)}]({folder.name}/results.csv)"] = column
+    table = pd.DataFrame(columns).fillna("-")
+    lines = [["Method", *table], ["---", *("---:" for _ in table)], *table.reset_index().values]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) if columns else ""
+
+
+def claim_list(folders: list[Path], verdicts: dict[str, dict[str, str]]) -> str:
+    """Returns the claims of the folders that ran at the paper's length, by verdict."""
+    lines = []
+    for folder in folders:
+        if folder.name not in verdicts:
+            continue
+        study = tomllib.loads((folder / "study.toml").read_text())
+        experiments = study.get("experiment", [study])
+        seeds = {e["name"]: 0 for e in experiments}
+        for experiment in experiments:
+            seeds[experiment["name"]] += len(experiment["seeds"])
+        rounds = " or ".join(f"{n:,}" for n in sorted({e["rounds"] for e in experiments}))
+        runs = " to ".join(map(str, sorted({min(seeds.values()), max(seeds.values())})))
+        length = f"{rounds} rounds, {runs} run{'s' if runs != '1' else ''}"
+        lines.append(f"- **{title_of(folder)}** ({length}; [all]({folder.name}/claims.csv))\n")
+        for verdict in VERDICTS[:3]:
+            claims = [claim for claim, found in verdicts[folder.name].items() if found == verdict]
+            if claims:
+                lines.append(f"    - {verdict}: *{'*; *'.join(claims)}*\n")
+    return "".join(lines)
+
+
+def title_of(folder: Path) -> str:
+    """Returns what a folder shows, such as `"Table 7"`."""
+    shows = tomllib.loads((folder / "recipe.toml").read_text())["shows"]
+    return SHOWS.get(folder.name, shows)
+
+
+def replace_part(page: Path, part: str, text: str) -> None:
+    """Replaces what stands between the marks of a part of a page."""
+    marks = rf"(?s)(<!-- {part}: begin -->\n\n).*(\n<!-- {part}: end -->)"
+    page.write_text(re.sub(marks, lambda m: m[1] + text + m[2], page.read_text()))
+
+
 def main() -> None:
-    """Writes both files."""
-    results = []
+    """Writes all files."""
+    results, by_folder = [], {}
     judged = {name: {} for name in CATALOGUE}
     for folder in sorted(path.parent for path in HERE.glob("*/recipe.toml")):
         own = tomllib.loads((folder / "recipe.toml").read_text())
@@ -181,6 +243,7 @@ def main() -> None:
                 c for c in claims_of(recipe) if (c["text"], c["check"], c.get("margin", 0)) in same
             ]
             judged[name] |= verdicts_of(folder, claims)
+            by_folder[folder.name] = verdicts_of(folder, recipe.get("claim", []))
             if recipe["scale"]["paper"].get("comparable", True):
                 results.append(results_of(folder, own, name))
     for name, verdicts in judged.items():
@@ -201,10 +264,14 @@ def main() -> None:
         rest = [name for name in rest if name not in names]
         verdicts = [verdict for name in names for verdict in judged[name].values()]
         rows.append(row(title, verdicts, cells[cells.recipe.isin(names)]))
-    page = HERE / "README.md"
-    marks = r"(?s)(<!-- overview: begin -->\n\n).*(\n<!-- overview: end -->)"
-    table = HEAD + "".join(rows)
-    page.write_text(re.sub(marks, lambda m: m[1] + table + m[2], page.read_text()))
+    replace_part(HERE / "README.md", "overview", HEAD + "".join(rows))
+    for paper in PAPERS:
+        files = sorted(HERE.glob(f"{paper}-*/recipe.toml"))
+        # those that are not counted repeat the numbers of another recipe with other settings
+        own = {file: tomllib.loads(file.read_text()) for file in files}
+        folders = [file.parent for file in files if own[file].get("counted", True)]
+        replace_part(HERE / f"{paper}.md", "distances", distances(folders))
+        replace_part(HERE / f"{paper}.md", "claims", claim_list(folders, by_folder))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
 
 
 @pytest.mark.slow
-def test_areas_are_in_report_readme_and_table(leaky):
+def test_areas_are_in_report_and_table(leaky):
     table = list(csv.DictReader((leaky.path / "audit.csv").read_text().splitlines()))
     assert len(table) == 2 * 2 * 3
     run = next(run for run in leaky.records if "auc" in run.metrics)
@@ -104,9 +104,6 @@ def test_areas_are_in_report_readme_and_table(leaky):
         if (row["algorithm"], row["seed"]) == (run.label, str(run.seed))
     ]
     np.testing.assert_allclose(first, run.metrics["auc"], rtol=1e-5)
-    readme = (leaky.path / "README.md").read_text()
-    assert "## Membership inference" in readme
-    assert f"{run.seed}: {run.metrics['auc'][-1]:.3f}" in readme
     assert "AUC, shadow attack" in (leaky.path / "report.html").read_text()
 
 

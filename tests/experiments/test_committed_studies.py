@@ -71,7 +71,7 @@ def test_large_steps_has_all_settings(tmp_path, monkeypatch):
 
 
 def test_decentralized_runs_are_of_equal_length():
-    rows = rows_of(DOCS / "decentralized" / "metrics.csv")
+    rows = rows_of(DOCS / "findings" / "decentralized" / "metrics.csv")
     for data in ("iid", "shards"):
         some = [row for row in rows if row["data"] == data]
         settings = product({(row["method"], row["lambda"]) for row in some}, range(2))

@@ -1,4 +1,4 @@
-"""The runs of docs/findings/feddane.md: which assumption of FedDANE holds in which round, and what
+"""The runs of docs/reproduction/feddane.md: which assumption of FedDANE holds in which round, and what
 repairs it.
 
 python study.py run FOLDER SEEDS    all runs that the folder lacks, each kept as

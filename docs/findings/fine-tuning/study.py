@@ -1,4 +1,4 @@
-"""The runs, the picture and the tables of docs/findings/fine-tuning.md: full fine-tuning, low-rank
+"""The runs, the picture and the tables of docs/models.md: full fine-tuning, low-rank
 adapters and DiLoCo on a made language.
 
 python study.py run     all runs, kept as rates.csv and runs.csv beside this file

@@ -1,4 +1,4 @@
-"""The runs and the picture of docs/findings/h.md, "Large steps": Local GD on separable and on other
+"""The runs and the picture of docs/reproduction/local-gd.md, "Large steps": Local GD on separable and on other
 data, by H and step size.
 
 python large_steps.py run     the runs that large_steps.csv beside this file lacks

@@ -106,10 +106,15 @@ class Comparison:
             f"{self.shorter} {_HOW}".strip(),
             lead=True,
         )
+        choices = list(self.recipe.chosen)
+        if self.recipe.not_obtainable:
+            choices.append(f"Data not obtainable: {self.recipe.not_obtainable}.")
+        if self.left_out:
+            choices.append(f"Not run: {', '.join(self.left_out)}.")
         title = "What the paper leaves open, and what was chosen"
-        choices = Sheet(title, ["Choice"], [[text] for text in self.recipe.chosen])
+        choice_sheet = Sheet(title, ["Choice"], [[text] for text in choices])
         membership = membership_sheet(self.results.records)
-        sheets = claims, self.z_sheet(), self.cell_sheet(), membership, choices
+        sheets = claims, self.z_sheet(), self.cell_sheet(), membership, choice_sheet
         return [sheet for sheet in sheets if sheet.rows]
 
     def z_sheet(self) -> Sheet:
@@ -179,53 +184,6 @@ class Comparison:
         ]
         table = pd.concat(frames) if frames else pd.DataFrame(columns=CLAIM_COLUMNS)
         return _to_csv(table.reindex(columns=CLAIM_COLUMNS))
-
-    def readme(
-        self,
-        versions: Mapping[str, Any],
-        settings: Sequence[str],
-        seconds: float,
-        others: Sequence[str] = (),
-        top: Sequence[str] = (),
-    ) -> str:
-        """Returns all of it as Markdown.
-
-        Args:
-            versions: of the libraries that made the runs.
-            settings: names of the configuration files.
-            seconds: wall time of all runs together.
-            others: sentences about runs with other versions.
-            top: paragraphs above the tables: the conclusion and the pictures.
-        """
-        recipe = self.recipe
-        sections = [
-            f"# {recipe.title}",
-            f"{recipe.paper}, {recipe.shows}. Scale: {recipe.ran}.",
-            *top,
-        ]
-        if recipe.not_obtainable:
-            sections.append(f"Data not obtainable: {recipe.not_obtainable}.")
-        if self.left_out:
-            sections.append(f"Not run: {', '.join(self.left_out)}.")
-        for sheet in self.sheets():
-            sections.append(f"## {sheet.title}")
-            lines = [sheet.head, ["---"] * len(sheet.head), *sheet.rows]
-            # a sheet of one column is a list, others are tables
-            if len(sheet.head) == 1:
-                sections.append("\n".join(f"- {text}" for (text,) in sheet.rows))
-            else:
-                escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
-                sections.append("\n".join(f"| {' | '.join(line)} |" for line in escaped))
-            if sheet.note:
-                sections.append(sheet.note)
-        made_with = ", ".join(f"{name} {version}" for name, version in versions.items())
-        spent = f"Wall time of all runs together: {seconds:.0f} s."
-        sections += [
-            "## How it was made",
-            " ".join([spent, f"{made_with}.", *others]),
-            f"Settings: {', '.join(f'`{name}`' for name in settings)}.",
-        ]
-        return "\n\n".join(sections) + "\n"
 
 
 def metric_heading(metric: str) -> str:

@@ -11,22 +11,17 @@ import pandas as pd
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.figures import Drawer
 from fedax.experiments.results.grid import grid_sheet
-from fedax.experiments.results.store import STUDY, RunDirectory, is_archive
+from fedax.experiments.results.store import RunDirectory, is_archive
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
 from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
 from fedax.results import Sheet
 from fedax.results.captions import describe_source
-from fedax.results.drawing import Picture, caption_of, save, weight_pictures
-from fedax.results.tables.summary import column_of
-from fedax.results.versions import describe_other_versions
+from fedax.results.drawing import Picture, save, weight_pictures
 from fedax.utils.files import read_text, write
 
 RECIPE = "recipe.toml"
-CONCLUSION = "conclusion.md"
-"""Written by hand beside the results, two sentences, which come on top of the folder's
-`README.md`."""
 
 
 @dataclasses.dataclass
@@ -88,17 +83,8 @@ class PaperDirectory(RunDirectory):
         return save([*self.pictures(), *weight_pictures(self.shown())], self.path, ["png"])
 
     def texts(self) -> dict[str, str]:
-        comparison, made = self.comparison(), self.records
-        seconds = sum(float(record.seconds[-1]) for record in made)
-        readme = comparison.readme(
-            self.versions,
-            [STUDY],
-            seconds,
-            describe_other_versions(made, self.versions),
-            top_of(self.path, self.recipe),
-        )
+        comparison = self.comparison()
         return super().texts() | {
-            "README.md": readme,
             "results.csv": comparison.csv(),
             "claims.csv": comparison.claims_csv(),
         }
@@ -151,8 +137,8 @@ def reproduce(
 ) -> PaperDirectory:
     """Runs a recipe at one of its scales.
 
-    The directory also holds `README.md`, `results.csv` and `recipe.toml`. Runs that are finished in
-    one of the folders `reuse` are not made again; see `run_experiments`.
+    The directory also holds `results.csv`, `claims.csv` and `recipe.toml`. Runs that are finished
+    in one of the folders `reuse` are not made again; see `run_experiments`.
 
     Raises:
         UnknownName: no such scale.
@@ -168,28 +154,3 @@ def reproduce(
         elsewhere,
         make=functools.partial(PaperDirectory, recipe=recipe.model_copy(update={"ran": scale})),
     )
-
-
-def top_of(folder: Path, recipe: Recipe) -> list[str]:
-    """Returns the paragraphs on top of a folder's `README.md`: its conclusion and its pictures,
-    where it has them.
-
-    Args:
-        folder: with `conclusion.md` and pictures as PNG files, which hold their captions; older
-            ones have the figures' titles.
-        recipe: whose figures they are.
-    """
-    conclusion = folder / CONCLUSION
-    paragraphs = [conclusion.read_text(encoding="utf-8").strip()] if conclusion.exists() else []
-    titles = {"paper": "The paper beside ours"} | {
-        figure.name: figure.title for figure in recipe.figure
-    }
-    # figures of the recipe first, in its order, then other pictures in the folder
-    for name in dict.fromkeys((*titles, *(file.stem for file in sorted(folder.glob("*.png"))))):
-        if (file := folder / f"{name}.png").exists():
-            title = titles.get(name) or column_of(name).title
-            caption = caption_of(file) or (
-                f"{title}. {describe_source(recipe.paper, recipe.shows)}."
-            )
-            paragraphs += [f"![{caption}]({file.name})", f"*{caption}*"]
-    return paragraphs

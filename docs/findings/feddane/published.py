@@ -5,7 +5,7 @@ The authors' training files are not public; their test files are. Here the test 
 training data: the same 30 devices with a tenth of the examples. The folder FEDAX_DATA has to hold
 `fedprox_synthetic/synthetic_<set>_test.json.gz`. Takes minutes on one core.
 
-    FEDAX_DATA=... python docs/feddane/published.py docs/feddane/published.csv
+    FEDAX_DATA=... python docs/findings/feddane/published.py docs/findings/feddane/published.csv
 """
 
 import argparse
