@@ -134,7 +134,7 @@ HEAD = """# The benchmark: which methods beat tuned FedAvg
 
 All methods have the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
 The reference is tuned FedAvg, or tuned DSGD where there is no server. Methods have the form of their
-paper's text, which is the default; the released code of some is another method ([why](papers.md)).
+paper's text, which is the default; the released code of some is another method ([why](../reproduction/README.md)).
 FedADMM is there in both forms.
 
 *Speed* is one over the cost until the target, against the reference's: +50 % needs two thirds of its

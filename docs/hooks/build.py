@@ -10,7 +10,6 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import algorithms
-import gallery
 import notebooks
 import reference
 from formulas import as_mathml
@@ -27,14 +26,41 @@ COPIED = {
     "benchmarks/README.md": "project/performance.md",
 }
 """Documents from outside of `docs`, and the pages that show them."""
-NAMED = {
-    "mpi": "MPI processes",
-    "flower": "Deploying with Flower",
-    "privacy": "Differential privacy",
-    "models": "Predict and export",
-    "libraries": "Flax, Haiku, Equinox, PyTorch, pandas",
+SHOWN = {
+    "src/fedax/algorithms": "algorithms/index.md",
+    "src/fedax/cli/main.py": "reference/command-line.md",
+    "src/fedax/theory/__init__.py": "reference/fedax.md",
+    "src/fedax/experiments/config/schema.py": "reference/files.md",
 }
-"""Pages with a title in the navigation that differs from their heading."""
+"""Sources, to which pages link in a checkout, and the pages that are made of them."""
+NEEDED = {"from-pytorch": "torch"}
+"""Packages without which a tutorial is shown, but not run."""
+TUTORIALS = ("start", "own-data", "own-model", "own-method", "from-pytorch", "from-flower")
+PAPERS = ("fedbc", "feddane", "fedaware", "dfedavgm", "local-gd")
+GUIDES = [
+    {
+        "Experiments": [
+            "guides/experiments.md",
+            "report.md",
+            "evaluation.md",
+            "guides/data.md",
+            "models.md",
+            "guides/method.md",
+        ]
+    },
+    {
+        "Clients and messages": [
+            "guides/heterogeneity.md",
+            "guides/personalization.md",
+            "guides/decentralized.md",
+            "guides/asynchronous.md",
+            "guides/compression.md",
+            "robust.md",
+            "privacy.md",
+        ]
+    },
+    {"Machines": ["guides/scale.md", {"Deploying with Flower": "flower.md"}, "operations.md"]},
+]
 
 _execute = True
 
@@ -47,37 +73,16 @@ def on_startup(command: str, dirty: bool) -> None:
 def on_config(config: Any) -> Any:
     """The navigation, with a page for each algorithm and each module."""
     families = [
-        {
-            algorithms.FAMILIES.get(name, name.capitalize()): [
-                {kind.__name__: algorithms.address(kind)} for kind in kinds
-            ]
-        }
+        {algorithms.FAMILIES[name]: [{k.__name__: algorithms.address(k)} for k in kinds]}
         for name, kinds in algorithms.by_family().items()
     ]
     config.nav = [
-        {"Get started": [{"fedax": "index.md"}, "start.md", "tutorials/start.md", "choose.md"]},
-        {
-            "Examples": [
-                "gallery/index.md",
-                *(page for page in gallery.pages() if "index" not in page),
-            ]
-        },
-        {"How to": [{title: [_page(name) for name in names]} for title, names in HOW_TO.items()]},
-        {"Algorithms": ["algorithms/index.md", "algorithms/verbs.md", *families]},
-        {"Benchmark": "benchmark/protocol.md"},
-        {
-            "Reproduction": [
-                {"Status": "reproduction/README.md"},
-                {
-                    "Findings": [
-                        f"findings/{path.name}" for path in sorted((DOCS / "findings").glob("*.md"))
-                    ]
-                },
-                {"Tables and figures": _folders("reproduction")},
-                {"FedDANE, an older record": "feddane/README.md"},
-                {"DFedAvgM on MNIST": "decentralized/README.md"},
-            ]
-        },
+        {"Get started": ["index.md", *(f"tutorials/{name}.md" for name in TUTORIALS), "choose.md"]},
+        {"Examples": ["gallery/index.md"]},
+        {"Guides": GUIDES},
+        {"Algorithms": ["algorithms/index.md", *families, "theory.md"]},
+        {"Benchmark": ["benchmark/protocol.md", "findings/benchmark.md"]},
+        {"Reproduction": ["reproduction/README.md", *(f"reproduction/{p}.md" for p in PAPERS)]},
         {
             "Reference": [
                 {"Python": [{name: reference.address(name)} for name in reference.MODULES]},
@@ -85,127 +90,53 @@ def on_config(config: Any) -> Any:
                 {"Experiment files": "reference/files.md"},
             ]
         },
-        {"Understanding": [_page(name) for name in UNDERSTANDING] + _other_pages()},
-        {
-            "Project": [
-                {"Compared with other libraries": "project/comparison.md"},
-                {"Questions": "project/faq.md"},
-                {"Versions and stability": "project/stability.md"},
-                {"Benchmarks": "project/performance.md"},
-                {"Architecture": "project/architecture.md"},
-                {"Contributing": "project/contributing.md"},
-                {"Changelog": "project/changelog.md"},
-                {"Releasing": "project/releasing.md"},
-                {"Security": "project/security.md"},
-            ]
-        },
+        {"Project": ["project/comparison.md", "project/stability.md", *COPIED.values()]},
     ]
     return config
 
 
-def on_nav(nav: Any, config: Any, files: Any) -> Any:
-    """Keeps the folders of recipes apart from the heading above them.
-
-    The theme takes the first index of a section out of its list, and links the section's title to it.
-    """
-    for page in nav.pages:
-        if re.fullmatch(r"reproduction/.+/README\.md", page.file.src_uri):
-            assert page.file.dest_uri  # which follows from the name, and is computed once
-            page.file.name = "README"
-    return nav
-
-
-HOW_TO = {
-    "Your model, data and method": (
-        "tutorials/own-data",
-        "tutorials/own-model",
-        "tutorials/own-method",
-        "guides/own",
-        "guides/own-code",
-        "libraries",
-        "text",
-        "fine-tuning",
-    ),
-    "Moving to fedax": ("tutorials/from-pytorch", "tutorials/from-flower"),
-    "Comparisons": ("guides/sweeps", "report", "evaluation", "guides/trackers"),
-    "Clients and messages": (
-        "guides/heterogeneity",
-        "guides/personalization",
-        "guides/decentralized",
-        "guides/asynchronous",
-        "guides/clock",
-        "guides/compression",
-        "robust",
-    ),
-    "Privacy": ("guides/privacy", "privacy"),
-    "Machines": ("guides/hosts", "guides/large", "guides/resuming", "mpi"),
-    "Deployment": ("flower", "operations", "models"),
-}
-"""Pages by what a reader wants to do, without their endings."""
-UNDERSTANDING = ("guarantees", "theory", "performance", "project/glossary")
-
-
-NEEDED = {"from-pytorch": "torch"}
-"""Packages without which a tutorial is shown, but not run."""
-
-
-def _page(name: str) -> Any:
-    """Returns the entry of a page in the navigation."""
-    return {NAMED[name]: f"{name}.md"} if name in NAMED else f"{name}.md"
-
-
-def _other_pages() -> list[str]:
-    """Returns the pages that no list names, so that a new one is not lost."""
-    listed = {name for names in HOW_TO.values() for name in names} | {*UNDERSTANDING}
-    listed |= {"index", "start", "choose", "tutorials/start"}
-    found = {path.stem for path in DOCS.glob("*.md")}
-    found |= {f"guides/{path.stem}" for path in DOCS.glob("guides/*.md")}
-    found |= {f"tutorials/{path.stem}" for path in DOCS.glob("tutorials/*.py")}
-    return [f"{name}.md" for name in sorted(found - listed)]
-
-
-def _folders(name: str) -> list[dict[str, str]]:
-    return [
-        {path.parent.name: f"{name}/{path.parent.name}/README.md"}
-        for path in sorted((DOCS / name).glob("*/README.md"))
-    ]
-
-
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made."""
-    made = algorithms.pages(ROOT) | reference.pages() | gallery.pages()
+    made = algorithms.pages(ROOT) | reference.pages()
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
-    for path in sorted((DOCS / "tutorials").glob("*.py")):
-        runs = _execute and importlib.util.find_spec(NEEDED.get(path.stem, "fedax")) is not None
-        made[f"tutorials/{path.stem}.md"] = notebooks.page(path, runs)
-        made[f"tutorials/{path.stem}.ipynb"] = notebooks.notebook(path)
+    for name in TUTORIALS:
+        path = DOCS / "tutorials" / f"{name}.py"
+        runs = _execute and importlib.util.find_spec(NEEDED.get(name, "fedax")) is not None
+        made[f"tutorials/{name}.md"] = notebooks.page(path, runs)
+        made[f"tutorials/{name}.ipynb"] = notebooks.notebook(path)
     for address, content in made.items():
         files.append(File.generated(config, address, content=content))
     return files
 
 
+def page_of(source: str) -> str | None:
+    """Returns the page of a file of the checkout, None if it has none."""
+    if source in COPIED or source in SHOWN:
+        return (COPIED | SHOWN)[source]
+    if found := re.fullmatch(r"src/fedax/algorithms/\w+/(\w+)\.py", source):
+        return f"algorithms/{found[1].replace('_', '')}.md"
+    if found := re.fullmatch(r"src/(fedax[\w/]*?)(?:/__init__)?\.py", source):
+        return f"reference/{found[1].replace('/', '.')}.md"
+    if found := re.fullmatch(r"docs/tutorials/([\w-]+)\.py", source):
+        return f"tutorials/{found[1]}.md"
+    if source.startswith("docs/") and not source.startswith("docs/hooks"):
+        return source.removeprefix("docs/")
+    return None
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Points links to files outside of the site to the pages that show them, or to the repository
-    if it has an address. Lowers the pages of recipes in the search."""
+    """Points links to files of the checkout to the pages that show them, or to the repository if it
+    has an address."""
     address = page.file.src_uri
-    # many long pages with the same words, which would come before the guides; a match in a title
-    # counts 1,000 times one in the text, so that half would change little
-    if re.fullmatch(r"reproduction/.+/README\.md", address):
-        page.meta["search"] = {"boost": 0.05}
-    origin = {page_: source for source, page_ in COPIED.items()}.get(address, f"docs/{address}")
+    origin = {shown: source for source, shown in COPIED.items()}.get(address, f"docs/{address}")
 
     def moved(match: re.Match[str]) -> str:
         target, _, anchor = match[2].partition("#")
         place = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
-        if place in COPIED:
-            here = posixpath.relpath(COPIED[place], posixpath.dirname(address) or ".")
-        elif place.startswith("docs/") and not place.startswith("docs/hooks"):
-            inside = place.removeprefix("docs/")
-            if re.fullmatch(r"tutorials/[\w-]+\.py", inside):  # the page that is made of it
-                inside = inside.removesuffix(".py") + ".md"
-            if (ROOT / place).is_dir():
-                inside += "/README.md"
-            here = posixpath.relpath(inside, posixpath.dirname(address) or ".")
+        if anchor and place.startswith("src/fedax/algorithms/"):  # one of several in a file
+            place, anchor = f"{posixpath.dirname(place)}/{anchor}.py", ""
+        if shown := page_of(place):
+            here = posixpath.relpath(shown, posixpath.dirname(address) or ".")
         elif (ROOT / place).exists() and config.repo_url:
             here = f"{config.repo_url}/{'tree' if (ROOT / place).is_dir() else 'blob'}/main/{place}"
         elif (ROOT / place).exists():  # a file of the sources, whose repository has no address yet

@@ -143,7 +143,7 @@ print(f"accuracy in PyTorch {right.mean():.2f}")
 # | | |
 # |---|---|
 # | parameters and buffers | a dict of arrays by the names in `state_dict()` |
-# | batch statistics | state beside the parameters: averaged, kept at each client, or frozen, see [libraries](../libraries.md) |
+# | batch statistics | state beside the parameters: averaged, kept at each client, or frozen, see [libraries](../models.md) |
 # | dropout | draws from the step's key |
 # | `requires_grad=False` | frozen: not sent and not counted |
 # | momentum | starts at zero at each client and round, as in the loop above |

@@ -131,6 +131,6 @@ bool(jnp.allclose(plain.metrics["train_loss"], same.metrics["train_loss"], rtol=
 #
 # Save the class in a file, say `anchored.py`. You can then use the name `anchored.py:Anchored` like
 # `fedavg`: in experiment files, in `fedax compare`, and in a deployment
-# ([your own code](../guides/own-code.md)). `fedax check anchored.py:Anchored` runs the tests that
+# ([your own code](../guides/experiments.md)). `fedax check anchored.py:Anchored` runs the tests that
 # all built-in methods pass. `fedax new algorithm NAME` writes such a file for a start. To add a
 # method to fedax itself, see the [guide for contributors](../project/contributing.md).

@@ -146,7 +146,7 @@ print(f"accuracy {history.last('test_accuracy'):.2f}")
 # ## A Flax module
 #
 # `fedax.models.nnx` adapts a module of Flax NNX, with its batch statistics and dropout. It needs
-# `pip install flax`. There are [adapters](../libraries.md) for Flax Linen, Haiku and PyTorch too.
+# `pip install flax`. There are [adapters](../models.md) for Flax Linen, Haiku and PyTorch too.
 
 # %%
 from flax import nnx

@@ -17,7 +17,7 @@ from fedax import cli
 from test_documents import GIVEN, write_files
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
-PAGE = "docs/guides/own.md"
+PAGES = ["docs/guides/data.md", "docs/models.md"]
 TABLE = {"name": "table", "client": "ward", "y": "outcome"}
 DATA = {
     "csv": TABLE | {"table": "wards.csv"},
@@ -35,7 +35,8 @@ def here(monkeypatch, tmp_path):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    write_files(PAGE, tmp_path)
+    for page in PAGES:
+        write_files(page, tmp_path)
     return tmp_path
 
 
@@ -61,7 +62,7 @@ def call(*arguments):
 
 def run_and_predict(task, data):
     """Runs the guide's experiment with another task; returns the columns of the predictions."""
-    text = next(block.text for block in BLOCKS if block.page == PAGE and block.file == "wards.toml")
+    text = next(block.text for block in BLOCKS if block.file == "wards.toml")
     (fedax.data.data_folder(".") / "mine.toml").write_text(
         tomli_w.dumps(tomllib.loads(text) | {"task": task})
     )
@@ -112,7 +113,7 @@ def test_every_kind_of_model_runs_in_python_and_by_file(here, kind):
     data = fedax.data.from_table("wards.csv", client="ward", y="outcome")
     task = fedax.classification(data, model)
     history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=5, observe=[])
-    new = pd.read_csv(io.StringIO(GIVEN[PAGE]["new.csv"]))[["age", "sex"]]
+    new = pd.read_csv(io.StringIO(GIVEN[PAGES[0]]["new.csv"]))[["age", "sex"]]
     expected = history.predict(new)
     assert np.ptp(expected[:, 0]) > 1e-3
     for column, label in enumerate(["relapse", "well"]):

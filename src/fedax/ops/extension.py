@@ -70,7 +70,7 @@ def slower() -> str | None:
     return (
         f"native layers: not in use: {status().reason}. Without them a step of the MNIST CNN takes "
         "3 times as long, of the CIFAR CNN 4.6, of LeNet 5, of the LSTM 1.2 times (see "
-        f"docs/performance.md). {remedy}"
+        f"benchmarks/README.md). {remedy}"
     )
 
 

@@ -1,79 +1,22 @@
-"""The citation, the address at release, the wheel, and declared dependencies."""
+"""The wheel, and declared dependencies."""
 
 import ast
 import contextlib
 import importlib.metadata
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
-import yaml
 
-from sources import own_files
-
-ROOT = Path(__file__).parent.parent
+from sources import ROOT, own_files
 
 
 @pytest.fixture(scope="module")
 def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def read(name):
-    return yaml.safe_load((ROOT / name).read_text())
-
-
-def test_the_citation_is_of_this_package(project):
-    citation = read("CITATION.cff")
-    known = {
-        "title": "name",
-        "version": "version",
-        "license": "license",
-        "abstract": "description",
-        "keywords": "keywords",
-    }
-    assert {field: citation[field] for field in known} == {
-        field: project[name] for field, name in known.items()
-    }
-
-
-NAMED = ("pyproject.toml", "CITATION.cff", "mkdocs.yml", "README.md")
-
-
-def test_no_file_names_an_address_of_the_project(project):
-    """None is known to belong to it. Links to others are to packages and papers."""
-    assert "urls" not in project
-    for name in (*NAMED, "SECURITY.md", "CONTRIBUTING.md"):
-        text = (ROOT / name).read_text()
-        assert re.findall(r"https?://\S*fedax\S*", text) == [], name
-
-
-def test_the_address_is_written_at_release(tmp_path):
-    for name in NAMED:
-        shutil.copy(ROOT / name, tmp_path / name)
-    command = [sys.executable, ROOT / ".ci" / "address"]
-    address = "https://host.example/owner/fedax"
-    assert (
-        subprocess.run(
-            [*command, "host.example"], cwd=tmp_path, check=False, capture_output=True
-        ).returncode
-        == 1
-    )
-    for _ in range(2):  # a second time changes nothing
-        subprocess.run([*command, address], cwd=tmp_path, check=True, capture_output=True)
-        texts = {name: (tmp_path / name).read_text() for name in NAMED}
-        assert tomllib.loads(texts["pyproject.toml"])["project"]["urls"]["Repository"] == address
-        assert yaml.safe_load(texts["CITATION.cff"])["repository-code"] == address
-        assert f"repo_url: {address}\n" in texts["mkdocs.yml"]
-        links = re.findall(r"\]\(([^)]+)\)", texts["README.md"])
-        assert links
-        assert all(link.startswith(("https://", "#")) for link in links)
-        assert f"{address}/raw/main/docs/first.png" in links
 
 
 @pytest.mark.parametrize(("native", "extensions"), [("0", 0), ("", 1)])

@@ -8,7 +8,7 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1]
+DOCS = Path(__file__).parents[2]
 PAGE, RUNS = DOCS / "robust.md", DOCS / "findings" / "robust" / "runs.csv"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
