@@ -120,7 +120,6 @@ def test_contradictory_directions_are_refused():
         {"keep_best": "test_accuracy", "mode": "min"},
         {"stop": fedax.EarlyStopping("test_accuracy", mode="min")},
         {"observe": [observe.CentralScore("accuracy", mode="min")]},
-        {"keep_best": "test_accuracy", "mode": "up"},
         {"mode": "max"},
     ):
         with pytest.raises(InvalidInput, match="mode"):

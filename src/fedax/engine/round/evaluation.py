@@ -330,7 +330,11 @@ def _score_examples(
     values = {
         name: loss if name == "loss" else functions[name](params, examples, None) for name in names
     }
-    return {name: jnp.where(jnp.isnan(loss), jnp.nan, value) for name, value in values.items()}
+    return {
+        # a score may be a comparison
+        name: jnp.where(jnp.isnan(loss), jnp.nan, value.astype(loss.dtype))
+        for name, value in values.items()
+    }
 
 
 def examples_at_once(data: Ragged, count: int) -> int:
