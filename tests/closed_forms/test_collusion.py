@@ -8,7 +8,7 @@ from scipy import stats
 
 import fedax
 from fedax.attacks import ALIE, IPM, MinMax
-from fedax.core import Algorithm, Card, InvalidInput, Upload, hyper
+from fedax.core import Algorithm, Card, Upload, hyper
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
@@ -211,31 +211,3 @@ def test_a_cohort_without_anybody_to_know():
     for attack in (MinMax(share=1.0), ALIE(share=0.5, knows="hostile", z=2.0)):
         found = fedax.run(fedax.FedAvg(), task, channel=fedax.Channel(attack=attack), **options)
         np.testing.assert_allclose(vector(found), b.mean(0), atol=1e-12)
-
-
-def test_refusals():
-    base = {"task": regression(), "solver": fedax.SGD(LR), "rounds": 1}
-    attack = ALIE(share=0.4)
-    steps = fedax.Schedule(
-        cohort=2, asynchronous=fedax.Asynchronous(fedax.Devices(speed=1.0), concurrency=3)
-    )
-    for method, options, words in (
-        (
-            fedax.FedAvg(),
-            {"channel": {"up": fedax.codecs.TopK(0.5)}},
-            r"a channel without up=\.\.\.",
-        ),
-        (fedax.FedAvg(), {"channel": {"down": fedax.codecs.TopK(0.5)}}, "without down"),
-        (fedax.FedAvg(), {"channel": {"privacy": fedax.Privacy(clip=1.0, noise=1.0)}}, "privacy"),
-        (fedax.DSGD(), {}, "methods with a server"),
-        (fedax.FedAvg(), {"schedule": steps}, "waits for its cohorts"),
-    ):
-        channel = fedax.Channel(attack=attack, **options.pop("channel", {}))
-        with pytest.raises(InvalidInput, match=rf"Channel\(attack=\.\.\.\): got ALIE.*{words}"):
-            fedax.run(method, **base, **options, channel=channel)
-    with pytest.raises(
-        InvalidInput, match=r"knows.*got 'all'; allowed: one of 'honest', 'hostile'"
-    ):
-        ALIE(knows="all")
-    with pytest.raises(InvalidInput, match="epsilon"):
-        IPM(epsilon=0.0)

@@ -11,8 +11,8 @@ import pytest
 
 import fedax
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.communication.codecs import Identity, Quantizer, Sign, TopK
-from fedax.core import InvalidInput, Upload
+from fedax.communication.codecs import Identity, Quantizer, TopK
+from fedax.core import Upload
 from fedax.graphs import Graph
 from marks import slow
 from problems import SIZES, quadratic, regression, vector
@@ -43,10 +43,9 @@ def nodes(method, history):
     return np.asarray(method.nodes(history.state).all())
 
 
-@pytest.mark.parametrize("method", [fedax.DSGD(), fedax.PushSum()], ids=type)
+@pytest.mark.parametrize("method", [fedax.DSGD(), slow(fedax.PushSum())], ids=type)
 def test_clients_use_their_own_models(method):
-    with jax.enable_x64(False):
-        history = run(method, regression(), rounds=2, personal=True)
+    history = run(method, rounds=2, personal=True)
     found = np.hstack([np.reshape(leaf, (5, -1)) for leaf in jax.tree.leaves(history.personal)])
     np.testing.assert_array_equal(found, nodes(method, history))
     assert np.ptp(found, axis=0).max() > 1e-3
@@ -65,9 +64,10 @@ class Averaging(Gossip):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(
-    ("kind", "clients"), [slow(Graph.ring, 31), (Graph.star, 5)], ids=["lists", "dense"]
+    ("kind", "clients", "devices"),
+    [(Graph.ring, 31, 2), (Graph.star, 5, 1)],
+    ids=["lists", "dense"],
 )
 def test_consensus_decays_at_lambda(kind, clients, devices):
     """The clients' models after t + 1 rounds are W^t; the mean stays, the disagreement is lambda^t
@@ -86,10 +86,9 @@ def test_consensus_decays_at_lambda(kind, clients, devices):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_complete_graph_is_fedavg(momentum):
+def test_complete_graph_is_fedavg():
     task = regression(sizes=(8,) * 5)
-    options = {"task": task, "momentum": momentum, "lr": 0.01}
+    options = {"task": task, "momentum": 0.9, "lr": 0.01}
     method = fedax.DFedAvgM(topology="complete")
     history, fedavg = run(method, **options), run(fedax.FedAvg(), **options)
     np.testing.assert_allclose(vector(history), vector(fedavg), rtol=0, atol=1e-12)
@@ -131,10 +130,9 @@ def trajectory(step, theta=0.0):
     return x
 
 
-@pytest.mark.parametrize("more", [(), (Graph.ring, Graph.star)], ids=["fixed", "changing"])
-def test_dfedavgm(more):
-    graph = path_of_five()
-    graph = Graph.sequence([graph, *(kind(5) for kind in more)]) if more else graph
+def test_dfedavgm():
+    """On a graph that changes."""
+    graph = Graph.sequence([path_of_five(), Graph.ring(5), Graph.star(5)])
     method = fedax.DFedAvgM(graph=graph)
     history = run(method, momentum=0.6)
     expected = trajectory(lambda x, z, t: graph.matrix(t) @ z, theta=0.6)
@@ -166,25 +164,30 @@ def test_dgd_and_its_fixed_point():
     np.testing.assert_allclose(found[:, 0], fixed, rtol=0, atol=1e-10)
 
 
-def exact_optimum(method, schedule=SCHEDULE, rounds=400):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "steps", "rounds"),
+    [
+        (fedax.GradientTracking, 1, 400),
+        (fedax.GTSGD, 3, 400),
+        (fedax.EXTRA, 1, 400),
+        (fedax.ExactDiffusion, 1, 400),
+        (fedax.NIDS, 1, 400),
+        (functools.partial(fedax.BEER, gamma=0.5), 1, 1500),
+    ],
+)
+def test_the_exact_optimum(kind, steps, rounds):
     """Bowls of unequal curvature around 0 to 4: with a constant step, everybody ends at the minimum
-    of their sum."""
+    of their sum, which DGD misses."""
     a, b = np.array([1.0, 2.0, 3.0, 1.0, 2.0]), np.arange(5.0)
-    found = nodes(
-        method,
-        run(
-            method,
-            quadratic(a[:, None, None], b[:, None]),
-            rounds=rounds,
-            lr=0.05,
-            schedule=schedule,
-        ),
-    )
+    method, task = kind(graph=path_of_five()), quadratic(a[:, None, None], b[:, None])
+    schedule = fedax.Schedule(steps=steps, batch_size="full")
+    found = nodes(method, run(method, task, rounds=rounds, schedule=schedule))
     np.testing.assert_allclose(found[:, 0], (a @ b) / a.sum(), rtol=0, atol=1e-10)
 
 
 def test_gradient_tracking():
-    """DIGing, eq. by eq., and the optimum that DGD misses."""
+    """DIGing, eq. by eq."""
     world, w = World(), path_of_five().matrix()
     x = np.tile(world.start, (5, 1))
     g = np.array([world.gradient(k, x[k]) for k in range(5)])
@@ -197,7 +200,6 @@ def test_gradient_tracking():
     history = run(method)
     np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [2 * 64 * 4 * (int((w > 0).sum()) - 5)] * ROUNDS
-    exact_optimum(method)
 
 
 def test_gtadam():
@@ -219,7 +221,7 @@ def test_gtadam():
 @pytest.mark.slow
 def test_gtsgd():
     """DSGT with one minibatch a round; K-GT with an epoch of full batches, in the correction's
-    form, and its optimum."""
+    form."""
     world, w = World(), path_of_five().matrix()
 
     def first(x):
@@ -244,7 +246,6 @@ def test_gtsgd():
         x, c = w @ z, c - d + w @ d
     several = fedax.Schedule(steps=3, batch_size="full")
     np.testing.assert_allclose(nodes(method, run(method, schedule=several)), x, rtol=0, atol=1e-12)
-    exact_optimum(method, several)
 
 
 @functools.cache
@@ -321,16 +322,6 @@ def test_lost_messages_are_the_same_on_every_engine():
     )
 
 
-def test_methods_say_which_sums_they_need():
-    rows = Graph.directed(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)]), "row")
-    for kind in (fedax.GradientTracking, fedax.EXTRA, fedax.PushSum, fedax.QuantizedDFedAvgM):
-        with pytest.raises(InvalidInput, match=r"graph=\.\.\.\): .*sums='"):
-            kind(graph=rows)
-    with pytest.raises(InvalidInput, match="sums='row'"):
-        fedax.DFedAvgM(graph=one_way())
-    assert fedax.DSGD(graph=rows).graph.sums == "row"
-
-
 def everybodys(world, x):
     return np.array([world.gradient(k, x[k]) for k in range(5)])
 
@@ -345,7 +336,6 @@ def test_extra():
         x, before = x + w @ x - half @ before - LR * step, x
     method = fedax.EXTRA(graph=path_of_five())
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
-    exact_optimum(method)
 
 
 @pytest.mark.parametrize("kind", [fedax.ExactDiffusion, fedax.NIDS])
@@ -362,20 +352,10 @@ def test_exact_diffusion_and_nids(kind):
         x, before = half @ (2 * x - before - LR * step), x
     method = kind(graph=path_of_five())
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
-    exact_optimum(method)
 
 
-def test_corrected_methods_refuse_graphs_that_change():
-    for kind in (fedax.EXTRA, fedax.ExactDiffusion, fedax.NIDS, fedax.BEER):
-        with pytest.raises(InvalidInput, match=r"graph=\.\.\.\): .*graphs that do not change"):
-            kind(graph=Graph.sequence([path_of_five(), Graph.ring(5)]))
-        with pytest.raises(InvalidInput, match="drop no messages"):
-            kind(graph=path_of_five().lossy(0.1, "both"))
-
-
-@pytest.mark.parametrize("gossips", [1, 3])
-def test_dfedsam(gossips):
-    world, w, rho = World(), path_of_five().matrix(), 0.2
+def test_dfedsam():
+    world, w, rho, gossips = World(), path_of_five().matrix(), 0.2, 3
     x = np.tile(world.start, (5, 1))
     for _ in range(ROUNDS):
         trained = []
@@ -412,15 +392,6 @@ def test_beer():
     history = run(method, schedule=fedax.Schedule(steps=1, batch_size="full"))
     np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-11)
     assert history.bits.up.tolist() == [2 * (32 + 12 * 4) * (int((w > 0).sum()) - 5)] * ROUNDS
-
-
-@pytest.mark.slow
-def test_beer_reaches_the_optimum_with_few_bits():
-    exact_optimum(
-        fedax.BEER(graph=path_of_five(), gamma=0.5),
-        fedax.Schedule(steps=1, batch_size="full"),
-        rounds=1500,
-    )
 
 
 def grid(v, b, s):
@@ -469,7 +440,7 @@ def test_quantized_against_its_equations():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
-    [Quantizer(b=3), *map(slow, (Quantizer(b=3, rounding="floor"), TopK(0.25), Sign()))],
+    [Quantizer(b=3), TopK(0.25)],
     ids=repr,
 )
 def test_choco_keeps_the_mean_of_the_local_models(code):
@@ -488,21 +459,6 @@ def test_choco_keeps_the_mean_of_the_local_models(code):
             far[mode, gamma] = np.abs(x.mean(0) - trained).max()
             assert mode == "replica" or far[mode, gamma] < 1e-13
     assert far["replica", 1.0] > 1e-3
-
-
-@pytest.mark.slow
-def test_replicas_without_quantization_are_algorithm_1():
-    plain = fedax.DFedAvgM(graph=path_of_five())
-    exact = nodes(plain, run(plain))
-    for mode in ("replica", "choco"):
-        method = fedax.QuantizedDFedAvgM(graph=path_of_five(), mode=mode, code=Identity())
-        np.testing.assert_allclose(nodes(method, run(method)), exact, rtol=0, atol=1e-12)
-    literal = fedax.QuantizedDFedAvgM(graph=path_of_five(), mode="paper", code=Identity())
-    found = nodes(literal, run(literal))
-    np.testing.assert_allclose(
-        found, trajectory(lambda x, z, t: x + path_of_five().matrix() @ (z - x)), rtol=0, atol=1e-12
-    )
-    assert np.abs(found - exact).max() > 1e-3
 
 
 @pytest.mark.slow
@@ -544,29 +500,8 @@ def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("b", [8, *map(slow, (4, 16, 32))])
-def test_bits_of_quantized_messages(b):
-    """(32 + d b) deg(i) for every client, on a ring and on a random graph."""
-    for graph in (Graph.ring(5), Graph.erdos_renyi(5, 0.6, seed=2)):
-        history = run(fedax.QuantizedDFedAvgM(graph=graph, b=b), rounds=1)
-        assert history.bits.up.tolist() == [(32 + 4 * b) * int(np.asarray(graph.degrees).sum())]
-
-
-def test_refusals():
-    with pytest.raises(InvalidInput, match="graph: got 4; allowed: a graph of 5 clients"):
-        run(fedax.DFedAvgM(graph=Graph.ring(4)))
-    for mode in ("replica", "choco"):
-        with pytest.raises(InvalidInput, match="'paper' on a graph that changes"):
-            fedax.QuantizedDFedAvgM(
-                graph=Graph.sequence([path_of_five(), path_of_five()]), mode=mode
-            )
-    with pytest.raises(InvalidInput, match="2 to 32, or 1 with a fixed step"):
-        fedax.QuantizedDFedAvgM(b=1)
-
-    class Weighted(fedax.DFedAvgM):
-        def send(self, client, own):
-            return Upload(own, weight=jnp.ones(()))
-
-    for engine in (ONE, fedax.Eager()):
-        with pytest.raises(InvalidInput, match="an Upload with a weight"):
-            run(Weighted(), engine=engine, rounds=1)
+def test_bits_of_quantized_messages():
+    """(32 + d b) deg(i) for every client."""
+    graph = Graph.erdos_renyi(5, 0.6, seed=2)
+    history = run(fedax.QuantizedDFedAvgM(graph=graph, b=8), rounds=1)
+    assert history.bits.up.tolist() == [(32 + 4 * 8) * int(np.asarray(graph.degrees).sum())]

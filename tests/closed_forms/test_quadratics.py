@@ -6,8 +6,8 @@ import optax
 import pytest
 
 import fedax
-from fedax.core import InvalidInput
 from fedax.experiments.config.sections import SolverSection
+from marks import slow
 from problems import quadratic, random_quadratic, vector
 
 ONE = fedax.Simulation("sequential", devices=1)
@@ -35,18 +35,12 @@ def fixed_point(lr, steps, weights):
 
 
 def test_fedavg_stops_at_its_biased_fixed_point():
-    expected = fixed_point(0.1, 5, np.full(4, 0.25))
-    found = vector(run(fedax.FedAvg(), 300))
-    np.testing.assert_allclose(found, expected, atol=1e-10, rtol=0)
-    assert np.linalg.norm(expected - OPTIMUM) > 1e-2  # the bias is real
-
-
-def test_fedavg_weighs_clients_by_their_examples():
+    """Of clients that count by their examples."""
+    assert np.linalg.norm(fixed_point(0.1, 5, np.full(4, 0.25)) - OPTIMUM) > 1e-2
     sizes = [1, 2, 3, 10]
     expected = fixed_point(0.1, 5, np.array(sizes) / 16)
-    np.testing.assert_allclose(
-        vector(run(fedax.FedAvg(), 300, task=quadratic(A, B, sizes))), expected, atol=1e-10, rtol=0
-    )
+    found = vector(run(fedax.FedAvg(), 300, task=quadratic(A, B, sizes)))
+    np.testing.assert_allclose(found, expected, atol=1e-10, rtol=0)
 
 
 def test_one_full_step_is_gradient_descent():
@@ -57,9 +51,8 @@ def test_one_full_step_is_gradient_descent():
     np.testing.assert_allclose(found, expected, atol=1e-13, rtol=0)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_local_momentum_is_heavy_ball_with_a_fresh_buffer(momentum):
-    w, lr = np.zeros(3), 0.1
+def test_local_momentum_is_heavy_ball_with_a_fresh_buffer():
+    w, lr, momentum = np.zeros(3), 0.1, 0.5
     for _ in range(3):
         locals_ = []
         for a, b in zip(A, B, strict=True):
@@ -121,11 +114,10 @@ def test_feddane_with_everyone_and_exact_solves_converges_linearly():
     assert np.linalg.norm(vector(run(fedax.FedDANE(mu=mu), 40, solver=solver)) - OPTIMUM) < 1e-8
 
 
-@pytest.mark.parametrize("eta", [1.0, 0.5])
-def test_dane_uses_everybody_whatever_the_cohort(eta):
+def test_dane_uses_everybody_whatever_the_cohort():
     """The error after a round is I - eta mean((A_k + mu I)^-1) mean(A) times that before, although
     the schedule draws two."""
-    mu, w = 0.5, np.zeros(3)
+    mu, eta, w = 0.5, 0.5, np.zeros(3)
     jump = np.eye(3) - eta * np.mean(
         [np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0
     ) @ A.mean(0)
@@ -236,16 +228,6 @@ def test_server_optimizers_are_the_published_ones(name, options):
     np.testing.assert_allclose(vector(run(method, 4)), w, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
-def test_a_server_optimizer_that_would_have_no_effect_is_refused(name):
-    with pytest.raises(
-        InvalidInput,
-        match=rf"{name}\(server=...\): got .*; allowed: None, as "
-        r"it has a server optimizer",
-    ):
-        getattr(fedax, name)(server=optax.sgd(0.5))
-
-
 def _local(w, a, b):
     for _ in range(5):
         w = w - 0.1 * a @ (w - b)
@@ -257,9 +239,8 @@ def test_learning_rate_decay():
     w = np.zeros(3)
     for t in range(4):
         w = w - 0.1 * 0.5**t * A.mean(0) @ (w - OPTIMUM)
-    for decay in (0.5, optax.exponential_decay(1.0, 1, 0.5)):
-        found = run(fedax.FedAvg(), 4, schedule=schedule, solver=fedax.SGD(0.1, decay=decay))
-        np.testing.assert_allclose(vector(found), w, atol=1e-13, rtol=0)
+    found = run(fedax.FedAvg(), 4, schedule=schedule, solver=fedax.SGD(0.1, decay=0.5))
+    np.testing.assert_allclose(vector(found), w, atol=1e-13, rtol=0)
 
 
 def test_learning_rate_decay_by_step_begins_anew_in_every_round():
@@ -275,7 +256,7 @@ def test_learning_rate_decay_by_step_begins_anew_in_every_round():
     np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-13, rtol=0)
 
 
-@pytest.mark.parametrize("times", [None, (3, 4)])
+@pytest.mark.parametrize("times", [slow(None), (3, 4)])
 def test_learning_rate_decay_over_the_run_goes_on_from_round_to_round(times):
     """A warm-up and a cosine, which would be other numbers if a round began anew."""
     cosine = optax.warmup_cosine_decay_schedule(0.2, 1.0, 2, 6, 0.1)
@@ -293,10 +274,10 @@ def test_learning_rate_decay_over_the_run_goes_on_from_round_to_round(times):
     np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize(("clip", "weight_decay"), [(1.0, 0.0), (np.inf, 0.1), (1.0, 0.1)])
-def test_clipping_and_weight_decay(clip, weight_decay):
+def test_clipping_and_weight_decay():
     """The gradient is cut to the norm, then a part of w is added, then momentum and the step
     follow, anew in each round."""
+    clip, weight_decay = 1.0, 0.1
     models = np.zeros((len(A), 3))
     for _ in range(2):
         models[:] = models.mean(0)
@@ -314,23 +295,8 @@ def test_clipping_and_weight_decay(clip, weight_decay):
     )
     # `[solver]` of a file
     section = SolverSection(learning_rate=0.2, momentum=0.5, clip=clip, weight_decay=weight_decay)
-    for solver in (section.make(), *[fedax.Optax(optax.chain(*parts))] * bool(weight_decay)):
+    for solver in (section.make(), fedax.Optax(optax.chain(*parts))):
         found = run(
             fedax.FedAvg(), 2, schedule=fedax.Schedule(steps=3, batch_size="full"), solver=solver
         )
         np.testing.assert_allclose(vector(found), models.mean(0), atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("changed", [{"clip": 1.0}, {"weight_decay": 0.1}])
-@pytest.mark.parametrize("method", [fedax.GD(), fedax.FedNova()])
-def test_formulas_of_plain_steps_refuse_clipping_and_weight_decay(method, changed):
-    with pytest.raises(fedax.InvalidInput, match="clipping, weight decay or decay by step"):
-        run(method, 1, solver=fedax.SGD(0.1, **changed))
-
-
-@pytest.mark.parametrize("method", [fedax.GD(), fedax.FedNova()])
-def test_formulas_of_one_step_size_refuse_decay_by_step(method):
-    with pytest.raises(fedax.InvalidInput, match="decay by step"):
-        run(method, 1, solver=fedax.SGD(0.1, decay=0.5, decay_by="step"))
-    with pytest.raises(fedax.InvalidInput, match="decay by step"):
-        run(method, 1, solver=fedax.SGD(0.1, decay=0.5, decay_by="run"))

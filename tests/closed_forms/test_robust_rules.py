@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import Gathered, InvalidInput
+from fedax.core import Gathered
 from fedax.numerics.gram import ClientVectors
 from fedax.numerics.robust import krum_ranks, mix_neighbours, squared_distances
 from fedax.utils.random import stream
+from marks import slow
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, World
 
@@ -59,7 +60,7 @@ def clipped(changes, center, tau, iterations=1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("many", "f"), [(7, 1), (8, 1), (11, 2), (4, 0)])
+@pytest.mark.parametrize(("many", "f"), [(8, 1), (11, 2)])
 def test_bulyan(many, f):
     b = np.random.default_rng(many).normal(size=(many, 3))
     assert f == 0 or np.abs(bulyan(b, f) - bulyan(b, 0)).max() > 0.01
@@ -67,7 +68,7 @@ def test_bulyan(many, f):
     np.testing.assert_allclose(vector(found), bulyan(b, f), atol=1e-13)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["mesh", slow("eager")])
 def test_bulyan_with_a_client_left_out(engine):
     """On a cohort that is smaller than its capacity: f stays, and n is what arrived."""
     b = np.random.default_rng(9).normal(size=(12, 3))
@@ -105,9 +106,9 @@ def test_mixing(method, rule):
     np.testing.assert_allclose(vector(run(method, b)), rule(mixed(b, f)), atol=1e-13)
 
 
-@pytest.mark.parametrize("many", [6, 7])
-def test_buckets(many):
+def test_buckets():
     """The median of means of pairs, drawn anew in every round; of seven clients one is alone."""
+    many = 7
     b = np.random.default_rng(many).normal(size=(many, 3))
     for seed in (1, 2):
         root = jax.random.fold_in(jax.random.key(seed), 1)
@@ -120,30 +121,23 @@ def test_buckets(many):
 
 
 def test_one_bucket_is_the_mean():
-    """Of a cohort, with padding behind it; with clients of unequal sizes the weights add up."""
+    """Of clients of unequal sizes, whose weights add up."""
     b = np.random.default_rng(2).normal(size=(5, 3))
-    mean = vector(run(fedax.CoordinateMedian(bucket=5), b))
-    np.testing.assert_allclose(mean, b.mean(0), atol=1e-13)
-    sizes = [1, 2, 3, 4, 5]
-    task = quadratic(np.tile(np.eye(3), (5, 1, 1)), b, sizes)
-    weighted = fedax.GeometricMedian(bucket=1, nu=1e30)
-    found = vector(fedax.run(weighted, task, rounds=1, **STEP))
-    np.testing.assert_allclose(found, np.array(sizes) @ b / 15, atol=1e-12)
+    task = quadratic(np.tile(np.eye(3), (5, 1, 1)), b, [1, 2, 3, 4, 5])
     found = vector(fedax.run(fedax.GeometricMedian(bucket=5, nu=1e30), task, rounds=1, **STEP))
     np.testing.assert_allclose(found, b.mean(0), atol=1e-12)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("momentum", "form", "tau", "unit"),
+    ("momentum", "form", "tau", "unit", "engine"),
     [
-        (0.0, "as_written", 0.05, "one"),
-        (0.7, "as_written", 0.05, "one"),
-        (0.7, "as_released", 0.05, "one"),
-        (0.7, "as_written", 0.8, "median"),
+        (0.0, "as_written", 0.05, "one", "mesh"),
+        (0.7, "as_released", 0.05, "one", "sequential"),
+        (0.7, "as_written", 0.8, "median", "sequential"),
+        slow(0.7, "as_written", 0.8, "median", "eager"),
     ],
 )
-def test_centered_clipping(engine, momentum, form, tau, unit):
+def test_centered_clipping(momentum, form, tau, unit, engine):
     """Three of five clients in a round, unequal sizes: the center is that of the round before, and
     a client's momentum that of the last time it was drawn."""
     world, rounds = World(), 2 if engine == "eager" else ROUNDS
@@ -174,41 +168,6 @@ def test_centered_clipping(engine, momentum, form, tau, unit):
     np.testing.assert_allclose(vector(found), w, rtol=0, atol=1e-12)
 
 
-def test_a_hostile_client_moves_the_center_by_its_part_of_tau():
-    b = np.random.default_rng(3).normal(size=(10, 3)) * 0.01
-    attack = fedax.attacks.Noise(share=0.1, std=1e6)
-    quiet, loud = (
-        vector(run(fedax.CenteredClip(tau=0.5, unit="one"), b, channel=channel))
-        for channel in (None, fedax.Channel(attack=attack))
-    )
-    assert 0.045 < np.linalg.norm(loud - quiet) < 0.055  # 0.5 / 10, and its own missing change
-
-
-def test_centered_clipping_protects_by_default():
-    """Against sign flips of a fifth of the clients, that make the mean step backwards, however
-    small the changes are."""
-    b = 0.3 + 0.1 * np.random.default_rng(3).normal(size=(20, 3))
-    channel = fedax.Channel(attack=fedax.attacks.SignFlip(share=0.2, scale=8.0))
-    mean, robust = (
-        vector(run(method, b.astype(np.float32), channel=channel))
-        for method in (fedax.FedAvg(), fedax.CenteredClip())
-    )
-    assert mean.max() < 0 < robust.min()
-
-
-def test_refusals():
-    for method, schedule, words in (
-        (fedax.Bulyan(byzantine=1), {"cohort": 6}, "got 1; allowed: 0 to 0 with 6 clients"),
-        (fedax.Krum(byzantine=2, bucket=2), {}, "got 2; allowed: 0 to 1 with 5 clients"),
-        (fedax.TrimmedMean(mixing=5, bucket=2), {}, "got 5; allowed: 0 to 4 with 5 vectors"),
-        (fedax.CenteredClip(mixing=10), {}, "got 10; allowed: 0 to 9 with 10 vectors"),
-    ):
-        with pytest.raises(InvalidInput, match=words):
-            run(method, np.zeros((10, 2)), schedule=fedax.Schedule(steps=1, **schedule))
-    with pytest.raises(InvalidInput, match="bucket"):
-        fedax.Krum(bucket=0)
-
-
 def gathered(rows, dtype="float32", weights=None):
     weights = np.ones(len(rows)) if weights is None else weights
     ids = jnp.arange(len(rows), dtype=jnp.int32)
@@ -224,8 +183,7 @@ def ranks_by_krum(models, f):
     return np.argsort(np.argsort(scores, kind="stable"))
 
 
-@pytest.mark.parametrize("honest", [1.0, 1e-20])
-@pytest.mark.parametrize("hostile", [1e3, 1e20, 3e38])
+@pytest.mark.parametrize(("hostile", "honest"), [(1e3, 1.0), (3e38, 1.0), (3e38, 1e-20)])
 def test_one_huge_upload_leaves_distances_between_others(honest, hostile):
     """In float32, in which no common scale fits them all."""
     rng = np.random.default_rng(1)
@@ -248,7 +206,7 @@ def test_one_huge_upload_leaves_distances_between_others(honest, hostile):
     np.testing.assert_allclose(near[:-1], mixed(wide, 3)[:-1], atol=atol)
 
 
-@pytest.mark.parametrize("hostile", [1e15, 1e19, 1e25, 3e38])
+@pytest.mark.parametrize("hostile", [1e15, 3e38])
 def test_a_huge_upload_is_clipped_and_counts(hostile):
     models = np.random.default_rng(3).normal(size=(5, 4))
     models[2] = hostile * np.array([1, 0.5, -1, 0.25])
@@ -281,8 +239,7 @@ def smoothed_median(models, shares, nu, iterations=3):
 
 
 @pytest.mark.parametrize("idle", [False, True])
-@pytest.mark.parametrize("size", [1.0, 1e-20])
-@pytest.mark.parametrize("hostile", [1e3, 1e20, 3e38])
+@pytest.mark.parametrize(("hostile", "size"), [(1e3, 1.0), (3e38, 1.0), (3e38, 1e-20)])
 def test_the_geometric_median_does_not_depend_on_how_far_a_hostile_model_is(hostile, size, idle):
     rng = np.random.default_rng(5)
     models = size * rng.normal(size=(9, 4))
@@ -300,14 +257,6 @@ def test_the_geometric_median_does_not_depend_on_how_far_a_hostile_model_is(host
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
-def test_a_mean_by_nu_of_small_changes():
-    changes = 1e-9 * np.random.default_rng(0).normal(size=(4, 3))
-    with jax.enable_x64(False):
-        method = fedax.GeometricMedian(nu=1e30)
-        found = method.combine(gathered(changes), jnp.zeros(3, jnp.float32))
-    np.testing.assert_allclose(found, changes.mean(0), rtol=1e-5)
-
-
 def test_distances_of_half_precision_do_not_overflow():
     models = 100 * np.random.default_rng(1).normal(size=(7, 40))
     models[0] += 300
@@ -321,7 +270,7 @@ def test_distances_of_half_precision_do_not_overflow():
     np.testing.assert_allclose(np.asarray(center, float), expected, atol=1e-7)
 
 
-@pytest.mark.parametrize("hostile", [1.0, 1e20, 1e30])
+@pytest.mark.parametrize("hostile", [1.0, 1e30])
 def test_the_shortest_combination_with_a_huge_vector(hostile):
     """Orthogonal ones: the huge one has no part, the others the inverses of their squares."""
     vectors = np.diag([1.0, 2.0, hostile, 4.0]).astype(np.float32)
@@ -333,6 +282,7 @@ def test_the_shortest_combination_with_a_huge_vector(hostile):
     np.testing.assert_allclose(found, 1 / np.diagonal(vectors) / inverses.sum(), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_fedmgda_with_a_huge_upload():
     b = np.random.default_rng(4).normal(size=(6, 3))
     moves = []
@@ -348,28 +298,22 @@ def test_fedmgda_with_a_huge_upload():
     np.testing.assert_allclose(moves[0], moves[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
-    "method",
+    ("method", "dtype"),
     [
-        fedax.Krum(byzantine=1, selected=3),
-        fedax.Bulyan(byzantine=1),
-        fedax.GeometricMedian(),
-        fedax.GeometricMedian(nu=6e4),
-        fedax.CenteredClip(tau=0.5, iterations=2),
-        fedax.CoordinateMedian(mixing=2),
-        fedax.FedMGDA(),
-        fedax.FedAWARE(),
+        (fedax.GeometricMedian(nu=6e4), "float16"),
+        (fedax.CenteredClip(tau=0.5, iterations=2), "bfloat16"),
+        slow(fedax.Krum(byzantine=1, selected=3), "float16"),
+        slow(fedax.Bulyan(byzantine=1), "bfloat16"),
+        slow(fedax.CoordinateMedian(mixing=2), "float16"),
+        slow(fedax.FedMGDA(), "float16"),
+        slow(fedax.FedAWARE(), "bfloat16"),
     ],
-    ids=repr,
 )
 def test_rules_of_half_precision_models(method, dtype):
     """The same as in float32, up to rounding."""
     rng = np.random.default_rng(6)
-    names = [f"site {i}" for i in rng.permutation(7)]
-    clients = {
-        name: {"c": rng.normal(size=(2 + i, 3)).astype(np.float32)} for i, name in enumerate(names)
-    }
+    clients = [{"c": rng.normal(size=(2 + i, 3)).astype(np.float32)} for i in range(7)]
 
     def loss(w, e):
         return ((w[None] - e["c"].astype(w.dtype)) ** 2).sum(-1) / 2

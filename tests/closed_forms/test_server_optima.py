@@ -45,8 +45,10 @@ def shortest(vectors):
     return best * np.abs(np.asarray(vectors, np.float64)).max()
 
 
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("start", ["shortest", "mean", "first"])
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [*((name, "shortest") for name in SETS), ("random", "mean"), ("one far longer", "first")],
+)
 def test_the_shortest_combination(name, start):
     vectors = SETS[name].astype(np.float32)
     count = len(vectors)
@@ -104,9 +106,16 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("name", POINTS)
-@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6])
-@pytest.mark.parametrize("client", [None, 0, -1])
+@pytest.mark.parametrize(
+    ("name", "scale", "client"),
+    [
+        ("random", 1.0, None),
+        ("duplicates", 1e-3, -1),
+        ("collinear", 1e6, None),
+        ("three", 1.0, 0),
+        ("three", 1e6, -1),
+    ],
+)
 def test_the_geometric_median_is_reached_from_any_start(name, scale, client):
     """The start is far away, or the model of a client that did not move."""
     changes = POINTS[name] * scale
@@ -153,16 +162,8 @@ def test_rules_at_any_scale(scale):
     )
 
 
-def test_the_median_of_two_large_models_is_not_infinite():
-    changes = np.full((2, 1), 3e38, np.float32)
-    np.testing.assert_allclose(
-        models_of(fedax.CoordinateMedian(), changes, np.zeros(1, np.float32)), [3e38], rtol=1e-6
-    )
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e18])
-@pytest.mark.parametrize("normalize", ["none", "unit"])
+@pytest.mark.parametrize(("scale", "normalize"), [(1e-25, "none"), (1e18, "none"), (1e18, "unit")])
 def test_fedaware_steps_along_the_shortest_combination_at_any_scale(scale, normalize):
     """One step of size 1 on bowls around b_k: the update of client k is -b_k, half of it the
     momentum."""

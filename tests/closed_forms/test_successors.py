@@ -8,6 +8,7 @@ import pytest
 
 import fedax
 from fedax.utils.random import stream
+from marks import slow
 from problems import SIZES, quadratic, random_quadratic, regression, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
@@ -56,9 +57,8 @@ def dane_round(world, cohort, center, lam):
     )
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.4])
-def test_sdane(mu):
-    world, lam = World(), 0.7
+def test_sdane():
+    world, lam, mu = World(), 0.7, 0.4
     x = v = world.start
     for cohort in world.cohorts():
         x, g = dane_round(world, cohort, v, lam)
@@ -68,9 +68,8 @@ def test_sdane(mu):
     np.testing.assert_allclose(history.state.v, v, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3])
-def test_accelerated_sdane(mu):
-    world, lam = World(), 0.7
+def test_accelerated_sdane():
+    world, lam, mu = World(), 0.7, 0.3
     x = v = world.start
     total, b = 0.0, 1.0
     for cohort in world.cohorts():
@@ -115,11 +114,6 @@ def test_fedred():
     agree(run(fedax.FedRed(lam=lam)), w)
 
 
-def test_fedred_refuses_a_decay_in_every_step():
-    with pytest.raises(fedax.InvalidInput, match='got a decay in every step; allowed: "round"'):
-        run(fedax.FedRed(), solver=fedax.SGD(LR, decay=0.5, decay_by="step"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("coins", "decay"), [(True, 1.0), (False, 1.0), (False, 0.5)])
 def test_proxskip(coins, decay):
@@ -152,28 +146,6 @@ def test_proxskip(coins, decay):
         ),
         points[0],
     )
-
-
-@pytest.mark.slow
-def test_proxskip_reaches_the_optimum_that_local_steps_miss():
-    curvatures, centres = random_quadratic()
-    task, optimum = (
-        quadratic(curvatures, centres),
-        np.linalg.solve(curvatures.mean(0), np.einsum("kij,kj->i", curvatures, centres) / 4),
-    )
-    schedule = fedax.Schedule(sync_probability=0.3, batch_size="full")
-    options = {"schedule": schedule, "rounds": 400, "solver": fedax.SGD(0.4)}
-    skip, local = (
-        np.asarray(run(kind(), task, **options).params) for kind in (fedax.ProxSkip, fedax.LocalGD)
-    )
-    np.testing.assert_allclose(skip, optimum, atol=1e-8)
-    assert np.linalg.norm(local - optimum) > 1e-3
-
-
-def test_proxskip_refuses_unequal_work():
-    for schedule in (SCHEDULE, fedax.Schedule(times=(1, 3, 6))):
-        with pytest.raises(fedax.InvalidInput, match="schedule"):
-            run(fedax.ProxSkip(), schedule=schedule, rounds=1)
 
 
 def test_fedexprox_with_exact_proximal_points():
@@ -212,7 +184,7 @@ def test_fedsam(momentum):
     agree(wrapped, w)
 
 
-@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("equal", [False, slow(True)])
 def test_fedspeed(equal):
     """As released: the mean of the local models plus the mean of everybody's corrections."""
     world, lam, rho = World(), 0.5, 0.2
@@ -246,6 +218,7 @@ def test_fedcm():
     agree(run(fedax.FedCM(alpha=alpha, lr=lr)), w)
 
 
+@pytest.mark.slow
 def test_fedcm_is_fedavg_m():
     """Cheng et al.'s FedAvg-M by its own recursion, whose server steps by gamma along the mean
     direction g: with K steps everywhere, FedCM with alpha = beta and lr = gamma / (K eta)."""
@@ -296,22 +269,7 @@ def test_scaffold_with_momentum(beta):
         agree(run(fedax.SCAFFOLD(lr=lr)), w)
 
 
-@pytest.mark.slow
-def test_scaffold_with_momentum_reaches_the_optimum_with_sampled_clients():
-    curvatures, centres = random_quadratic()
-    optimum = np.linalg.solve(
-        curvatures.mean(0), np.einsum("kij,kj->i", curvatures, centres) / len(centres)
-    )
-    schedule = fedax.Schedule(cohort=2, steps=3, batch_size="full")
-    options = {"schedule": schedule, "rounds": 400, "solver": fedax.SGD(0.1)}
-    task = quadratic(curvatures, centres)
-    found = run(fedax.SCAFFOLDM(beta=0.5), task, **options).params
-    np.testing.assert_allclose(found, optimum, atol=1e-7)
-    drifts = np.asarray(run(fedax.FedCM(alpha=0.5), task, **options).params)
-    assert np.linalg.norm(drifts - optimum) > 1e-3
-
-
-@pytest.mark.parametrize("rates", ["common", "by_steps"])
+@pytest.mark.parametrize("rates", [slow("common"), "by_steps"])
 def test_fedlin(rates):
     world = World()
     w = world.start
@@ -326,22 +284,7 @@ def test_fedlin(rates):
     agree(run(fedax.FedLin(rates=rates)), w)
 
 
-@pytest.mark.slow
-def test_fedlin_stays_at_the_optimum_whatever_the_work():
-    curvatures, centres = random_quadratic()
-    sizes = [1, 2, 3, 4]
-    p = np.array(sizes) / 10
-    optimum = np.linalg.solve(
-        np.tensordot(p, curvatures, 1), np.einsum("k,kij,kj->i", p, curvatures, centres)
-    )
-    schedule = fedax.Schedule(epochs=3, batch_size=1, order="given")  # 3, 6, 9 and 12 steps
-    for rates in ("common", "by_steps"):
-        options = {"schedule": schedule, "rounds": 300, "solver": fedax.SGD(0.1)}
-        found = run(fedax.FedLin(rates=rates), quadratic(curvatures, centres, sizes), **options)
-        np.testing.assert_allclose(found.params, optimum, atol=1e-8)
-
-
-@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("corrected", [slow(False), True])
 def test_mime(corrected):
     """FedJAX's two files with Optax's momentum: the state that local steps see does not change
     within a round."""
@@ -361,23 +304,8 @@ def test_mime(corrected):
     agree(run(kind(momentum=beta, lr=lr)), w)
 
 
-KINDS = [
-    "SDANE",
-    "AccSDANE",
-    "FedRed",
-    "FedExProx",
-    "FedSAM",
-    "FedSpeed",
-    "FedCM",
-    "SCAFFOLDM",
-    "FedLin",
-    "Mime",
-    "MimeLite",
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["AccSDANE", "FedSpeed", "SCAFFOLDM", "Mime"])
 def test_the_same_in_32_bits(kind):
     """As users run it: close to the run in 64 bits."""
     exact = vector(run(getattr(fedax, kind)()))
@@ -385,17 +313,3 @@ def test_the_same_in_32_bits(kind):
         low = vector(run(getattr(fedax, kind)(), regression(dtype=np.float32)))
     assert low.dtype == np.float32
     np.testing.assert_allclose(low, exact, rtol=2e-4, atol=2e-5)
-
-
-@pytest.mark.slow
-def test_sharp_and_shifted_steps_keep_what_the_solver_offers():
-    """Clipping and decay work on the changed gradients; a decayed run differs from a plain one."""
-    plain = run(fedax.FedSAM(rho=0.2))
-    for solver in (
-        fedax.SGD(LR, clip=0.2),
-        fedax.SGD(LR, decay=0.5),
-        fedax.SGD(LR, weight_decay=0.1),
-    ):
-        assert (
-            np.abs(vector(run(fedax.FedSAM(rho=0.2), solver=solver)) - vector(plain)).max() > 1e-4
-        )

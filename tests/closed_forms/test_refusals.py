@@ -1,0 +1,152 @@
+"""Settings that a method cannot follow: the argument that the error names."""
+
+import functools
+
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import optax
+import pytest
+
+import fedax
+from fedax import attacks
+from fedax.core import InvalidInput, Upload
+from fedax.graphs import Graph
+from problems import regression
+from transcription import LR
+
+FULL = fedax.Schedule(steps=2, batch_size="full")
+DECAYED = fedax.SGD(LR, decay=0.5, decay_by="step")
+LATE = fedax.Schedule(
+    cohort=2, asynchronous=fedax.Asynchronous(fedax.Devices(latency=1.0), concurrency=3)
+)
+PATH = Graph.of(nx.path_graph(5))
+LINKS = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)])
+ROWS = Graph.directed(LINKS, "row")
+CHANGING = Graph.sequence([PATH, Graph.ring(5)])
+
+task = functools.cache(regression)
+
+
+class Weighted(fedax.DFedAvgM):
+    def send(self, client, own):
+        return Upload(own, weight=jnp.ones(()))
+
+
+# the argument, the method and what is given to its run
+RUNS = [
+    ("byzantine", fedax.Krum(byzantine=2), {}),
+    ("byzantine", fedax.Krum(byzantine=1, bucket=2), {}),
+    ("byzantine", fedax.Bulyan(byzantine=1), {"schedule": fedax.Schedule(cohort=4)}),
+    ("mixing", fedax.TrimmedMean(mixing=3, bucket=2), {}),
+    ("mixing", fedax.CenteredClip(mixing=5), {}),
+    ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(epochs=1, batch_size=4)}),
+    ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(times=(1, 3, 6))}),
+    ("dual_buffer", fedax.FedBC(dual_buffer="shared"), {"schedule": LATE}),
+    ("MOON.*features", fedax.MOON(), {}),
+    ("FedLC.*classification", fedax.FedLC(), {}),
+    ("FedNTD.*classification", fedax.FedNTD(), {}),
+    ("FedPer.*head", fedax.FedPer(head="out"), {}),
+    ("FedPer.*head", fedax.FedPer(head=["b", "w"]), {}),
+    ("FedRep.*head", fedax.FedRep(head=lambda name, leaf: False), {}),
+    ("LGFedAvg.*head", fedax.LGFedAvg(head=lambda name, leaf: True), {}),
+    ("FedBN.*norms", fedax.FedBN(), {}),
+    ("graph", fedax.DFedAvgM(graph=Graph.ring(4)), {}),
+    ("weight", Weighted(), {}),
+    ("classes|arrays", fedax.FedAvg(), {"channel": fedax.Channel(attack=attacks.LabelFlip())}),
+]
+# formulas with a step size, which no other solver takes
+RUNS += [
+    ("solver", method, {"solver": solver})
+    for method, solver in [
+        (fedax.SCAFFOLD(), fedax.SGD(0.1, momentum=0.5)),
+        (fedax.SCAFFOLD(form="as_released"), fedax.Optax(optax.adam(0.1))),
+        (fedax.QFedAvg(), fedax.Exact()),
+        (fedax.GD(), fedax.SGD(0.1, clip=1.0)),
+        (fedax.FedNova(), fedax.SGD(0.1, weight_decay=0.1)),
+        (fedax.FedNova(), DECAYED),
+        (fedax.FedRed(), DECAYED),
+    ]
+]
+# they never call the solver, so that SAM would do nothing
+RUNS += [
+    ("got SAM", method, {"solver": fedax.SAM(fedax.SGD(LR))})
+    for method in [
+        fedax.GD(),
+        fedax.LocalGD(),
+        fedax.PerFedAvg(),
+        fedax.PFedMe(),
+        fedax.APFL(),
+        fedax.PerFedBC(),
+        fedax.FedRep(head=("b",), body="step"),
+        fedax.DGD(),
+        fedax.EXTRA(),
+        fedax.ExactDiffusion(),
+        fedax.GradientTracking(),
+        fedax.GTAdam(),
+    ]
+]
+# hostile clients that agree see all uploads of a cohort, as they are
+RUNS += [
+    ("attack", method, {"channel": fedax.Channel(attack=attack, **channel), **options})
+    for method, attack, channel, options in [
+        (fedax.FedAvg(), attacks.ALIE(), {"up": fedax.codecs.TopK(0.5)}, {}),
+        (fedax.FedAvg(), attacks.ALIE(), {"down": fedax.codecs.TopK(0.5)}, {}),
+        (fedax.FedAvg(), attacks.ALIE(), {"privacy": fedax.Privacy(clip=1.0, noise=1.0)}, {}),
+        (fedax.DSGD(), attacks.ALIE(), {}, {}),
+        (fedax.FedAvg(), attacks.ALIE(), {}, {"schedule": LATE}),
+        (fedax.QuantizedDFedAvgM(), attacks.SignFlip(), {}, {}),
+    ]
+]
+
+
+@pytest.mark.parametrize(("field", "method", "options"), RUNS)
+def test_runs_are_refused(field, method, options):
+    options = {"solver": fedax.SGD(LR), "schedule": FULL, "rounds": 1} | options
+    with pytest.raises(InvalidInput, match=field):
+        fedax.run(method, task(), **options)
+
+
+class Misspelt(attacks.Attack):
+    def corupt(self, v, near, key):
+        return -v
+
+
+class Short(attacks.Attack):
+    def corrupt(self, v):
+        return -v
+
+
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        ("server", lambda: fedax.FedAdam(server=optax.sgd(0.5))),
+        ("attack", lambda: fedax.Channel(attack="noise")),
+        ("knows", lambda: attacks.ALIE(knows="all")),
+        ("corupt", Misspelt),
+        ("corrupt", Short),
+        ("'b'|b=", lambda: fedax.QuantizedDFedAvgM(b=1)),
+        ("paper", lambda: fedax.QuantizedDFedAvgM(graph=CHANGING, mode="replica")),
+        ("row", lambda: fedax.DFedAvgM(graph=Graph.directed(LINKS))),
+        *(
+            ("graph", functools.partial(kind, graph=ROWS))
+            for kind in (fedax.GradientTracking, fedax.PushSum, fedax.QuantizedDFedAvgM)
+        ),
+        *(
+            ("graph", functools.partial(kind, graph=graph))
+            for kind in (fedax.EXTRA, fedax.ExactDiffusion, fedax.NIDS, fedax.BEER)
+            for graph in (CHANGING, PATH.lossy(0.1, "both"))
+        ),
+    ],
+)
+def test_methods_are_refused(field, make):
+    with pytest.raises(InvalidInput, match=field):
+        make()
+
+
+def test_the_last_of_layers_in_no_order_is_refused():
+    """JAX sorts the entries of a dict by name, which is not the order in which they work."""
+    layers = {"conv": {"kernel": np.ones(2)}, "dense": {"kernel": np.ones(2)}, "bias": np.ones(1)}
+    unordered = fedax.Task(layers, lambda p, x: x * p["bias"].sum(), [[1.0]])
+    with pytest.raises(InvalidInput, match=r"head=.*last.*conv\.kernel"):
+        fedax.run(fedax.FedPer(), unordered)
