@@ -8,21 +8,17 @@ import pytest
 import fedax
 from fedax import codecs
 from fedax.communication.channel import bits_of, decode
-from fedax.core import InvalidInput
 
 DIM, DRAWS = 37, 2000
 ALL = [
     codecs.Identity(),
-    *(codecs.Quantizer(b=b) for b in (2, 4, 8, 16, 32)),
+    *(codecs.Quantizer(b=b) for b in (2, 8, 32)),
     codecs.Quantizer(b=8, rounding="floor"),
     codecs.Quantizer(b=3, step=0.1),
     codecs.Quantizer(b=1, step=0.5),
     codecs.QSGD(b=2),
-    codecs.QSGD(b=8),
     codecs.TopK(0.2),
-    codecs.TopK(1.0),
     codecs.RandK(0.2),
-    codecs.RandK(1.0),
     codecs.Sign(),
 ]
 every_codec = pytest.mark.parametrize("codec", ALL, ids=repr)
@@ -126,13 +122,6 @@ def test_uncompressed_bytes_are_read_in_the_type_they_were_written(dtype):
     np.testing.assert_array_equal(np.asarray(back, "f4"), np.asarray(v, "f4"))
 
 
-class Unknown(codecs.Identity):
-    """An unbiased codec that declares no variance."""
-
-    def relative_error(self, dim):
-        return None
-
-
 def test_random_entries_are_scaled_and_all_are_drawn_alike():
     v, keys = vector(), jax.random.split(jax.random.key(0), DRAWS)
     sent = np.asarray(jax.vmap(codecs.RandK(0.2).roundtrip, (0, None))(keys, v))
@@ -145,8 +134,6 @@ def test_random_entries_are_scaled_and_all_are_drawn_alike():
     assert (abs(share - count / DIM) < 4.5 * np.sqrt(count / DIM / DRAWS)).all()
     square = ((sent - np.asarray(v)) ** 2).sum(1).mean()
     np.testing.assert_allclose(square, codecs.RandK(0.2).bound(v), rtol=0.1)
-    with pytest.raises(InvalidInput, match="RandK"):
-        codecs.RandK(feedback=True)
 
 
 def test_quantizer_is_the_papers():
@@ -162,20 +149,10 @@ def test_quantizer_is_the_papers():
     assert {0, 1} <= set((drawn - exact).tolist())
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("b", [2, 8, 25, 32])
-def test_a_step_for_every_message_clips_nothing(b, dtype):
-    for seed in range(20):
-        message = codecs.Quantizer(b=b).message(
-            vector(seed, dtype) * 10.0**seed, jax.random.key(seed)
-        )
-        assert int(message.clipped) == 0
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("x64", [True, False])
-@pytest.mark.parametrize("rounding", ["floor", "stochastic"])
+@pytest.mark.parametrize(
+    ("rounding", "x64", "sign"), [("floor", False, -1), ("stochastic", True, 1)]
+)
 def test_the_largest_entry_keeps_its_value(rounding, x64, sign):
     """For every b: max |v| is the highest level of a step chosen for it, up to the 32 bits of that
     step.
@@ -194,8 +171,7 @@ def test_the_largest_entry_keeps_its_value(rounding, x64, sign):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("x64", [True, False])
-@pytest.mark.parametrize("b", [2, 4, 8, 16])
+@pytest.mark.parametrize(("b", "x64"), [(2, True), (8, False)])
 def test_points_of_the_grid_stay(b, x64):
     """Whole numbers with the highest level as their maximum, times a power of two: the step is
     exact."""
@@ -214,19 +190,6 @@ def test_points_of_the_grid_stay(b, x64):
         np.testing.assert_allclose(tenths, 0.1 * 8 * v, rtol=1e-6, atol=0)
 
 
-def test_rounding_down_stays_below():
-    """Never above the entry by more than the step's own rounding, never a step below, also where
-    the grid is finer than that."""
-    for b in (2, 8, 16, 24, 32):
-        v = vector(b)
-        codec = codecs.Quantizer(b=b, rounding="floor")
-        error = np.asarray(v - codec.roundtrip(jax.random.key(0), v))
-        step = float(codec.message(v, jax.random.key(0)).parts["step"])
-        assert np.all(error >= -np.abs(v) * 2.0**-22)
-        assert np.all(error <= step)
-        assert (error**2).sum() <= float(codec.bound(v))
-
-
 def test_rounding_down_misses_the_papers_bound():
     """Theorem 3 needs E|Q(x) - x|^2 <= d s^2 / 4, which floor exceeds: three points of four just
     below a grid point."""
@@ -242,16 +205,6 @@ def test_biased_codecs_contract(codec):
         v = vector(seed)
         error = float(((codec.roundtrip(jax.random.key(0), v) - v) ** 2).sum())
         assert error <= float(codec.bound(v)) * (1 + 1e-6) < float((v**2).sum())
-
-
-def test_top_k_keeps_the_largest():
-    v = jnp.array([0.5, -3.0, 0.0, 2.0, 1.0])
-    np.testing.assert_array_equal(
-        codecs.TopK(0.4).roundtrip(jax.random.key(0), v), [0, -3, 0, 2, 0]
-    )
-    np.testing.assert_allclose(
-        codecs.Sign().roundtrip(jax.random.key(0), v), [1.3, -1.3, 1.3, 1.3, 1.3], rtol=1e-7
-    )
 
 
 @pytest.mark.slow
@@ -272,56 +225,17 @@ def test_messages_are_opened_in_a_tree():
     assert decode({"b": v})[1] is None
 
 
-def test_bad_options_are_refused():
-    cases = [
-        (
-            lambda: codecs.Quantizer(b=0),
-            r"Quantizer\(b=...\): got 0; allowed: whole numbers in "
-            r"\[1, 32\]",
-        ),
-        (lambda: codecs.Quantizer(b=1), "2 to 32, or 1 with a fixed step"),
-        (lambda: codecs.Quantizer(rounding="up"), "one of 'stochastic', 'floor'"),
-        (lambda: codecs.Quantizer(step=-1.0), r"numbers in \[0, infinity\)"),
-        (lambda: codecs.QSGD(step=0.1), "its definition"),
-        (lambda: codecs.TopK(0.0), r"numbers in \(0, 1\]"),
-        (lambda: codecs.make_codec("quantiser"), "Did you mean 'quantizer'"),
-        (lambda: codecs.make_codec("topk", k=3), "option of codec 'topk'"),
-        (lambda: codecs.EF21("topk"), r"EF21\(codec=...\): got 'topk'; allowed: a codec"),
-        (lambda: codecs.DIANA("topk"), r"DIANA\(codec=...\): got 'topk'; allowed: a codec"),
-        (lambda: codecs.EF21(codecs.TopK(0.1)), "a codec without memory. Write feedback=False"),
-        (lambda: codecs.EF21(codecs.EF21(codecs.RandK())), "a codec without memory"),
-        (lambda: codecs.DIANA(codecs.Sign(feedback=False)), "an unbiased codec. Put a biased one"),
-        (lambda: codecs.DIANA(codecs.Quantizer(step=0.1)), "an unbiased codec"),
-        (lambda: codecs.DIANA(codecs.RandK(), 2.0), r"DIANA\(alpha=...\): got 2.0; .*\[0, 1\]"),
-        (lambda: codecs.DIANA(Unknown()), "as Unknown declares no variance"),
-        (lambda: codecs.make_codec("ef21"), "no codec for its messages. Write codec = {name"),
-        (lambda: codecs.make_codec("topk", codec={"name": "sign"}), "option of codec 'topk'"),
-        (lambda: codecs.EF21(codecs.RandK()).roundtrip(jax.random.key(0), vector()), "Channel"),
-    ]
-    for make, message in cases:
-        with pytest.raises(InvalidInput, match=message):
-            make()
-
-
-HALF = [
-    codecs.Quantizer(b=8),
-    codecs.Quantizer(b=32),
-    codecs.Quantizer(b=16, step=1e-9),
-    codecs.Quantizer(b=8, rounding="floor"),
-    codecs.QSGD(b=8),
-    codecs.RandK(0.2),
-    codecs.Sign(),
-]
-
-
-@pytest.mark.parametrize("codec", HALF, ids=repr)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("size", [1e-6, 1e-5, 1.0, 1e3])
+@pytest.mark.parametrize(
+    "codec",
+    [codecs.Quantizer(b=8), codecs.Quantizer(b=32), codecs.QSGD(b=8), codecs.Sign()],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float16", 1e-6), ("float16", 1e3), ("bfloat16", 1.0)]
+)
 def test_half_precision_rounds_what_arrives_and_nothing_else(codec, dtype, size):
     """Steps and scales of small changes have no place in float16."""
     v = jnp.asarray(size * np.random.default_rng(2).normal(size=DIM), dtype)
-    if codec == HALF[2] and size > 1e-5:
-        pytest.skip("its grid ends before")
     with jax.enable_x64(False):
         messages = [codec.message(v.astype(kind), jax.random.key(4)) for kind in (dtype, "float32")]
         found, wide = (message.value for message in messages)
@@ -343,14 +257,13 @@ def test_the_mean_magnitude_of_large_entries_is_finite():
     np.testing.assert_allclose(found, [2e38, -2e38, 2e38], rtol=1e-6)
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.03])
-def test_a_half_precision_model_moves_as_far_as_its_messages(rate):
-    rng = np.random.default_rng(0)
+@pytest.mark.slow
+def test_a_half_precision_model_moves_as_far_as_its_messages():
+    rng, rate = np.random.default_rng(0), 0.03
     start = 1e-2 * rng.normal(size=40)
-    clients = {
-        name: {"c": (start + 1e-3 * rng.normal(size=(3 + i, 40))).astype(np.float16)}
-        for i, name in enumerate(("berta", "anna", "carl"))
-    }
+    clients = [
+        {"c": (start + 1e-3 * rng.normal(size=(3 + i, 40))).astype(np.float16)} for i in range(3)
+    ]
     task = fedax.Task(
         jnp.asarray(start, jnp.float16),
         lambda w, e: ((w[None] - e["c"].astype(w.dtype)) ** 2).sum(-1) / 2,
@@ -358,7 +271,7 @@ def test_a_half_precision_model_moves_as_far_as_its_messages(rate):
     )
     schedule = fedax.Schedule(steps=1, batch_size="full")
     moves = []
-    for codec in (None, codecs.Quantizer(b=8), codecs.QSGD(b=8)):
+    for codec in (None, codecs.Quantizer(b=8)):
         history = fedax.run(
             fedax.FedAvg(),
             task,

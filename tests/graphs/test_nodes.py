@@ -3,11 +3,9 @@ added."""
 
 import networkx as nx
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedax.core import InvalidInput
 from fedax.graphs import Graph
 
 
@@ -24,21 +22,3 @@ def test_the_order_of_nodes_does_not_matter(order, seed, text):
     found = Graph.of(network, order=names if text else None).matrix()
     assert np.array_equal(found, Graph.of(plain).matrix())
     assert np.array_equal(found > 0, nx.to_numpy_array(plain, nodelist=range(6)) + np.eye(6) > 0)
-
-
-def test_names_need_an_order():
-    network = nx.Graph([("berta", "anna"), ("berta", "carl")])
-    with pytest.raises(InvalidInput, match=r"order=task.names"):
-        Graph.of(network)
-    for order in (
-        ["anna", "berta"],
-        ["anna", "berta", "carl", "dora"],
-        ["anna", "anna", "berta", "carl"],
-        ["a", "b", "c"],
-    ):
-        with pytest.raises(
-            InvalidInput,
-            match=r"Graph.of\(order=...\): got .*; allowed: all 3 "
-            r"nodes, each once",
-        ):
-            Graph.of(network, order=order)

@@ -47,16 +47,3 @@ def test_a_file_is_private_to_its_budget(tmp_path):
     ]
     assert spent == pytest.approx([each for each in expected if each <= 3.0], rel=1e-6)
     assert 1 < len(spent) < 5
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("where = 'nowhere'", r"line 1\d.*one of"),
-        ("budget = -1.0", r"line \d+.*Privacy\(budget=...\): got -1.0; allowed: numbers in"),
-        ("nois = 1.0", "option of privacy: got 'nois'.*Did you mean 'noise'"),
-    ],
-)
-def test_a_wrong_value_is_refused_with_its_line(more, message):
-    with pytest.raises(fedax.core.SpecError, match=message):
-        Experiment.parse(FILE.format(more=more))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.engine.driver.run import run_grid
+from marks import slow
 
 RATE, DIM = 0.5, 3
 DATA = (
@@ -46,18 +46,7 @@ def test_no_noise_and_no_clipping_is_the_plain_run(method, schedule):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", [fedax.SCAFFOLD(), fedax.FedDANE()], ids=lambda m: type(m).__name__
-)
-def test_a_wide_bound_without_noise_is_the_plain_run_up_to_rounding(method):
-    wide = go(method, fedax.Privacy(clip=1e6, noise=0.0), DRAWN)
-    np.testing.assert_allclose(vector(wide), vector(go(method, None, DRAWN)), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=["eager", "simulation"]
-)
+@pytest.mark.parametrize("engine", [slow(fedax.Eager()), fedax.Simulation(devices=1)], ids=type)
 def test_clipped_means_are_those_of_the_paper(engine):
     """One local step of SGD on a square moves by RATE (b_k - w); McMahan et al. 2018, Alg. 1, in
     NumPy."""
@@ -201,9 +190,8 @@ def test_the_part_of_the_federation_is_the_expected_one(schedule, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("control_weights", ["objective", "uniform"])
 @pytest.mark.parametrize(
-    "schedule", [case for case, _ in RANDOM_COUNTS.values()], ids=RANDOM_COUNTS
+    ("schedule", "control_weights"), [(POISSON, "objective"), (DROPPING, "uniform")]
 )
 def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
     """SCAFFOLD's c is the mean of the clients' control variates. The mean of uploads is already
@@ -260,17 +248,14 @@ class AnsweredAgain(Told):
         return fed.average(self.train, fed.answered, w)
 
 
-@pytest.mark.parametrize("schedule", [POISSON, DRAWN], ids=["poisson", "uniform"])
-def test_clients_of_unknown_origin_are_refused_at_the_server_only(schedule):
-    with pytest.raises(
-        fedax.core.InvalidInput, match="Renumbered: it cannot be told from which draw"
-    ):
-        go(Renumbered(), fedax.Privacy(noise=1.0, delta=1e-3), schedule)
+def test_clients_of_unknown_origin_are_refused_at_the_server_only():
+    with pytest.raises(fedax.core.InvalidInput, match="Renumbered"):
+        go(Renumbered(), fedax.Privacy(noise=1.0, delta=1e-3), POISSON)
     local = fedax.Privacy(noise=1.0, delta=1e-3, where="client")
-    assert go(Renumbered(), local, schedule, rounds=1).outcome.ok
+    assert go(Renumbered(), local, POISSON, rounds=1).outcome.ok
 
 
-@pytest.mark.parametrize("where", ["server", "client"])
+@pytest.mark.parametrize("where", ["server", slow("client")])
 def test_those_who_counted_may_work_again(where):
     private = fedax.Privacy(noise=1.0, delta=1e-3, where=where)
     history = go(AnsweredAgain(), private, DRAWN, rounds=1, on_bad_client="drop")
@@ -278,9 +263,7 @@ def test_those_who_counted_may_work_again(where):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=["eager", "simulation"]
-)
+@pytest.mark.parametrize("engine", [fedax.Eager(), fedax.Simulation(devices=1)], ids=type)
 def test_an_upload_that_is_not_finite_counts_as_zero_and_stays_hidden(engine):
     """The others' clipped moves, divided by all six clients."""
 
@@ -339,34 +322,17 @@ def test_a_budget_ends_the_run():
         last,
     )
     np.testing.assert_allclose(history.metrics["epsilon"], spent[: last + 1])
-    with pytest.raises(
-        fedax.core.InvalidInput,
-        match=r"Privacy\(budget=...\): got 0.1; "
-        r"allowed: numbers >= 1",
-    ):
-        go(fedax.FedAvg(), fedax.Privacy(noise=2.0, delta=1e-3, budget=0.1))
 
 
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        (fedax.FedAWARE(), {}, "FedAWARE: phase [a-z]+ gathers single uploads"),
-        (fedax.FedBC(), {}, "FedBC: uploads of phase primal_dual have weights of their own"),
-        (fedax.DFedAvgM(graph=fedax.Graph.ring(6)), {}, "DFedAvgM: a method without a server"),
-        (
-            fedax.FedAvg(),
-            {"weights": "size"},
-            r"Schedule\(weights=...\): got 'size'; allowed: "
-            r"'equal' with privacy",
-        ),
+        (fedax.FedAWARE(), {}, "FedAWARE"),
+        (fedax.FedBC(), {}, "FedBC"),
+        (fedax.DFedAvgM(graph=fedax.Graph.ring(6)), {}, "DFedAvgM"),
+        (fedax.FedAvg(), {"weights": "size"}, "weights="),
         (fedax.FedAvg(), {"sampling": "proportional", "weights": "size"}, "Schedule"),
-        (
-            fedax.FedAvg(),
-            {"sampling": "proportional_without_replacement", "weights": "size"},
-            "Schedule",
-        ),
     ],
-    ids=["gathers", "weights", "graph", "sizes", "proportional", "without replacement"],
 )
 def test_refused_with_the_reason(method, changes, message):
     schedule = fedax.Schedule(**{"cohort": 3, "weights": "equal"} | changes)
@@ -374,43 +340,19 @@ def test_refused_with_the_reason(method, changes, message):
         go(method, fedax.Privacy(noise=1.0), schedule)
 
 
-@pytest.mark.slow
-def test_noise_at_clients_fits_methods_that_gather():
-    private = fedax.Privacy(clip=0.5, noise=0.1, where="client")
-    assert go(fedax.FedAWARE(), private, DRAWN).outcome.ok
-
-
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ({"clip": 0.0}, r"Privacy\(clip=...\): got 0.0; allowed: numbers in \(0, infinity\)"),
-        ({"clip": math.inf}, "Infinity needs noise=0"),
-        ({"clip": (1.0, 2.0)}, "allowed: a number, or 1 of them"),
-        ({"noise": -1.0}, "noise"),
-        ({"delta": 1.0}, r"numbers in \(0, 1\)"),
-        ({"where": "nowhere"}, "one of"),
-        ({"quantile": 0.5, "where": "client"}, "None with where"),
-        ({"quantile": 0.5}, "count_noise"),
-        ({"quantile": 0.5, "count_noise": 0.4}, "half the noise"),
-        ({"budget": 0.0}, r"numbers in \(0, infinity\]"),
+        {"clip": math.inf},
+        {"clip": (1.0, 2.0)},
+        {"delta": 0.2},  # of ten clients, one published whole at random would have delta 0.1
+        {"quantile": 0.5, "where": "client"},
+        {"count_noise": 0.4, "quantile": 0.5},
+        {"budget": 0.1},
     ],
+    ids=lambda given: next(iter(given)),
 )
-def test_values_out_of_range(given, message):
-    with pytest.raises(fedax.core.InvalidInput, match=message):
-        go(fedax.FedAvg(), fedax.Privacy(**given))
-
-
-@pytest.mark.slow
-def test_members_of_a_grid_are_private_alike():
-    channel = fedax.Channel(privacy=fedax.Privacy(noise=0.5, delta=1e-3))
-    given = {
-        "solver": fedax.SGD(RATE),
-        "schedule": DRAWN,
-        "rounds": 2,
-        "observe": [],
-        "channel": channel,
-    }
-    both = run_grid([fedax.FedProx(mu=0.1), fedax.FedProx(mu=1.0)], CONVEX, seed=4, **given)
-    alone = fedax.run(fedax.FedProx(mu=1.0), CONVEX, seed=4, **given)
-    np.testing.assert_allclose(vector(both[1]), vector(alone), rtol=0, atol=1e-12)
-    assert both[0].metrics["epsilon"][-1] == alone.metrics["epsilon"][-1] > 0
+def test_values_that_give_no_guarantee(given):
+    field = next(iter(given))
+    with pytest.raises(fedax.InvalidInput, match=field):
+        go(fedax.FedAvg(), fedax.Privacy(**{"noise": 2.0} | given))
