@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import DataError, UnknownName
+from fedax.core import UnknownName
 from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
 from fedax.results.frame import clients_csv
 from fedax.results.record import Record
 from fedax.results.store import from_files, to_files
-from parts import with_unseen
 
 NAMES = ["client1", "client2", "client10"]
 
@@ -89,14 +88,6 @@ def test_predictions_name_the_clients(runs):
     assert owners == [name for name in NAMES for _ in range(int(name.removeprefix("client")))]
 
 
-def test_probabilities_are_named_by_the_labels(tmp_path):
-    for name in ("east", "north"):
-        (tmp_path / f"{name}.csv").write_text("a,y\n0,healthy\n1,ill\n0,healthy\n1,ill\n")
-    task = fedax.task("table", table=tmp_path)
-    table = predictions_csv(task, task.start(jax.random.key(0)), of_split(task, "train"))
-    assert table.splitlines()[0] == "client,y,label,probability_healthy,probability_ill"
-
-
 def test_tables_are_read_whatever_the_case_of_their_ending(runs, tmp_path):
     task, _ = runs
     expected = task.data.encoding.features({"a": [1], "b": [5]})
@@ -118,17 +109,6 @@ def test_a_broken_client_is_named(folder):
     assert str(history.outcome).endswith(f"client {['anna', 'berta'][history.outcome.client]}")
 
 
-@pytest.mark.slow
-def test_unseen_clients_keep_their_names(folder):
-    parts = with_unseen(
-        fedax.task("table", table=folder / "train", test=folder / "test"), 0.3, seed=2
-    )
-    assert sorted([*parts.names, *parts.unseen.names]) == sorted(NAMES)
-    assert len(parts.unseen.names) == 1
-    history = fedax.run(fedax.FedAvg(), parts, rounds=1, observe=[fedax.observe.ClientAccuracy()])
-    assert history.clients == tuple(parts.names)
-
-
 def test_clients_without_names_are_numbered():
     task = fedax.task("digits", clients=3, test_fraction=0.2)
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.ClientAccuracy()])
@@ -136,12 +116,3 @@ def test_clients_without_names_are_numbered():
     assert list(history.by_client("client_accuracy")) == ["0", "1", "2"]
     record = Record.of(history, task="digits", label="FedAvg", seed=0)
     assert record.clients is None
-
-
-@pytest.mark.parametrize("where", ["clients", "test"])
-def test_clients_of_one_name_are_refused(where):
-    """1 and "1" are one name: neither's examples are lost."""
-    twice, once = {1: [[1.0]], "1": [[2.0]]}, {"1": [[1.0]]}
-    parts = {"clients": once, "test": once} | {where: twice}
-    with pytest.raises(DataError, match=rf"{where}: got '1' twice"):
-        fedax.FederatedData.from_arrays(**parts)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedax import data
-from fedax.core import DataError, InvalidInput
 
 few = settings(max_examples=15, deadline=None, database=None, derandomize=True)
 
@@ -43,22 +42,6 @@ def test_digit_pairs_are_the_generator(tens, spare, seed):
     for part, held in zip(parts, expected):
         shuffle.shuffle(held)
         assert part.tolist() == held
-
-
-def test_digit_pairs_that_cannot_be():
-    labels = np.arange(300) % 10
-    with pytest.raises(
-        DataError,
-        match=r"digit_pairs\(clients=...\): got 15; allowed: "
-        r"multiples of 10",
-    ):
-        data.digit_pairs(labels, clients=15)
-    with pytest.raises(
-        DataError, match=r"digit_pairs\(clients=...\): got 40; allowed: .* at most the 30"
-    ):
-        data.digit_pairs(labels, clients=40)
-    with pytest.raises(InvalidInput, match="sigma"):
-        data.digit_pairs(labels, clients=10, sigma=-1)
 
 
 @pytest.mark.slow

@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data import data_folder as folder_of
 from fedax.data import digits, iid, mnist, power_law
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("partition", "options"),
-    [
-        ("iid", {}),
-        ("quantity_skew", {"sigma": 0.5}),
-        ("shards", {"shards_per_client": 1}),
-        ("dirichlet", {"alpha": 0.5}),
-        ("power_law", {"ratio": 1.1}),
-    ],
+    ("partition", "options"), [("shards", {"shards_per_client": 1}), ("power_law", {"ratio": 1.1})]
 )
 def test_digits_are_all_there_under_every_partition(partition, options):
     data = digits(partition, clients=8, seed=3, **options)
@@ -31,19 +23,6 @@ def test_digits_are_all_there_under_every_partition(partition, options):
     expected = np.column_stack([images, labels])
     assert np.array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
     assert (x.min(), x.max()) == (0.0, 1.0)
-
-
-def test_digits_refuse_other_partitions():
-    with pytest.raises(UnknownName, match=r"partition: got 'shard'; .* Did you mean 'shards'\?"):
-        digits("shard")
-    with pytest.raises(InvalidInput, match=r"dirichlet\(alpha=...\): got 0"):
-        digits("dirichlet", alpha=0)
-    with pytest.raises(
-        DataError,
-        match=r"iid\(clients=...\): got '1798 examples needed'; allowed: .*, "
-        r"1797",
-    ):
-        digits("iid", clients=1798)
 
 
 TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # of the official files
@@ -86,11 +65,6 @@ def test_examples_are_the_first_ones(mnist_folder):
     assert sorted(map(bytes, dealt)) == sorted(map(bytes, first.astype(dealt.dtype)))
     assert np.array_equal(few.central["y"], whole.central["y"][:100])
     assert sum(mnist("iid", 3, folder=mnist_folder, examples=10, merged=True).sizes) == 20
-    with pytest.raises(
-        InvalidInput,
-        match=r"examples=...\): got -1; allowed: greater than or equal to 0",
-    ):
-        mnist("iid", 3, folder=mnist_folder, examples=-1)
 
 
 @pytest.mark.slow
@@ -121,79 +95,6 @@ def test_mnist_merged_is_dealt_out_whole(mnist_folder):
     tail = largest[-data.test_sizes[-1] :]
     assert np.array_equal(data.test[-1]["y"], labels[tail])
     np.testing.assert_allclose(data.test[-1]["x"] * 255, images[tail].reshape(-1, 784), atol=1e-4)
-
-
-def test_a_missing_file_is_named_with_the_cure(tmp_path):
-    with pytest.raises(DataError) as caught:
-        mnist(folder=tmp_path / "nowhere")
-    message = str(caught.value)
-    assert str(tmp_path / "nowhere" / "mnist.npz") in message
-    assert "FEDAX_DATA" in message
-    assert "x_train" in message
-
-
-def test_options_are_checked_before_the_file(tmp_path):
-    for options, name in (
-        ({"clients": 0}, "clients"),
-        ({"test_fraction": -0.1}, "test_fraction"),
-    ):
-        with pytest.raises(InvalidInput, match=rf"\({name}=...\): got"):
-            mnist("dirichlet", folder=tmp_path, **options)
-
-
-def arrays(**changed):
-    whole = {
-        "x_train": np.zeros((60_000, 28, 28), np.uint8),
-        "y_train": np.zeros(60_000, np.uint8),
-        "x_test": np.zeros((10_000, 28, 28), np.uint8),
-        "y_test": np.zeros(10_000, np.uint8),
-    }
-    return {key: value for key, value in (whole | changed).items() if value is not None}
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda path: path.write_bytes(b"not an archive"), "cannot be read"),
-        (lambda path: path.write_bytes(b""), "cannot be read"),
-        (
-            lambda path: (
-                np.savez_compressed(path, **arrays()),
-                path.write_bytes(path.read_bytes()[:2000]),
-            ),
-            "cannot be read",
-        ),
-        (lambda path: np.savez_compressed(path, **arrays(y_test=None)), "y_test"),
-        (
-            lambda path: np.savez_compressed(
-                path, **arrays(x_train=np.zeros((5, 28, 28), np.uint8))
-            ),
-            "SHA-256",
-        ),
-        (
-            lambda path: np.savez_compressed(path, **arrays(x_test=np.zeros((10_000, 28, 28)))),
-            "SHA-256",
-        ),
-        (
-            lambda path: np.savez_compressed(path, **arrays(y_test=np.full(10_000, 11, np.uint8))),
-            "SHA-256 .*published data",
-        ),
-    ],
-    ids=[
-        "text",
-        "empty",
-        "truncated",
-        "array missing",
-        "too few images",
-        "not bytes",
-        "other content",
-    ],
-)
-def test_a_broken_file_is_refused(tmp_path, damage, reason):
-    damage(tmp_path / "mnist.npz")
-    with pytest.raises(DataError, match=reason) as caught:
-        mnist("iid", clients=10, folder=tmp_path)
-    assert str(tmp_path / "mnist.npz") in str(caught.value)
 
 
 def test_the_folder_is_looked_up_in_order(monkeypatch, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 import fedax
 from convex import gradient, newton, smoothness
 from fedax import data, tasks
-from fedax.core import DataError, InvalidInput
 
 
 @pytest.mark.parametrize("pack", [lambda text: text, gzip.compress], ids=["plain", "gzipped"])
@@ -28,48 +27,6 @@ def test_blocks_are_contiguous_and_labels_mapped(tmp_path):
     split = data.libsvm("mine", clients=3, split="in_order", folder=tmp_path)
     assert [client["x"][:, 0].tolist() for client in split.train] == [[1, 2, 3], [4, 5], [6, 7]]
     assert [client["y"].tolist() for client in split.train] == [[1, 0, 1], [0, 1], [0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("content", "features", "message"),
-    [
-        (b"1 1:1\n0 x:2\n", None, "cannot be read"),
-        (b"1 0:1\n", None, r"indices from 1"),
-        (b"1 1:1\n0 5:1\n", 3, "n_features"),
-        (b"", None, "at least one example"),
-        (gzip.compress(b"1 1:1\n" * 9999, mtime=0)[:-20], None, "cannot be read"),
-    ],
-    ids=["not a number", "index 0", "too narrow", "empty", "truncated gzip"],
-)
-def test_broken_files_are_refused(tmp_path, content, features, message):
-    (tmp_path / "mine").write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
-        data.libsvm("mine", clients=1, features=features, folder=tmp_path)
-    assert str(tmp_path / "mine") in str(caught.value)
-
-
-def test_a_published_name_with_another_content_is_refused(tmp_path):
-    (tmp_path / "a5a").write_text("1 1:1\n-1 1:0\n")
-    with pytest.raises(
-        DataError,
-        match=r"a5a: got 'SHA-256 \w{64} of .*a5a'; .* SHA-256 "
-        r"5cb3a6603de0",
-    ):
-        data.a5a(clients=1, folder=tmp_path)
-    with pytest.raises(DataError, match=r"no file at .*mushrooms.gz.*FEDAX_DATA"):
-        data.mushrooms(folder=tmp_path)
-
-
-def test_options_are_checked_before_the_file(tmp_path):
-    for options, name in (
-        ({"clients": 0}, "clients"),
-        ({"features": 0}, "features"),
-        ({"test_fraction": 1}, "test_fraction"),
-    ):
-        with pytest.raises(InvalidInput, match=rf"\({name}=...\): got"):
-            data.a5a(folder=tmp_path, **options)
-    with pytest.raises(InvalidInput, match=r"a5a\(l2=...\): got -1"):
-        fedax.task("a5a", folder=tmp_path, l2=-1)
 
 
 # file: examples, features, of the larger label, stored values
@@ -130,15 +87,6 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
         squares.append(slope @ slope)
     assert max(tops) == pytest.approx(worst, rel=3e-6)
     assert np.mean(squares) == pytest.approx(variance, rel=3e-6)
-
-
-def test_logistic_needs_two_classes_and_rows():
-    three = data.FederatedData.from_arrays([{"x": [[0.0], [1.0]], "y": [0, 2]}], classes=3)
-    with pytest.raises(InvalidInput, match="3 classes"):
-        tasks.logistic(three)
-    images = data.FederatedData.from_arrays([{"x": [[[0.0]], [[1.0]]], "y": [0, 1]}], classes=2)
-    with pytest.raises(InvalidInput, match="shape"):
-        tasks.logistic(images)
 
 
 def test_accuracy_counts_the_right_side():

@@ -33,18 +33,9 @@ class Tensor:
         return len(self.values)
 
 
-def of_clients(values):
-    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [values])
-    return task.train.arrays["x"]
-
-
 def of_named(values):
     task = fedax.Task(0.0, lambda w, examples: (w - examples["x"]) ** 2, [{"x": values}])
     return task.train.arrays["x"]
-
-
-def of_data(values):
-    return fedax.FederatedData.from_arrays([{"x": values, "y": [0, 1]}], classes=2).train[0]["x"]
 
 
 def of_stored(values):
@@ -67,7 +58,7 @@ def of_start(values):
     return fedax.run(fedax.FedAvg(), task, rounds=0, params={"w": values}).params["w"]
 
 
-PLACES = [of_clients, of_named, of_data, of_stored, of_params, of_start]
+PLACES = [of_named, of_stored, of_params, of_start]
 TAKEN = {
     "tensor": Tensor([1.0, 2.0]),
     "series": pd.Series([1.0, 2.0], index=["u", "v"]),
@@ -119,44 +110,11 @@ def test_masks_within_lists_are_not_dropped(rows):
 
 
 @pytest.mark.parametrize(
-    "transformation", [jax.jit, jax.vmap, jax.grad], ids=["jit", "vmap", "grad"]
-)
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: fedax.Task(0.0, lambda w, x: (w - x) ** 2, [x]),
-        lambda x: fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[x, x]]),
-        lambda x: fedax.Task(x, lambda w, x: (w.sum() - x) ** 2, [[1.0]]),
-        lambda x: fedax.FederatedData.from_arrays([{"x": x, "y": [0, 1]}], classes=2),
-        lambda x: fedax.data.FederatedData.partitioned(np.ones((2, 1)), x, [[0], [1]], classes=2),
-        lambda x: fedax.data.dirichlet(x, 2),
-        lambda x: fedax.Graph.given(jnp.diag(x)),
-    ],
-)
-def test_arrays_that_are_being_traced_are_refused(transformation, make):
-    given = jnp.ones((2, 2)) if transformation is jax.vmap else jnp.ones(2)
-    with pytest.raises(
-        InvalidInput,
-        match="traced array",
-    ):
-        transformation(lambda x: (make(x), 0.0)[1])(given)
-
-
-@pytest.mark.parametrize(
     "leaf", ["relu", True, {1.0}, range(2), lambda x: x, b"1"], ids=lambda leaf: type(leaf).__name__
 )
 def test_leaves_that_are_no_numbers_are_refused_not_frozen(leaf):
     with pytest.raises(InvalidInput, match=r"Task\(start=...\), leaf 'b'"):
         fedax.Task({"a": 0.0, "b": leaf}, lambda w, x: (w["a"] - x) ** 2, [[1.0]])
-
-
-@pytest.mark.slow
-def test_tensors_among_parameters_are_trained():
-    task = fedax.Task(
-        {"a": 0.0, "b": Tensor(0.0)}, lambda w, x: (w["a"] + w["b"] - x) ** 2, [[1.0]]
-    )
-    found = fedax.run(fedax.FedAvg(), task, rounds=1, solver=fedax.SGD(0.1)).params
-    assert float(found["a"]) == float(found["b"]) > 0
 
 
 def test_parameters_beyond_the_range_are_refused():
@@ -165,12 +123,3 @@ def test_parameters_beyond_the_range_are_refused():
         pytest.raises(InvalidInput, match=r"leaf 'w': got .*numbers beyond the range"),
     ):
         fedax.Task({"w": np.float64(1e300)}, lambda w, x: (w["w"] - x) ** 2, [[1.0]])
-
-
-@pytest.mark.parametrize(
-    "partition", [fedax.data.dirichlet, fedax.data.label_shards, fedax.data.power_law]
-)
-def test_masked_labels_are_not_dealt(partition):
-    labels = np.ma.array(np.arange(100) % 4, mask=np.arange(100) % 10 == 0)
-    with pytest.raises(InvalidInput, match="masked entries"):
-        partition(labels, 2)

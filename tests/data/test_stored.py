@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import DataError
 from fedax.data import FederatedData, store, stored
 from fedax.examples.arrays import canonical
 from fedax.examples.encoding import Encoding
@@ -39,80 +38,6 @@ def test_what_is_written_comes_back(tmp_path):
             np.testing.assert_array_equal(mine["y"], own["y"])
     np.testing.assert_array_equal(data.central["x"], central["x"])
     assert data.label_counts.tolist() == plain.label_counts.tolist()
-
-
-def test_federated_data_and_further_arrays_are_written(tmp_path):
-    plain = FederatedData.from_arrays(
-        [
-            {"x": [[1.0]], "y": [0], "mask": [True]},
-            {"x": [[2.0]] * 2, "y": [1, 0], "mask": [False, True]},
-        ],
-        classes=2,
-    )
-    data = stored(store(tmp_path / "a", plain))
-    assert data.train[1]["mask"].tolist() == [False, True]
-    assert data.test is None
-    assert data.name == plain.name
-
-
-def test_blocks_of_clients_follow_each_other(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedax.data.storage.MANY", 4)
-    train = list(people(11))
-    data = stored(store(tmp_path / "a", train, classes=3))
-    assert [len(client["y"]) for client in data.train] == [len(client["y"]) for client in train]
-    np.testing.assert_array_equal(data.train[10]["x"], canonical(train[10]["x"]))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "place"),
-    [
-        (lambda c: c | {"x": c["x"] * np.nan}, r"train, clients from 4\['x'\].* client 2"),
-        (lambda c: c | {"y": c["y"] + 9}, r"train, clients from 4\['y'\].* client 2"),
-        (lambda c: c | {"x": c["x"][:, :2]}, r"clients from 4.*'x'.*at index 2 has size 2"),
-        (lambda c: {"x": c["x"]}, r"clients from 4\[2\]"),
-        (lambda c: {name: values[:0] for name, values in c.items()}, r"from 4\[2\].*0 examples"),
-    ],
-)
-def test_the_client_that_does_not_fit_is_named_and_nothing_stays(
-    tmp_path, monkeypatch, spoil, place
-):
-    monkeypatch.setattr("fedax.data.storage.MANY", 4)
-    train = list(people(9))
-    train[6] = spoil(train[6])
-    with pytest.raises(DataError, match=place):
-        store(tmp_path / "a", train, classes=3)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_test_examples_that_do_not_fit_are_named(tmp_path):
-    test = [client | {"y": client["y"] + 9 * (k == 5)} for k, client in enumerate(people(9))]
-    with pytest.raises(DataError, match=r"test, clients from 0\['y'\]: .* row 0 of client 5"):
-        store(tmp_path / "a", people(9), classes=3, test=test)
-    with pytest.raises(
-        DataError,
-        match=r"test: got 8 clients; allowed: 9, as in train",
-    ):
-        store(tmp_path / "a", people(9), classes=3, test=people(8))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_arguments_are_refused(tmp_path):
-    (tmp_path / "there").mkdir()
-    with pytest.raises(DataError, match="not there yet"):
-        store(tmp_path / "there", people(2), classes=3)
-    with pytest.raises(DataError, match="no client"):
-        store(tmp_path / "a", [], classes=3)
-    with pytest.raises(DataError, match="cannot be read"):
-        stored(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("name", ["train/x.npy", "train/y.npy", "train.sizes.npy", "about.json"])
-def test_files_that_are_cut_off_are_refused(tmp_path, name):
-    folder = store(tmp_path / "a", people(5), classes=3)
-    file = folder / name
-    file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(DataError):
-        stored(folder)
 
 
 def test_rows_are_read_from_the_file_and_not_mapped(tmp_path):
@@ -168,15 +93,6 @@ def test_validation_and_the_encoding_come_back(tmp_path):
     for mine, own in zip(data.validation, plain.validation, strict=True):
         np.testing.assert_array_equal(mine["x"], canonical(own["x"]))
         np.testing.assert_array_equal(mine["y"], own["y"])
-
-
-@pytest.mark.parametrize("name", ["../../evil", "a/b", "..", "", "c:d", "a\\b", "a\nb"])
-def test_arrays_whose_names_are_no_files_are_refused(tmp_path, name):
-    clients = [client | {name: np.ones(len(client["y"]))} for client in people(3)]
-    (tmp_path / "inner").mkdir()
-    with pytest.raises(DataError, match="identifiers as names of arrays"):
-        store(tmp_path / "inner" / "a", clients, classes=3)
-    assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
 
 
 @pytest.mark.parametrize("name", ["sizes", "Maße"])

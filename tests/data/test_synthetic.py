@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 
-from fedax.core import InvalidInput
 from fedax.data import synthetic
 
 
@@ -78,43 +77,3 @@ def test_inputs_vary_like_the_published_ones(kind, data_folder):
         overall = np.concatenate(clients).mean(axis=0)
         if kind == "iid":  # v = 0: means are zero up to their own error
             assert np.abs(overall * np.arange(1, 61) ** 0.6).max() < 5 / np.sqrt(len(centred))
-
-
-@pytest.mark.slow
-def test_beta_is_a_standard_deviation():
-    """A client's inputs average to B_k over features, up to N(0, 1/60) from v and little from x."""
-    spread, clients = 9.0, 60
-    data = synthetic(0, spread, clients=clients, seed=0)
-    centres = np.array([client["x"].mean() for client in data.train])
-    expected = np.sqrt(spread**2 + 1 / 60)
-    assert abs(centres.std(ddof=1) / expected - 1) < 5 / np.sqrt(2 * (clients - 1))
-
-
-def test_a_test_fraction_of_zero_leaves_no_test_part():
-    data = synthetic(clients=2, test_fraction=0.0)
-    assert data.test is None
-    assert data.sizes.min() >= 50
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha": -1.0}, r"synthetic\(alpha=...\): got -1.0; allowed: greater than or equal to 0"),
-        ({"beta": float("nan")}, r"synthetic\(beta=...\): got nan"),
-        (
-            {"clients": 0},
-            r"synthetic\(clients=...\): got 0; allowed: greater than or "
-            r"equal to 1",
-        ),
-        ({"seed": -1}, r"synthetic\(seed=...\): got -1"),
-        (
-            {"test_fraction": 1.0},
-            r"synthetic\(test_fraction=...\): got 1.0; allowed: less "
-            r"than 1",
-        ),
-        ({"iid": "yes"}, r"synthetic\(iid=...\): got 'yes'; allowed: a valid boolean"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        synthetic(**options)

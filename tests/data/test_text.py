@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedax import data
-from fedax.core import DataError, InvalidInput
 
 few = settings(max_examples=40, deadline=None, database=None, derandomize=True)
 
@@ -30,12 +29,6 @@ def test_the_vocabulary_is_that_of_leaf():
     assert len(set(data.LEAF_CHARACTERS)) == 80
     assert data.LEAF_CHARACTERS[:11] == "\n !\"&'(),-."
     assert data.encode(data.LEAF_CHARACTERS).tolist() == list(range(80))
-    with pytest.raises(
-        DataError,
-        match=r"text: got .*'#' at position 2.*; allowed: the 80 "
-        r"characters",
-    ):
-        data.encode("ab#")
 
 
 PLAY = "A:\nOne  two\nthree.\n\nB:\nHm$.\n \nA:\nFour.\n"
@@ -45,8 +38,6 @@ def test_roles_join_their_speeches():
     assert data.roles_of(PLAY) == {"A": "One two three. Four.", "B": "Hm$."}
     for line_end in ("\r\n", "\r"):
         assert data.roles_of(PLAY.replace("\n", line_end)) == data.roles_of(PLAY)
-    with pytest.raises(DataError, match="begins with 'no name'"):
-        data.roles_of("A:\nx\n\nno name\ny\n")
 
 
 def test_a_play_by_role_in_order():
@@ -76,31 +67,6 @@ def test_a_play_by_role_in_order():
 
 def test_roles_with_few_windows_are_left_out():
     assert data.play(PLAY, length=1, minimum=3, test_fraction=0).clients == 1
-    with pytest.raises(DataError, match=r"play\(minimum=...\): got 99"):
-        data.play(PLAY, minimum=99)
-    for options, name in (
-        ({"length": 0}, "length"),
-        ({"vocabulary": "ascii"}, "vocabulary"),
-        ({"stride": 0}, "stride"),
-    ):
-        with pytest.raises(InvalidInput, match=rf"play\({name}=...\): got"):
-            data.play(PLAY, **options)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"no file at .*tinyshakespeare.txt.*char-rnn"),
-        (b"A:\nb\n", "SHA-256 .*published data, SHA-256 86c4e6aa"),
-        (gzip.compress(b"A:\nb\n" * 999, mtime=0)[:-12], "cannot be read"),
-    ],
-    ids=["missing", "other text", "truncated"],
-)
-def test_another_tinyshakespeare_is_refused(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "tinyshakespeare.txt.gz").write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        data.tinyshakespeare(folder=tmp_path)
 
 
 def test_tinyshakespeare(data_folder):
