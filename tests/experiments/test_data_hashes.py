@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import InvalidInput, RunExists
+from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.plan import Plan
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import batches
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import resume, run_experiment, run_experiments
+from fedax.experiments.running.runner import resume, run_experiment
 
 
 def write_files(folder, scale=1.0, last=0.0):
@@ -67,19 +67,10 @@ def test_records_have_the_hashes(finished, folder):
     assert [run.settings["data"] for run in loaded] == [expected] * 2
 
 
-def test_runs_of_other_data_are_not_reused(finished, folder, tmp_path):
-    experiment, said = experiment_of(folder), []
-
-    class Told(Display):
-        def say(self, message):
-            said.append(message)
-
-    run_experiments([experiment], tmp_path / "a", "A", Told(), reuse=[finished.path])
-    assert said == ["2 runs are taken over."]
+def test_runs_of_other_data_are_others(finished, folder, tmp_path):
+    shutil.copytree(finished.path / "runs", tmp_path / "a" / "runs")
     write_files(folder, scale=10.0)
-    said.clear()
-    directory = run_experiments([experiment], tmp_path / "b", "B", Told(), reuse=[finished.path])
-    assert said == [f"2 runs of {finished.path} are of other data, and are not taken."]
+    directory = run_experiment(experiment_of(folder), tmp_path / "a", Display())
     for run, old in zip(directory.records, finished.records, strict=True):
         assert run.metrics["train_loss"].tolist() != old.metrics["train_loss"].tolist()
         assert run.settings["data"] != old.settings["data"]
@@ -107,31 +98,12 @@ def test_other_data_are_refused_to_continue_with(finished, folder):
         aside.rename(second)
 
 
-def test_other_data_do_not_run_into_a_folder(finished, folder):
-    write_files(folder, last=0.5)
-    with pytest.raises(RunExists, match=r"already holds runs of other data; nothing was overw"):
-        run_experiment(experiment_of(folder), finished.path, Display())
-    assert RunDirectory.load(finished.path).runs.keys() == finished.runs.keys()
-
-
 def test_every_example_of_a_small_data_set_counts(tmp_path):
     write_files(tmp_path)
     first = hashes(experiment_of(tmp_path))
     assert hashes(experiment_of(tmp_path)) == first
     write_files(tmp_path, last=1e-3)
     assert hashes(experiment_of(tmp_path)) != first
-
-
-def plan_of(values):
-    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, values)
-    return Plan(task, {}, {})
-
-
-def test_last_bits_of_double_precision_do_not_count():
-    values = np.random.default_rng(0).normal(size=(2, 100)) + 2
-    first = plan_of(values).data_hashes
-    assert plan_of(np.nextafter(values, 0)).data_hashes == first
-    assert plan_of(values * 1.001).data_hashes != first
 
 
 def test_the_starting_point_counts(tmp_path):

@@ -20,18 +20,6 @@ def reproduce(
     algorithm: Annotated[
         list[str] | None, Option(help="Only this one, by its label; may be repeated.")
     ] = None,
-    reuse: Annotated[
-        list[Path] | None,
-        Option(help="A run directory, or a copy of fedax report --keep, whose runs are reused."),
-    ] = None,
-    elsewhere: Annotated[
-        bool,
-        Option(
-            "--elsewhere",
-            help="Reuse runs made with other versions or on another machine too; the tables say "
-            "so.",
-        ),
-    ] = False,
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -39,8 +27,7 @@ def reproduce(
 
     Results are compared with the paper, and each claim gets a verdict.
 
-    A recipe that was begun elsewhere:
-    fedax reproduce NAME --scale paper --reuse docs/reproduction/NAME --elsewhere
+    Runs that are there already, below `runs/` of the folder, are not made again.
     """
     from rich.console import Console
 
@@ -54,6 +41,6 @@ def reproduce(
     console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     display = Display(console)
-    directory = run_recipe(recipe, scale, path, display, jobs, reuse or (), elsewhere)
+    directory = run_recipe(recipe, scale, path, display, jobs)
     show_comparison(directory.comparison(), console)
     print_summary(directory, console)

@@ -132,13 +132,11 @@ def reproduce(
     out: Path,
     display: Display,
     jobs: int = 1,
-    reuse: Sequence[Path] = (),
-    elsewhere: bool = False,
 ) -> PaperDirectory:
     """Runs a recipe at one of its scales.
 
-    The directory also holds `results.csv`, `claims.csv` and `recipe.toml`. Runs that are finished
-    in one of the folders `reuse` are not made again; see `run_experiments`.
+    The directory also holds `results.csv`, `claims.csv` and `recipe.toml`. Runs that it has already
+    are not made again; see `run_experiments`.
 
     Raises:
         UnknownName: no such scale.
@@ -150,7 +148,5 @@ def reproduce(
         f"{recipe.title} ({scale})",
         display,
         jobs,
-        reuse,
-        elsewhere,
         make=functools.partial(PaperDirectory, recipe=recipe.model_copy(update={"ran": scale})),
     )

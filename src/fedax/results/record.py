@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,7 +42,7 @@ class Record:
         time, energy: seconds and joules so far on the virtual clock, shape (observations,); None
             without devices.
         models: by name (`""` is the final one), the arrays of models that are to be kept in files
-            beside the record, or such files; empty in a record that is read.
+            beside the record; empty in a record that is read.
     """
 
     task: str
@@ -63,7 +62,7 @@ class Record:
     modes: dict[str, Mode] | None = None
     time: np.ndarray | None = None
     energy: np.ndarray | None = None
-    models: Mapping[str, Mapping[str, np.ndarray] | Path] = dataclasses.field(
+    models: Mapping[str, Mapping[str, np.ndarray]] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
 

@@ -1,6 +1,5 @@
 """The models of a run: files of safetensors beside its curves."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -89,20 +88,8 @@ def keep_models(folder: Path, record: Record) -> None:
     facts |= {"rounds": int(record.rounds[-1]), "outcome": str(record.outcome)}
     for which, model in record.models.items():
         folder.mkdir(parents=True, exist_ok=True)
-        # a model of another directory is read, because its file gets the facts of this run
-        arrays: Mapping[str, np.ndarray] = (
-            read_weights(model).arrays if isinstance(model, Path) else model
-        )
-        write(
-            model_path(folder, which),
-            to_bytes(arrays, about=facts | ({"which": which} if which else {})),
-        )
-
-
-def models_in(folder: Path) -> dict[str, Path]:
-    """Returns the files of a run's models, as `Record.models` has them."""
-    paths = {which: model_path(folder, which) for which in KINDS}
-    return {which: path for which, path in paths.items() if path.exists()}
+        about = facts | ({"which": which} if which else {})
+        write(model_path(folder, which), to_bytes(model, about=about))
 
 
 def model_path(folder: Path, which: str = "") -> Path:

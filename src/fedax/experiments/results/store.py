@@ -54,8 +54,9 @@ def refuse_if_taken(path: Path) -> None:
         raise RunExists(f"{path} is in use by {owner}; {advice}.")
     if path.exists() and not path.is_dir():
         raise RunExists(f"{path} is a file, not a folder; {advice}.")
-    # `create` writes the summary before anything runs
-    if path.is_dir() and any(path.iterdir()) and not (path / SUMMARY).exists():
+    # `create` writes the summary before anything runs; `runs` alone are copies of others
+    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    if names - {"runs"} and SUMMARY not in names:
         raise RunExists(f"{path} is not empty; {advice}, or remove this one.")
 
 
@@ -125,10 +126,11 @@ class RunDirectory:
         return {}
 
     def make_folder(self) -> None:
-        """Makes the folder, see `create`."""
+        self.runs = _read_runs(self.path / "runs", repair=True)
+        """Makes the folder, see `create`. Runs that were copied into it are taken up."""
         refuse_if_taken(self.path)
         try:
-            (self.path / "runs").mkdir(parents=True)
+            (self.path / "runs").mkdir(parents=True, exist_ok=bool(self.runs))
         except FileExistsError as error:
             reason = "already holds a run; nothing was overwritten"
             raise RunExists(f"{self.path} {reason}.") from error
@@ -217,10 +219,7 @@ class RunDirectory:
                 f"holds {lost} of {len(archived)} runs that {self.path} does not have; "
                 "nothing was overwritten"
             )
-            hint = (
-                f"Take them over (`fedax reproduce ... --reuse {shlex.quote(str(target))}`), or "
-                "remove the folder."
-            )
+            hint = f"Unpack its {PACKED} into `{self.path}/runs`, or remove the folder."
             raise InvalidInput.because(str(target), reason, hint)
         with writing(target):
             target.mkdir(parents=True, exist_ok=True)

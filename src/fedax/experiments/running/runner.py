@@ -9,7 +9,6 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fedax.core import FedaxError, InvalidInput, RunExists, WriteFailed
@@ -21,9 +20,15 @@ from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.plan import merge_settings
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import with_code
-from fedax.experiments.results.models import models_in
 from fedax.experiments.results.planned import PlannedRun, data_seed, other_data
-from fedax.experiments.results.store import RunDirectory, is_archive, refuse_if_taken, slug
+from fedax.experiments.results.store import (
+    PACKED,
+    SUMMARY,
+    RunDirectory,
+    is_archive,
+    refuse_if_taken,
+    slug,
+)
 from fedax.experiments.running.batches import Batch, batches_of, client_sizes, plan_of
 from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.pools import Done, run_in_processes, run_on_cluster
@@ -32,7 +37,7 @@ from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import Tracking, check_installed
 from fedax.results import Record
 from fedax.results.tables.summary import counted
-from fedax.results.versions import differing_versions, made_with, packages
+from fedax.results.versions import differing_versions, packages
 from fedax.utils.files import writing
 from fedax.utils.lock import held, holder
 
@@ -78,8 +83,6 @@ def run_experiments(
     title: str,
     display: Display,
     jobs: int = 1,
-    reuse: Sequence[Path] = (),
-    elsewhere: bool = False,
     *,
     cluster: ClusterSection | None = None,
     make: Callable[..., Directory] = RunDirectory,
@@ -88,9 +91,8 @@ def run_experiments(
 
     `make` is the class of the directory.
 
-    Runs that are finished in one of the folders `reuse` are taken from there (see `find_runs`),
-    `elsewhere` also those that were made with other versions or on another machine. `out` may hold
-    some of the runs: then only the others are made.
+    `out` may hold some of the runs, also nothing but the folders of runs that were copied to
+    `out/runs`: then only the others are made.
     """
     # what can be refused is refused before the folder exists
     team_of(experiments, jobs)
@@ -98,37 +100,39 @@ def run_experiments(
     check_installed(experiments[0].trackers)
     experiments, notes = _prepare(experiments)
     directory = make(out, printable(title), jobs=jobs, notes=notes, experiments=experiments)
-    if earlier is not None:
-        directory.versions, directory.jobs = earlier.versions, earlier.jobs
-        directory.runs = _finished(earlier)
-        _check_earlier(directory, earlier, display)
-    reused = find_runs(directory.planned, reuse, elsewhere, display.say)
     if earlier is None:
         directory.make_folder()
+    else:
+        _check_earlier(directory, earlier)
+        directory.versions, directory.jobs = earlier.versions, earlier.jobs
+        directory.runs = earlier.runs
+    directory.runs = _finished(directory)
+    if present := sum(run.id in directory.runs for run in directory.planned):
+        display.say(f"{counted(present, 'run')} are there already.")
     # the lock is held until the last run is written
     with held(out):
         with writing(out):
             directory.configure(experiments)
             directory.save()
-        return _run_missing(directory, display, jobs, reused, cluster)
+        return _run_missing(directory, display, jobs, cluster)
 
 
 def _open_earlier(out: Path) -> RunDirectory | None:
-    """Returns the run directory at a path; None of a new or an empty folder.
+    """Returns the run directory at a path; None of a new or an empty folder, or of copied runs.
 
     Raises:
         RunExists: a folder of something else, or one that another process works in.
         InvalidInput: an archive, or a damaged directory.
     """
     refuse_if_taken(out)
-    if not out.is_dir() or not any(out.iterdir()):
+    if not (out / SUMMARY).exists():
         return None
     _refuse_archive(out)
     return RunDirectory.load(out, repair=True)
 
 
-def _check_earlier(directory: RunDirectory, earlier: RunDirectory, display: Display) -> None:
-    """Refuses to run into the directory of other experiments, and says what is there.
+def _check_earlier(directory: RunDirectory, earlier: RunDirectory) -> None:
+    """Refuses to run into the directory of other experiments.
 
     Raises:
         RunExists: a directory without any of the runs.
@@ -143,8 +147,6 @@ def _check_earlier(directory: RunDirectory, earlier: RunDirectory, display: Disp
             f"or continue it with `fedax resume {shlex.quote(str(out))}`."
         )
     _check_versions(earlier)
-    if present := len(directory.runs.keys() & ids):
-        display.say(f"{counted(present, 'run')} are there already.")
 
 
 def _check_versions(directory: RunDirectory) -> None:
@@ -171,47 +173,6 @@ def _prepare(
         notes = {resolved.name: describe(resolved, plan)} | notes
         prepared.append(resolved.model_copy(update={"data": plan.data_hashes}))
     return prepared[::-1], notes
-
-
-def find_runs(
-    planned: Sequence[PlannedRun],
-    folders: Sequence[Path],
-    elsewhere: bool,
-    say: Callable[[str], None],
-) -> dict[str, Record]:
-    """Returns the planned runs that are finished in run directories, by id; the first directory
-    that has a run counts.
-
-    Args:
-        planned: the runs.
-        folders: run directories, or what `fedax report --keep` copied of them.
-        elsewhere: also takes runs made with other versions, on another machine, or with other
-            settings of JAX; they keep what they say about them.
-        say: called with a sentence about runs of other data.
-
-    Raises:
-        InvalidInput: no run directory, or, unless `elsewhere`, a run made with other versions or on
-            another machine, whose numbers may differ.
-    """
-    ids, found = {run.id for run in planned}, dict[str, Record]()
-    for folder in folders:
-        directory = RunDirectory.load(folder, repair=True)
-        for name, record in _finished(directory).items():
-            if name not in ids or name in found:
-                continue
-            differing = differing_versions(record.versions or {}, made_with())
-            if differing and not elsewhere:
-                reason = (
-                    "made with other versions, so its runs cannot be reused: "
-                    f"{', '.join(differing)}"
-                )
-                hint = "--elsewhere takes them all the same, and the tables say so."
-                raise InvalidInput.because(str(folder), reason, hint)
-            found[name] = dataclasses.replace(record, models=models_in(folder / "runs" / name))
-        others = [run.settings or {} for name, run in directory.runs.items() if name not in ids]
-        if changed := other_data(others, planned):
-            say(f"{counted(changed, 'run')} of {folder} are of other data, and are not taken.")
-    return found
 
 
 def _finished(directory: RunDirectory) -> dict[str, Record]:
@@ -276,15 +237,12 @@ def resume(
                 "Put the files back as they were, or run in another folder.",
             )
     with held(out):
-        return _run_missing(directory, display, jobs, cluster=cluster)
+        return _run_missing(directory, display, jobs, cluster)
 
 
 def _refuse_archive(out: Path) -> None:
     if is_archive(out):
-        hint = (
-            f"`fedax reproduce ... --reuse {shlex.quote(str(out))}` makes the runs that it lacks, "
-            "in another folder."
-        )
+        hint = f"Unpack its {PACKED} into `runs/` of a new folder, and run into that one."
         reason = "a copy made by `fedax report --keep`, which cannot be continued in place"
         raise InvalidInput.because(str(out), reason, hint)
 
@@ -303,13 +261,10 @@ def _run_missing(
     directory: Directory,
     display: Display,
     jobs: int,
-    reused: Mapping[str, Record] = MappingProxyType({}),
     cluster: ClusterSection | None = None,
 ) -> Directory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
-
-    `reused` are runs, by id, that were made elsewhere.
     """
     ranks = team_of(directory.experiments, jobs)
     if ranks.rank == 0:
@@ -331,7 +286,7 @@ def _run_missing(
             work = functools.partial(run_in_processes, jobs=jobs)
         else:
             work = functools.partial(_run_in_turn, display=display, interruption=interruption)
-        run_stage = functools.partial(_run_stage, directory, display, interruption, reused, work)
+        run_stage = functools.partial(_run_stage, directory, display, interruption, work)
         try:
             # selection comes first, because it decides which runs are reported
             if any(run.selecting for run in directory.planned):
@@ -369,18 +324,12 @@ def _run_stage(
     directory: RunDirectory,
     display: Display,
     interruption: Interruption,
-    reused: Mapping[str, Record],
     work: Callable[[Sequence[Batch], Sequence[Experiment], Path], Done],
     chosen: Mapping[str, Mapping[str, str]] | None,
 ) -> None:
     """Makes the missing runs that select, or, with what is `chosen`, those to report."""
     experiments, folder = directory.experiments, directory.path
     batches = batches_of(experiments, chosen, directory.runs)
-    ids = [run.id for batch in batches for run in batch.runs]
-    if copied := {name: reused[name] for name in ids if name in reused}:
-        directory.take(copied)
-        display.say(f"{counted(len(copied), 'run')} are taken over.")
-        batches = batches_of(experiments, chosen, directory.runs)
     for position, (batch, records) in enumerate(work(batches, experiments, folder), start=1):
         experiment = experiments[batch.experiment]
         display.metric = _shown_metric(batch, experiment)
