@@ -2,7 +2,6 @@
 summary.json."""
 
 import io
-import json
 
 import pytest
 from rich.console import Console
@@ -52,11 +51,6 @@ def test_the_end_of_a_range_is_no_edge():
     assert edges(experiment, judged(experiment, "Prox, mu=0.0, learning_rate=0.1")) == []
 
 
-def test_choices_have_no_edge():
-    experiment = of(Prox={"ids": ["aligned", "mixed"]})
-    assert edges(experiment, judged(experiment, "Prox, ids=mixed")) == []
-
-
 @pytest.mark.slow
 def test_it_is_said_everywhere(tmp_path):
     console = Console(file=io.StringIO(), width=200)
@@ -67,24 +61,6 @@ def test_it_is_said_everywhere(tmp_path):
     (first, _) = directory.warnings()
     assert first.startswith("FedAvg: learning_rate = 0.001 is the largest")
     assert f"At the edge of the grid: {first}" in said
-    assert (
-        json.loads((tmp_path / "out" / "summary.json").read_text())["warnings"]
-        == directory.warnings()
-    )
     assert first in (tmp_path / "out" / "report.html").read_text()
     assert directory.line().startswith("2 algorithms, 4 settings, 1 task, 6 runs")
     assert "selection seed" in said
-
-
-@pytest.mark.slow
-def test_progress_shows_the_metric_that_selects(tmp_path):
-    sections = SECTIONS | {
-        "observe": ["train_loss", "validation_loss"],
-        "task": SECTIONS["task"] | {"validation": 0.2},
-    }
-    experiment = Experiment.of(**sections, grid={"Prox": {"mu": [0.1, 1.0]}})
-    console = Console(file=io.StringIO(), width=200)
-    run_experiment(experiment, tmp_path / "out", Display(console))
-    chosen = [line for line in console.file.getvalue().splitlines() if "selection seed" in line]
-    assert chosen
-    assert all("validation loss" in line for line in chosen)

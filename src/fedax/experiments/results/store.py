@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
 from fedax.results import Page, Record, Sheet, render
-from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
 from fedax.results.drawing import Picture
@@ -126,9 +124,9 @@ class RunDirectory:
         return {}
 
     def make_folder(self) -> None:
-        self.runs = _read_runs(self.path / "runs", repair=True)
         """Makes the folder, see `create`. Runs that were copied into it are taken up."""
         refuse_if_taken(self.path)
+        self.runs = _read_runs(self.path / "runs", repair=True)
         try:
             (self.path / "runs").mkdir(parents=True, exist_ok=bool(self.runs))
         except FileExistsError as error:
@@ -231,24 +229,9 @@ class RunDirectory:
             write(target / PACKED, pack(self.runs))
             dataclasses.replace(self, path=target).write_tables()
 
-    def _compare(self) -> list[dict[str, Any]]:
-        """Returns the rows of the report's tables; numbers that are not finite are None."""
-        if not self.shown():
-            return []
-        heads = {"column": "metric", "method": "algorithm", "top": "best"}
-        names = ["task", *heads.values(), "runs", "lost", "left_out", "mean", "deviation", "p"]
-        names += ["rounds", "outcome"]
-        rows = compare_runs(self.shown(), self.reads)
-        rows: Any = rows.drop(columns=["metric", "best"]).rename(columns=heads)[names]
-        return [
-            {name: _finite(value) for name, value in row.items()} for row in rows.to_dict("records")
-        ]
-
     def save(self) -> None:
         """Writes `summary.json`."""
         summary = {name: getattr(self, name) for name in _Header.model_fields} | {
-            "warnings": [*self.warnings(), *self.doubts()],
-            "table": self._compare(),
             "runs": [
                 {
                     "id": run.id,
@@ -423,10 +406,6 @@ class RunDirectory:
             f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
             + (f" {counted(others, 'run')} in the folder are not of its study." if others else "")
         )
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def kept_experiments(folder: Path) -> list[Experiment]:
