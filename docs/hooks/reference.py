@@ -19,7 +19,6 @@ from fedax.core.hyper import Hyper, declared
 from fedax.core.scheduling.sampling import SAMPLING
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.observers import BY_DEFAULT, OBSERVERS
-from fedax.experiments.config.schema import schema
 from fedax.experiments.config.sections import SOLVERS
 from fedax.tasks.sources import DATASETS, task_options
 
@@ -199,7 +198,7 @@ def _option(parameter: Any) -> str:
 
 def _files() -> str:
     """Experiment files: every table and key."""
-    made = schema()
+    made = Experiment.model_json_schema()
     lines = [
         "# Experiment files",
         "",
@@ -285,8 +284,8 @@ FIELDS = {"read": "reads"}
 EXPLAINED = ("task", "solver", "schedule", "algorithm", "channel")
 INTRODUCTION = """
 A file is everything that a run needs. `fedax validate FILE` checks it with its data and shows it with every default written out,
-`fedax run FILE` runs it, and `--set PATH=VALUE` puts another value in its place. `fedax validate --schema` prints the JSON schema, with
-which editors complete and check.
+`fedax run FILE` runs it, and `--set PATH=VALUE` puts another value in its place. `fedax validate --schema` prints the JSON schema of
+its tables and keys for editors.
 
 ```toml
 name = "Digits by label"

@@ -7,7 +7,7 @@ import fedax
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.engine.backends.simulation import engine as simulation
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.running.batches import batches_of, plan_of, run_batch, varied_programs
+from fedax.experiments.running.batches import batches_of, plan_of, run_batch
 from parts import with_unseen
 from problems import regression, vector
 
@@ -177,9 +177,9 @@ def test_the_grid_of_a_file_is_one_program(programs):
     assert len({float(record.gradients[-1]) for record in records}) == 2
 
 
-def test_the_keys_that_need_a_program_for_each_value_are_known():
+def test_integers_of_the_schedule_need_a_program_for_each_value():
     real = {"dropouts": [0.0, 0.3], "stragglers": [0.0, 0.5]}
     rates = {"learning_rate": [0.1, 0.2]}
-    assert varied_programs(file_of(schedule=real, solver=rates)) == (1, [])
+    assert len(batches_of([file_of(schedule=real, solver=rates)])) == 1
     mixed = {"batch_size": [4, 8], **real, "cohort": [1, 2, 3]}
-    assert varied_programs(file_of(schedule=mixed)) == (6, ["batch_size", "cohort"])
+    assert len(batches_of([file_of(schedule=mixed)])) == 6

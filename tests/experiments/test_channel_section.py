@@ -7,10 +7,8 @@ import pytest
 import fedax
 from fedax import codecs
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.schema import schema
 from fedax.experiments.config.sections import CodecSection
 from fedax.experiments.config.shorthand import parse_section
-from fedax.experiments.config.user_code import user_code
 
 TEXT = """name = "coded"
 rounds = 2
@@ -54,18 +52,6 @@ def test_a_codec_within_another():
     assert tomllib.loads(experiment.toml())["channel"]["up"] == table
     short = "ef21:codec={name='topk', fraction=0.2}"
     assert CodecSection.model_validate(parse_section(short)).make() == expected
-    forms = schema()["$defs"]["CodecSection"]["oneOf"]
-    form = next(one for one in forms if one["properties"]["name"].get("const") == "ef21")
-    assert form["properties"]["codec"] == {"$ref": "#/$defs/CodecSection"}
-
-
-def test_user_code_within_another_codec_is_known(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("from fedax.codecs import RandK\nclass Own(RandK):\n    pass\n")
-    text = NESTED.replace('"topk", fraction = 0.2', f'"{path}:Own"')
-    experiment = Experiment.parse(text)
-    assert user_code(experiment) == {f"{path}:Own": "codec"}
-    assert type(experiment.plan().arguments["channel"].up.codec).__name__ == "Own"
 
 
 def test_the_resolved_file_codes_the_same():

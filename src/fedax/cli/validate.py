@@ -21,15 +21,14 @@ def validate(
     It is shown with every default written out.
     """
     from fedax.errors import InvalidInput
-    from fedax.experiments.config import schema as schemas
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
-    from fedax.experiments.running.batches import stages_of, varied_programs
+    from fedax.experiments.running.batches import stages_of
     from fedax.experiments.running.trackers import check_installed
     from fedax.results.tables.summary import counted
 
     if schema:
-        echo(json.dumps(schemas.schema(), indent=2))
+        echo(json.dumps(Experiment.model_json_schema(), indent=2))
         return
     if file is None:
         raise InvalidInput.found("validate", "no FILE.toml", "a file, or --schema")
@@ -40,12 +39,6 @@ def validate(
     # the file goes to the standard output, remarks to the error output
     echo(experiment.toml())
     echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
-    if experiment.grid:
-        programs, separate = varied_programs(experiment)
-        number = f"{programs} programs" if programs > 1 else "one program"
-        reason = f"; each value of {', '.join(separate)} needs one" if separate else ""
-        members = counted(len(experiment.members()), "setting")
-        echo(f"# The grid has {members}, compiled to {number}{reason}.", err=True)
     # --slurm submits a job for each batch
     selecting, reporting = map(len, stages_of(experiment))
     first = f"{counted(selecting, 'job')} to select, then " if selecting else ""

@@ -182,33 +182,6 @@ def _batch_key(experiment: Experiment, member: Member) -> Any:
     )
 
 
-def varied_programs(experiment: Experiment) -> tuple[int, list[str]]:
-    """Returns the programs that the members of an experiment's grid need, and the keys of the grid
-    of which each value needs one.
-
-    >>> experiment = Experiment.of(
-    ...     name="a",
-    ...     task={"name": "digits"},
-    ...     algorithm=[{"name": "fedavg"}],
-    ...     grid={"schedule": {"cohort": [5, 10], "dropouts": [0.0, 0.1, 0.2]}},
-    ... )
-    >>> varied_programs(experiment)
-    (2, ['cohort'])
-    """
-    members = experiment.members()
-    programs = {member.label: _batch_key(experiment, member) for member in members}
-    separate = dict[str, None]()
-    for key in dict.fromkeys(key for member in members for key in member.settings):
-        # by the other settings, the programs of members that differ in this key only
-        alike = dict[Any, set[Any]]()
-        for member in members:
-            other_settings = str({k: v for k, v in member.settings.items() if k != key})
-            alike.setdefault((member.method, other_settings), set()).add(programs[member.label])
-        if any(len(group_programs) > 1 for group_programs in alike.values()):
-            separate[key] = None
-    return len(set(programs.values())), list(separate)
-
-
 def stages_of(experiment: Experiment) -> tuple[list[Batch], list[Batch]]:
     """Returns the batches that select among the members of a grid, and those of the runs to report.
 
