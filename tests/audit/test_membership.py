@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.audit import Attack, membership
-from fedax.audit.membership import curve, largest, quarters, shadow_classifier
-from fedax.core import DataError, InvalidInput
+from fedax.audit import membership
+from fedax.audit.membership import curve, quarters, shadow_classifier
 from fedax.data import FederatedData
 from fedax.models import MLP, Softmax
 from fedax.tasks import classification
-from problems import regression
 
 
 def noisy_digits(count=800, clients=2):
@@ -184,32 +182,3 @@ def test_a_model_that_is_not_finite_ends_the_audit():
         )
         assert found.rounds.tolist() == [0]
         assert found.history.outcome.kind in ("non-finite", "diverged")
-
-
-def test_the_attack_is_as_asked_for():
-    rng = np.random.default_rng(0)
-    some = rng.dirichlet(np.ones(5), 40)
-    attack = shadow_classifier(
-        some[:20], some[20:], attack=Attack(top=2, hidden=7, epochs=3, learning_rate=0.01)
-    )
-    network = attack[-1]
-    assert [weights.shape for weights in network.coefs_] == [(2, 7), (7, 1)]
-    assert (network.n_iter_, network.learning_rate_init) == (3, 0.01)
-
-
-def test_two_classes_show_both_probabilities():
-    assert largest(np.array([[0.2, 0.8]]), top=3).tolist() == [[0.8, 0.2]]
-
-
-def test_refusals():
-    task = noisy_digits(40)
-    cases = [
-        (lambda: membership(fedax.FedAvg(), regression()), "classification tasks"),
-        (lambda: membership(fedax.FedAvg(), task, looks=(3, 3)), r"\[3, 3\]; allowed: ascending"),
-        (lambda: membership(fedax.FedAvg(), task, looks=()), "ascending"),
-    ]
-    for make, message in cases:
-        with pytest.raises(InvalidInput, match=message):
-            make()
-    with pytest.raises(DataError, match=r"train\[0\]: got '3 examples'; allowed: at least 4"):
-        quarters(noisy_digits(6))

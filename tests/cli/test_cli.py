@@ -15,7 +15,6 @@ from fedax import cli
 from fedax.algorithms import algorithm_classes
 from fedax.core.hyper import declared
 from fedax.engine.distributed.abort import INTERRUPTED
-from fedax.experiments.results.store import RunDirectory
 from samples import TINY, made_up, record
 
 COMPARE = [
@@ -72,17 +71,6 @@ def test_compare_run_and_report(tmp_path):
     assert "4 runs are there already" in call("run", "a/study.toml", "--out", "a").output
     other = ("run", "a/study.toml", "--set", "rounds=3", "--out", "a")
     assert "already holds runs of other settings; nothing was overwritten" in refused(*other)
-
-
-def test_the_page_of_one_directory_is_written_where_it_is_asked_for(tmp_path):
-    directory = made_up(tmp_path / "a", record("FedAvg"))
-    assert "Report: page.html" in call("report", "a", "--out", "page.html").stdout
-    page = (tmp_path / "page.html").read_text()
-    assert '<th scope="row">FedAvg</th>' in page
-    assert page == (tmp_path / "a" / "report.html").read_text()
-    directory.keep(tmp_path / "b")
-    assert "so --out and --keep do not apply" in refused("report", "b", "--out", "other.html")
-    assert not (tmp_path / "other.html").exists()
 
 
 @pytest.mark.slow
@@ -188,19 +176,6 @@ def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path, monkeypatch):
     assert "tracker 'wandb': wandb is not installed" in words
 
 
-def test_the_schema_knows_every_hyperparameter():
-    made = json.loads(call("validate", "--schema").stdout)
-    assert made["additionalProperties"] is False
-    *built_in, own = made["$defs"]["AlgorithmSection"]["oneOf"]
-    assert own["properties"]["name"]["pattern"] == ":"  # half.py:FedHalf
-    members = {m["properties"]["name"]["const"]: m["properties"] for m in built_in}
-    assert members.keys() == algorithm_classes().keys()
-    for name, kind in algorithm_classes().items():
-        assert set(declared(kind)) == members[name].keys() - {"name", "label", "solver", "schedule"}
-    assert "numbers in [0, infinity)" in members["fedprox"]["mu"]["description"]
-    assert members["feddane"]["cohorts"]["enum"] == ["independent", "shared"]
-
-
 @pytest.mark.slow
 def test_algorithms_as_text_and_json():
     text = call("algorithms").stdout
@@ -215,23 +190,6 @@ def test_algorithms_as_text_and_json():
     assert "correction=off, cohorts=shared, mu=0.3 is FedProx(mu=0.3)" in only
     assert "pipelined=True" in only
     assert "FedBC" not in only
-
-
-@pytest.mark.parametrize(
-    ("arguments", "folder", "quoted"),
-    [((), "runs/demo", "runs/demo"), (("--out", "my run"), "my run", "'my run'")],
-)
-def test_a_demo_that_is_interrupted_says_so(arguments, folder, quoted, monkeypatch, tmp_path):
-    def interrupted(experiments, out, *_):
-        directory = RunDirectory.create(out, "t")
-        directory.close("interrupted")
-        return directory
-
-    monkeypatch.setattr("fedax.experiments.running.runner.run_experiments", interrupted)
-    result = call("demo", *arguments)
-    assert result.exit_code == INTERRUPTED
-    assert f"Interrupted. {folder} holds the runs so far" in result.stdout
-    assert f"`fedax resume {quoted}` continues." in result.stdout
 
 
 @pytest.mark.slow

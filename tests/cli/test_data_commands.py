@@ -17,7 +17,6 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from fedax import cli, data
-from fedax.core import DataError
 from fedax.data.files import FILES, File
 from fedax.results.drawing import label_counts
 from fedax.tasks.sources import DATASETS, DataSet
@@ -64,15 +63,6 @@ def test_a_description_counts():
     assert "at least 1" in text
 
 
-def test_names_and_options_are_answered_with_the_nearest():
-    assert "Did you mean 'mushrooms'?" in refused("describe", "mushroom")
-    assert "option of data set 'digits': got 'clinets'" in refused("describe", "digits:clinets=3")
-    assert "table(table=...): got nothing" in refused("describe", "table")
-    assert "clients=...): got 0" in refused("plot", "digits:clients=0")
-    assert "Did you mean 'digits'?" in refused("prepare", "digit")
-    assert "no file at" in refused("describe", "mnist")
-
-
 def test_a_picture_shows_sizes_and_shares():
     parts = [{"x": np.zeros((n, 1)), "y": np.arange(n) % 3} for n in (4, 9, 6)]
     test = [{"x": np.zeros((n, 1)), "y": np.zeros(n, int)} for n in (0, 1, 5)]
@@ -84,14 +74,6 @@ def test_a_picture_shows_sizes_and_shares():
     np.testing.assert_allclose(
         heat.images[0].get_array(), np.array([[2, 2, 2], [3, 3, 3], [2, 1, 1]]).T / [6, 9, 4]
     )
-
-
-def test_a_plot_is_one_picture(tmp_path):
-    assert call("plot", "digits:clients=3").stdout == "Picture: digits.png\n"
-    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
-    assert "Picture: a.svg" in call("plot", "digits:clients=3", "--out", "a.svg").stdout
-    assert "digits, shards: 3 clients" in (tmp_path / "a.svg").read_text()
-    assert ".pdf, .png or .svg" in refused("plot", "digits:clients=3", "--out", "a.html")
 
 
 @pytest.fixture
@@ -165,12 +147,6 @@ def test_nothing_is_kept_of_a_bad_answer(server, tmp_path, monkeypatch, content)
         gc.collect()
 
 
-def test_without_a_network_the_message_says_so(monkeypatch):
-    publish(monkeypatch, "libsvm/toy", "http://127.0.0.1:1/toy", b"")
-    message = refused("prepare", "toy")
-    assert "Without a network, put libsvm/toy into the data folder yourself" in message
-
-
 def test_files_that_a_user_brings_are_named(tmp_path):
     """With the command that makes them; in the place where tasks look for them they are checked."""
     for name in ("femnist", "femnist_letters", "sent140", "shakespeare"):
@@ -191,18 +167,3 @@ def test_files_that_a_user_brings_are_named(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a9a").write_text("1 1:1\n")
     assert "published data, SHA-256" in refused("prepare", "a9a")
-
-
-@pytest.mark.parametrize("name", [name for name, entry in DATASETS.items() if entry.reads_folder])
-def test_files_are_fetched_to_where_they_are_looked_for(name, tmp_path):
-    entry = DATASETS[name]
-    with pytest.raises(data.MissingFile):
-        entry.load(folder=tmp_path, **entry.light)
-    plain = [file for file in entry.files if not file.endswith(".tar.gz")]
-    for file in plain:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_bytes(b"not what it should be")
-    if plain:
-        with pytest.raises(DataError) as caught:
-            entry.load(folder=tmp_path, **entry.light)
-        assert not isinstance(caught.value, data.MissingFile)

@@ -4,7 +4,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax import cli, layers
-from fedax.engine.compilation import fused_loop as kernel
 from fedax.ops import extension
 from fedax.ops.extension import Status, status
 from fedax.results.versions import versions
@@ -24,12 +23,6 @@ def test_doctor_says_what_is_there(monkeypatch):
     assert jax.__version__ in text
     assert "2 x cpu (cpu)" in text
     assert ("native layers: in use" in text) == status().used
-
-
-def test_doctor_says_with_which_instruction_set(monkeypatch):
-    assert "native layers: in use, compiled for avx2" in answer(
-        monkeypatch, Status(True, "avx2", "")
-    )
 
 
 @pytest.mark.parametrize(
@@ -60,14 +53,3 @@ def test_a_process_without_native_layers_says_once_what_is_slower(monkeypatch, c
     assert "of LeNet 5" in versions()["layers"]
     monkeypatch.undo()
     assert ("layers" in versions()) != status().used
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [("0", "FEDAX_KERNELS is 0"), ("", "9.9.9 has not been tried")],
-)
-def test_doctor_says_how_small_models_take_their_steps(monkeypatch, value, said):
-    monkeypatch.setenv(kernel.VARIABLE, value)
-    monkeypatch.setattr(kernel, "JAXLIB", "9.9.9")
-    assert said in answer(monkeypatch)
-    assert not kernel.is_available()

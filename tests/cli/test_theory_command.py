@@ -10,7 +10,6 @@ import fedax
 from convex import newton, smoothness
 from fedax.cli import app
 from fedax.cli.theory import methods_of
-from fedax.core import InvalidInput
 from fedax.core.task import initial_params
 from fedax.experiments.config.experiment import Experiment
 from fedax.theory import advice, estimate, feddane, local_gd
@@ -118,16 +117,6 @@ def test_dfedavgm_takes_the_rounding_and_names_what_has_no_bound():
 
 
 @pytest.mark.slow
-def test_estimates_from_lower_bounds_are_marked(plan):
-    rows = {row.quantity: row.source for row in suggestions("dfedavgm", plan, accuracy=0.01)}
-    for name in ("consensus, mean square", "best eta for 10,000 rounds"):
-        assert "an estimate, from lower bounds" in rows[name]
-    for name in ("B", "sigma_g^2", "sigma_l^2, the largest of a client"):
-        assert "a lower bound" in rows[name]
-    assert rows["L, the largest of a client"] == "closed form, an upper bound"
-
-
-@pytest.mark.slow
 def test_feddane_with_one_mu_for_each_device():
     """Theorem 7 written out: exact solutions, L of f at most the mean of the devices' by size."""
     mu = [1e3, 2e4, 3e3, 5e4]
@@ -142,27 +131,6 @@ def test_feddane_with_one_mu_for_each_device():
     )
     assert rows["rho of each"].value == pytest.approx(right, rel=1e-3)
     assert rows["rho of each"].source == "Theorem 7, corrected, if solved exactly: a decrease"
-
-
-@pytest.mark.slow
-def test_feddane_passes_on_the_solver_and_names_missing_premises():
-    text = FILE.replace('name = "sgd"\nlearning_rate = 0.01', 'name = "inexact"\ngamma = 0.05')
-    plan = Experiment.parse(text).plan()
-    rows = {row.quantity: row for row in suggestions("feddane", plan)}
-    given = {
-        "smoothness": rows["L, the largest of a client"].value,
-        "dissimilarity": rows["B"].value,
-    }
-    rho = feddane.decrease(
-        mu=1e4,
-        inexactness=0.05,
-        concavity=max(-rows["lowest eigenvalue of a client"].value, 0),
-        **given,
-    )
-    assert rows["rho of FedDANE mu=10000.0"].value == pytest.approx(rho)
-    plan = Experiment.parse(text.replace("mu = 1e4", "mu = 1e4\npipelined = true")).plan()
-    sources = [row.source for row in suggestions("feddane", plan)]
-    assert any("no promise, as it is about the exact correction" in source for source in sources)
 
 
 @pytest.mark.slow
@@ -225,28 +193,3 @@ def test_command_line(tmp_path):
     assert result.exit_code == 0, result.output
     assert "lam_min" in result.output
     assert "1 + L_i" in result.output
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"paper": "fedban"},
-            r"paper: got 'fedban'; allowed: one of dfedavgm, fedaware, fedbc, "
-            r"feddane, local-gd. Did you",
-        ),
-        (
-            {"paper": "fedbc", "accuracy": 0.0},
-            r"accuracy: got 0.0; allowed: numbers in \(0, "
-            r"infinity\)",
-        ),
-        (
-            {"paper": "local-gd", "prices": [1.0, -1.0]},
-            r"price: got -1.0; allowed: "
-            r"numbers in \(0, infinity\)",
-        ),
-    ],
-)
-def test_bad_input_is_refused(options, message, plan):
-    with pytest.raises(InvalidInput, match=message):
-        suggestions(plan=plan, **options)

@@ -1,22 +1,18 @@
 """Archives of a recipe's runs: its tables are rebuilt from the numbers."""
 
 import dataclasses
-import io
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fedax import cli, papers
-from fedax.cli.summary import print_summary
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.planned import data_seed
 from fedax.experiments.results.store import PACKED, RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
-from fedax.papers.comparison import show_comparison
 from fedax.papers.study import PaperDirectory, open_directory
 from fedax.results.store import pack, unpack
 from samples import OWN, TINY, put, record
@@ -154,22 +150,3 @@ def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     assert (tmp_path / "b" / PACKED).read_bytes() == before
     with pytest.raises(InvalidInput, match=r"cannot be continued in place"):
         resume(tmp_path / "b", Display())
-
-
-def test_the_terminal_has_the_papers_numbers_beside_ours_and_the_selected_member(directory):
-    stream = io.StringIO()
-    console = Console(file=stream, width=200)
-    show_comparison(directory.comparison(), console)
-    print_summary(directory, console)
-    text = stream.getvalue()
-    for words in (
-        "The paper beside ours",
-        "2.00 ± 0.50",
-        "The claims are about the paper's length; these runs are shorter.",
-        "UNDECIDED: Prox gets there first",
-        "Selected from the grid of Prox: Prox, mu=0.0",
-        "1 ok, 1 diverged",
-    ):
-        assert words in text
-    for words in ("no pair", "without chance", "mu=10000.0"):
-        assert words not in text

@@ -1,6 +1,5 @@
 """Membership inference as part of recipes and experiment files."""
 
-import csv
 import dataclasses
 
 import numpy as np
@@ -10,7 +9,6 @@ from fedax import papers
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
-from fedax.experiments.running.batches import run_audited
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.comparison import Comparison
@@ -94,20 +92,6 @@ def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
 
 
 @pytest.mark.slow
-def test_areas_are_in_report_and_table(leaky):
-    table = list(csv.DictReader((leaky.path / "audit.csv").read_text().splitlines()))
-    assert len(table) == 2 * 2 * 3
-    run = next(run for run in leaky.records if "auc" in run.metrics)
-    first = [
-        float(row["auc"])
-        for row in table
-        if (row["algorithm"], row["seed"]) == (run.label, str(run.seed))
-    ]
-    np.testing.assert_allclose(first, run.metrics["auc"], rtol=1e-5)
-    assert "AUC, shadow attack" in (leaky.path / "report.html").read_text()
-
-
-@pytest.mark.slow
 def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
     (leak, loss) = leaky.comparison().verdicts
     assert leak[1].verdict == "holds"
@@ -153,54 +137,8 @@ def test_an_interrupted_audit_is_taken_up(leaky, tmp_path):
             np.testing.assert_array_equal(other.metrics[name], values)
 
 
-def test_a_scale_may_change_the_attack_and_leave_the_runs_out():
-    (audit,) = papers.Recipe.parse(LEAKY).experiments("small")
-    assert audit.name == "Digits, membership inference"
-    assert (audit.audit.every, audit.audit.hidden, audit.audit.epochs) == (1, 5, 3)
-    plain, attacked = papers.Recipe.parse(LEAKY).experiments("paper")
-    assert plain.audit is None
-    assert attacked.audit.every == 2
-    assert Experiment.parse(attacked.toml()).audit == attacked.audit
-
-
 def test_refusals():
     task = {"name": "digits", "clients": 600}
     few = Experiment.of(name="a", task=task, algorithm=[{"name": "fedavg"}], audit={"every": 1})
     with pytest.raises(InvalidInput, match="at least 4"):
         few.plan()
-
-
-ON_THE_CLOCK = """
-name = "late"
-rounds = 2
-[task]
-name = "digits"
-clients = 4
-[schedule]
-cohort = 2
-steps = 2
-[devices]
-speed = 100.0
-[audit]
-every = 2
-epochs = 2
-[[algorithm]]
-name = "fedavg"
-label = "FedBuff"
-schedule = {asynchronous = {concurrency = 3}}
-[[algorithm]]
-name = "fedavg"
-label = "Hurried"
-schedule = {deadline = 5.0}
-"""
-
-
-@pytest.mark.slow
-def test_audits_have_the_devices_of_their_file():
-    """Without them, schedules on the virtual clock were valid and then refused when they ran."""
-    experiment = Experiment.parse(ON_THE_CLOCK)
-    plan = experiment.plan()
-    for label in plan.algorithms:
-        record = run_audited(plan, experiment.audit, label, 0, task="late", draw=0)
-        assert record.outcome.ok
-        assert record.metrics["auc"].shape == (2,)

@@ -91,17 +91,6 @@ def test_a_run_without_a_final_value_counts_as_the_worst_of_its_task():
         assert claim.judge(results, "train_loss", "last").verdict != "holds", check
 
 
-def test_a_run_that_ends_above_its_start_has_diverged_and_counts_with_its_value():
-    runs = [
-        record(label, seed=s, losses=(2.0, end + s / 10))
-        for label, end in (("A", 1.0), ("B", 3.0))
-        for s in (0, 1, 2)
-    ]
-    assert [run.diverged for run in runs] == [False] * 3 + [True] * 3
-    assert list(Results(runs).of("T", "B", "train_loss", "last").values()) == [3.0, 3.1, 3.2]
-    assert Results(runs).diverged("T", "B") == (3, 3)
-
-
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [
@@ -114,6 +103,7 @@ def test_a_run_that_ends_above_its_start_has_diverged_and_counts_with_its_value(
         ({"check": "better", "a": "Top", "b": "Mid", "margin": 2.0}, "holds"),
         ({"check": "better", "a": "Top", "b": "Mid", "margin": 4.0}, "does not hold"),
         ({"check": "close", "a": "Top", "b": "Mid", "margin": 1.0}, "does not hold"),
+        ({"check": "close", "a": "Mid", "b": "Top", "margin": 1.0}, "does not hold"),
         ({"check": "close", "a": "Top", "b": "Mid", "margin": 4.0}, "holds"),
         ({"check": "close", "a": "Mid", "b": "Twin", "margin": 0.0}, "undecided"),
         ({"check": "order", "among": ["Top", "Mid", "Low"]}, "holds"),
@@ -132,49 +122,6 @@ def test_claims_on_planted_results(claim, verdict):
     if claim.get("a") == "Twin":
         claim = claim | {"among": ["Mid", "Low"]}
     assert judged(results, **claim) == verdict
-
-
-@pytest.mark.parametrize(
-    ("claim", "about", "shown", "claimed"),
-    [
-        (
-            {"check": "better", "a": "Top", "b": "Mid"},
-            "Top minus Mid",
-            3.0,
-            "points, claimed above 0",
-        ),
-        (
-            {"check": "better", "a": "Top", "b": "Mid", "margin": 2.0},
-            "Top minus Mid",
-            3.0,
-            "points, claimed above 2",
-        ),
-        (
-            {"check": "close", "a": "Mid", "b": "Top", "margin": 4.0},
-            "Mid minus Top",
-            -3.0,
-            "points, claimed between -4 and 4",
-        ),
-        ({"check": "below", "a": "Top", "margin": 90.0}, "Top", 83.0, "percent, claimed below 90"),
-        ({"check": "above", "a": "Top", "margin": 90.0}, "Top", 83.0, "percent, claimed above 90"),
-        (
-            {"check": "ratio", "a": "Top", "b": "Low", "margin": 1.5},
-            "Top over Low",
-            83 / 50,
-            "points, claimed at least 1.5",
-        ),
-    ],
-)
-def test_evidence_is_one_quantity_with_its_unit_whatever_the_margin(claim, about, shown, claimed):
-    """The margin is named beside the number, and is no part of it."""
-    results = planted(Top=0.83, Mid=0.80, Low=0.50)
-    evidence = Claim(text="c", **claim).judge(results, "test_accuracy", "last")
-    (part,) = evidence.parts
-    assert (part.comparison, evidence.claimed) == (about, f"in {claimed}")
-    np.testing.assert_allclose(part.mean, shown, rtol=0.03)
-    assert part.low < part.mean < part.high
-    assert evidence.text.startswith(f"T: {about} ")
-    assert evidence.text.endswith(f"] in {claimed} (5 seeds)")
 
 
 def test_evidence_names_the_comparison_that_decides():
@@ -196,12 +143,6 @@ def test_evidence_names_the_comparison_that_decides():
     by_loss = claim.judge(Results(losses), "train_loss", "last")
     assert by_loss.text == "T: A minus B -2 [-2, -2] in train loss, claimed below -1 (3 seeds)"
     assert by_loss.verdict == "holds"
-
-
-@pytest.mark.parametrize("check", ["better", "close", "ratio"])
-def test_a_check_without_its_algorithms_is_refused(check):
-    with pytest.raises(ValueError, match=f"the check '{check}' needs 'b'"):
-        Claim(text="c", check=check, a="A")
 
 
 def on(task, results):
@@ -313,51 +254,6 @@ def test_without_chance_a_single_run_decides():
         assert Claim(text="c", **claim).judge(results, "train_loss", "last").verdict == "undecided"
 
 
-def test_a_claim_about_a_task_that_has_not_run_has_not_run():
-    results = planted(A=0.8, B=0.7)
-    assert judged(results, check="better", a="A", b="B", tasks=["U"]) == "not run"
-
-
-@pytest.mark.parametrize("jitter", [0.001, 0.01])
-def test_the_smoother_curve_is_the_better_one(jitter):
-    """Accuracies that alternate by so much in the second half change by twice that; levels and the
-    first half do not matter."""
-    runs, rising = [], np.linspace(0.2, 0.7, 20)
-    for seed in range(4):
-        for label, level, width in (("A", 0.6, jitter), ("B", 0.9, 0.02 + 0.001 * seed)):
-            end = level + width * (-1.0) ** np.arange(21)
-            runs.append(
-                record(
-                    label,
-                    seed=seed,
-                    losses=np.ones(41),
-                    test_accuracy=np.concatenate([rising, end]),
-                )
-            )
-    results = Results(runs)
-    np.testing.assert_allclose(
-        list(results.of("T", "A", "test_accuracy", "mean_change").values()), 200 * jitter, rtol=1e-9
-    )
-    smooth = {"check": "best", "a": "A", "metric": "test_accuracy", "read": "mean_change"}
-    assert Claim(text="c", **smooth).judge(results, "train_loss", "last").verdict == "holds"
-    assert (
-        Claim(text="c", **smooth | {"a": "B"}).judge(results, "train_loss", "last").verdict
-        == "does not hold"
-    )
-
-
-def test_closeness_needs_both_sides():
-    for shift, margin, verdict in (
-        (5.0, 6.0, "holds"),
-        (5.0, 3.0, "does not hold"),
-        (-5.0, 3.0, "does not hold"),
-    ):
-        runs = [record("B", "T", s, losses=(99.0, 50.0)) for s in range(4)]
-        runs += [record("A", "T", s, losses=(99.0, 50.0 + shift + 0.1 * s)) for s in range(4)]
-        claim = Claim(text="c", check="close", a="A", b="B", margin=margin)
-        assert claim.judge(Results(runs), "train_loss", "last").verdict == verdict
-
-
 def test_bits_until_an_accuracy_count_what_was_sent():
     """At 2 gigabits a round, 80 % in round 2 are 4; who sends half as much and is as fast is
     better; never is worst."""
@@ -458,17 +354,6 @@ def test_z_is_summed_up_by_method():
     np.testing.assert_allclose(b["rms_of_others"], np.sqrt((5**2 + 10**2) / 2), rtol=1e-4)
 
 
-def test_cells_have_the_further_readings_of_a_recipe():
-    """Accuracies 10, 50, 80 percent: the best is 80, the mean of the last two rounds 65."""
-    results = Results(
-        [record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1)]
-    )
-    targets = {"test_accuracy": {"T": {"A": [80.0, 1.0]}}}
-    (cell,) = cells_of(results, targets, "best", 5, ["mean_last_2_rounds", "last"])
-    readings = ("ours", "mean_last_2_rounds", "last")
-    np.testing.assert_allclose([cell[f"{name}_mean"] for name in readings], [80, 65, 80])
-
-
 def test_a_broken_run_has_no_number_but_the_best_that_it_observed():
     """Nothing stands in a cell for what was not observed."""
     runs = [record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1, 2)]
@@ -479,13 +364,6 @@ def test_a_broken_run_has_no_number_but_the_best_that_it_observed():
         (cell,) = cells_of(Results(runs), targets, reading)
         np.testing.assert_allclose(cell["ours_mean"], mean, err_msg=reading)
         assert (cell["runs"], cell["diverged"]) == (4, 1)
-
-
-def test_variances_of_accuracies_are_in_squared_points():
-    runs = [record("A", client_accuracy_variance=np.array([0.0, 0.0, 0.008]))]
-    targets = {"client_accuracy_variance": {"T": {"A": [79.75, 8.91]}}}
-    (cell,) = cells_of(Results(runs), targets, "last", 5)
-    np.testing.assert_allclose(cell["ours_mean"], 80.0)
 
 
 def test_the_metrics_of_single_clients_have_their_directions():

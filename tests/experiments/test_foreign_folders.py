@@ -10,13 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax.cli import app
-from fedax.core import InvalidInput, SpecError
-from fedax.errors import printable
+from fedax.core import SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.results.store import write_run
-from fedax.utils.files import read
 from samples import TINY, record
 
 ESCAPE, FORGED = "\x1b]0;owned\x07\x1b[2J", "fine\nWARNING forged line \u202egnp.exe"
@@ -91,14 +89,6 @@ def test_special_files_do_not_block(folder, name, kind):
     assert not shown.exception or isinstance(shown.exception, SystemExit)
 
 
-def test_large_files_are_refused(tmp_path):
-    path = tmp_path / "large"
-    path.write_bytes(b"12345")
-    assert read(path, most=5) == b"12345"
-    with pytest.raises(InvalidInput, match="got 5 bytes; allowed: at most 4"):
-        read(path, most=4)
-
-
 @pytest.mark.parametrize("text", [ESCAPE, FORGED])
 def test_control_characters_of_a_folder_never_come_out(folder, text):
     changed(folder, "summary.json", title=text, notes={text: text})
@@ -128,11 +118,3 @@ def test_control_characters_in_files_are_refused(text, place):
     }[place]
     with pytest.raises(SpecError, match="control characters in"):
         Experiment.parse(source.replace("\x7f", "\\u007F").replace("\x00", "\\u0000"))
-
-
-def test_every_message_is_printable():
-    error = InvalidInput.because(f"clients/{ESCAPE}.csv", FORGED)
-    assert "\x1b" not in str(error)
-    assert "\u202e" not in str(error)
-    assert printable("a\nb") == "a\\nb"
-    assert printable("Größe ≤ 1, 連合学習") == "Größe ≤ 1, 連合学習"

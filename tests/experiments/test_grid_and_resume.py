@@ -1,7 +1,6 @@
 """Grids with their selection rule, and run directories that are taken up again."""
 
 import csv
-import dataclasses
 import io
 import json
 import os
@@ -14,15 +13,15 @@ import numpy as np
 import pytest
 
 from fedax import papers
-from fedax.core import InvalidInput, SpecError
+from fedax.core import SpecError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.grid import grid_csv, select_members
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import batches_of, run_batch
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import resume, run_experiment, run_experiments
+from fedax.experiments.running.runner import resume, run_experiment
 from fedax.papers.study import reproduce
-from samples import OWN, TINY, ids, put, record
+from samples import OWN, TINY, ids, record
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
     "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
@@ -99,40 +98,6 @@ def test_some_draws_of_the_data_select_and_the_selected_member_runs_on_all(tmp_p
 
 
 @pytest.mark.slow
-def test_what_is_selected_is_selected_without_the_runs_that_are_reported(finished):
-    losses = {label: [] for label in LABELS}
-    for run in finished.records:
-        if run.seed in (7, 8):
-            losses[run.label].append(run.metrics["train_loss"][-1])
-    assert finished.selections() == {
-        "Tiny <run>": {
-            "FedAvg": "FedAvg",
-            "FedProx mu=1": min(losses, key=lambda k: sum(losses[k])),
-        }
-    }
-    experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
-    runs = [
-        record(label, "T", seed, losses=(2.0, 1.0 - k / 10))
-        for k, label in enumerate(LABELS)
-        for seed in (7, 8)
-    ]
-    runs += [record(LABELS[0], "T", 0, losses=(2.0, 0.01))]  # the best of all, but reported
-    assert select_members(experiment, runs) == {"FedProx mu=1": LABELS[2]}
-
-
-def test_the_grid_reads_curves_as_the_tables_do():
-    """Final losses 0.5 and 0.4, lowest ones 0.1 and 0.2, means of the last two 0.3 and 0.35."""
-    curves = {LABELS[0]: (2.0, 0.1, 0.5), LABELS[1]: (2.0, 0.3, 0.4), LABELS[2]: (2.0, 0.9, 0.9)}
-    runs = [record(label, "T", 7, losses=losses) for label, losses in curves.items()]
-    for read, best in (("last", 1), ("best", 0), ("mean_last_2_rounds", 0)):
-        experiment = Experiment.parse(
-            GRID.replace("Tiny <run>", "T").replace("rounds = 2", f'rounds = 2\nread = "{read}"')
-        )
-        assert select_members(experiment, runs) == {"FedProx mu=1": LABELS[best]}
-        assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
-
-
-@pytest.mark.slow
 def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finished):
     with (finished.path / "grid.csv").open() as stream:
         table = list(csv.DictReader(stream))
@@ -182,29 +147,6 @@ def test_a_grid_is_taken_up_again_in_both_stages(finished, tmp_path, at):
     assert ends(directory) == ends(finished)
 
 
-@pytest.mark.slow
-def test_a_grid_that_somebody_else_has_run_is_taken_over(finished, tmp_path):
-    said = []
-
-    class Told(Display):
-        def say(self, message):
-            said.append(message)
-
-        def begin(self, title, rounds):
-            said.append(title)
-
-    directory = run_experiments(
-        [Experiment.parse(GRID)], tmp_path / "a", "A", Told(), reuse=[finished.path]
-    )
-    best = finished.selections()["Tiny <run>"]["FedProx mu=1"]
-    assert said == [
-        "6 runs are taken over.",
-        f"Selected for Tiny <run>: {best}.",
-        "2 runs are taken over.",
-    ]
-    assert ends(directory) == ends(finished)
-
-
 def test_a_diverged_run_counts_as_worst():
     experiment = Experiment.parse(GRID.replace("Tiny <run>", "T"))
     labels = [member.label for member in experiment.members()][1:]
@@ -237,22 +179,6 @@ def test_a_diverged_run_counts_as_worst():
     ]
 
 
-def test_tables_name_clients_of_reported_runs(tmp_path):
-    experiment = Experiment.parse(GRID)
-    directory = RunDirectory.create(tmp_path / "run", "Run")
-    directory.configure([experiment])
-    names = [f"hospital {k}" for k in range(15)]
-    for planned in directory.planned:
-        curve = np.full((3, 15), 0.5 if planned.seed else 0.25)
-        run = record(planned.member.label, experiment.name, planned.seed, client_accuracy=curve)
-        put(directory, dataclasses.replace(run, clients=names))
-    directory.close("finished")
-    [sheet] = [sheet for sheet in directory.page().sheets if sheet.title.startswith("Clients")]
-    assert sheet.head == ["Client", "FedAvg", "FedProx mu=1, mu=0.0"]
-    assert sheet.rows[0] == ["hospital 0", "25.0", "25.0"]
-    assert ",selection,hospital 0,0.5\n" in (directory.path / "clients.csv").read_text()
-
-
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     more = GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
     batches = batches_of([Experiment.parse(more)])
@@ -268,14 +194,6 @@ def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     ) == (0.2, 1)
 
 
-def test_an_algorithm_may_have_its_own_solver():
-    experiment = Experiment.parse(TINY + "solver.momentum = 0.5\n")
-    plan = experiment.plan()
-    prox, plain = (plan.arguments_of(label)["solver"] for label in ("FedProx mu=1", "FedAvg"))
-    assert (prox.learning_rate, prox.momentum, plain.momentum) == (0.05, 0.5, 0.0)
-    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
-
-
 def test_an_algorithm_may_have_its_own_schedule_and_a_grid_has_the_last_word():
     experiment = Experiment.parse(TINY + "schedule.steps = 5\n")
     plan = experiment.plan()
@@ -284,26 +202,6 @@ def test_an_algorithm_may_have_its_own_schedule_and_a_grid_has_the_last_word():
     assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
     tried = Experiment.parse(TINY + "schedule.steps = 5\n[grid]\nschedule.steps = [7]\n").members()
     assert [member.schedule["steps"] for member in tried] == [7, 7]
-
-
-def test_a_known_minimum_goes_to_the_observer():
-    experiment = Experiment.parse(
-        TINY.replace("rounds = 2", 'rounds = 2\nminimum = 0.25\nobserve = ["objective"]')
-    )
-    assert [observer.minimum for observer in experiment.plan().arguments["observe"]] == [0.25]
-    assert Experiment.parse(experiment.toml()).minimum == 0.25
-
-
-def test_a_grid_needs_the_metric_it_selects_by():
-    unseen = (
-        GRID.replace("rounds = 2", 'rounds = 2\nobserve = ["train_loss"]')
-        + 'select = "test_accuracy"\n'
-    )
-    with pytest.raises(
-        SpecError,
-        match="observe: got \\['train_loss'\\]; allowed: lists with 'test_accuracy', which `grid`",
-    ):
-        Experiment.parse(unseen).plan()
 
 
 class Crash(Display):
@@ -373,12 +271,6 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
     first = batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0]
     assert len(first.runs) == 1
-
-
-def test_a_folder_without_an_experiment_cannot_be_resumed(tmp_path):
-    RunDirectory.create(tmp_path / "a", "t")
-    with pytest.raises(InvalidInput, match="no run was begun there"):
-        resume(tmp_path / "a", Display())
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from fedax.algorithms import algorithm_classes
-from fedax.core import InvalidInput, Schedule
+from fedax.core import Schedule
 from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import SOLVERS
@@ -49,17 +49,6 @@ def shared_keys():
 SHARED = list(shared_keys())
 
 
-def test_there_are_shared_keys():
-    pairs = {(name, key, owner) for name, key, _, owner, *_ in SHARED}
-    assert {
-        ("fedavgm", "momentum", "solver"),
-        ("feddane", "decay", "solver"),
-        ("pfedme", "weight_decay", "solver"),
-        ("fedbc", "gamma", "solver"),
-        ("perfedavg", "order", "schedule"),
-    } <= pairs
-
-
 @pytest.mark.parametrize(
     ("name", "key", "values", "owner", "solver", "other_values"),
     SHARED,
@@ -90,17 +79,6 @@ def test_a_key_of_two_owners_is_qualified(name, key, values, owner, solver, othe
     # a stored copy reads as the same members
     assert [m.label for m in Experiment.parse(experiment.toml()).members()] == [
         m.label for m in members
-    ]
-
-
-def test_other_labels_stay_as_they_are():
-    experiment = Experiment.of(
-        **sections(algorithm=[{"name": "fedavgm"}]),
-        grid={"solver": {"momentum": [0.0, 0.3], "learning_rate": [0.1]}},
-    )
-    assert [member.label for member in experiment.members()] == [
-        "FedAvgM, momentum=0.0, learning_rate=0.1",
-        "FedAvgM, momentum=0.3, learning_rate=0.1",
     ]
 
 
@@ -149,22 +127,3 @@ def test_every_member_of_such_a_grid_runs_as_alone(tmp_path):
     assert len({str(curve) for curve in losses.values()}) == 4
     for run in alone.records:
         assert run.metrics["train_loss"].tolist() == pytest.approx(losses[run.label], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "grid"),
-    [
-        # one key under the name and under the label
-        ([{"name": "fedprox"}], {"fedprox": {"mu": [0.1]}, "FedProx": {"mu": [0.2, 0.3]}}),
-        # the label of another algorithm
-        (
-            [{"name": "fedprox"}, {"name": "fedavg", "label": "FedProx, mu=0.1"}],
-            {"FedProx": {"mu": [0.1, 0.2]}},
-        ),
-    ],
-)
-def test_two_members_with_one_label_are_refused(algorithm, grid):
-    if "fedprox" in grid:
-        grid = grid | {"fedprox": {"mu": [0.1, 0.5]}}
-    with pytest.raises(InvalidInput, match=r"^label: 'FedProx, mu="):
-        Experiment.of(**sections(algorithm=algorithm), grid=grid)

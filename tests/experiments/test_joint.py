@@ -51,13 +51,6 @@ def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
     assert "The papers&#39; numbers" in render(page)
 
 
-@pytest.mark.slow
-def test_one_recipe_alone_has_no_such_table(folders):
-    page = comparison_page(folders[:1])
-    assert not page.pictures
-    assert page.sheets[0].title == "Claims: first"
-
-
 def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     experiment = Experiment.parse(TINY)
     directory = RunDirectory.create(tmp_path / "a", "A")

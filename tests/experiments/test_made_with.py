@@ -86,16 +86,6 @@ def test_an_edited_study_has_other_runs_and_says_so(folder, old, new, left):
     assert (words in directory.line()) == (left < 4)
 
 
-def test_labels_and_their_order_are_no_part_of_a_run(folder):
-    head, first, second = TINY.split("[[algorithm]]")
-    swapped = Experiment.parse(f"{head}[[algorithm]]{second}label = 'B'\n[[algorithm]]{first}")
-    data = RunDirectory.load(folder).experiments[0].data
-    text = swapped.model_copy(update={"data": data}).toml()
-    (folder / "study.toml").write_text(text, encoding="utf-8")
-    labels = [(run.label, run.seed) for run in RunDirectory.load(folder).records]
-    assert labels == [("B", 0), ("B", 1), ("FedAvg", 0), ("FedAvg", 1)]
-
-
 def test_two_labels_of_one_setting_share_their_runs(tmp_path):
     text = TINY.replace("mu = 1", 'mu = 0\n[[algorithm]]\nname = "fedprox"\nmu = 0\nlabel = "B"')
     directory = RunDirectory.create(tmp_path / "a", "A")

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 
 import jax
 import numpy as np
@@ -15,7 +14,7 @@ from fedax import cli
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import resume, run_experiment, run_experiments
+from fedax.experiments.running.runner import resume, run_experiment
 from fedax.models.storage import load_params, read_weights
 from samples import TINY, ids
 
@@ -75,25 +74,6 @@ def test_the_models_of_reported_runs_are_kept(finished):
             0,
         )
         assert about["algorithm"] == type(plan.algorithms[record.label]).__name__
-
-
-@pytest.mark.slow
-def test_models_are_taken_over_with_their_runs(finished, tmp_path):
-    taken = run_experiments(
-        [Experiment.parse(GRID)], tmp_path / "a", "A", Display(), reuse=[finished.path]
-    )
-    assert files(taken) == files(finished)
-
-
-@pytest.mark.slow
-def test_all_models_or_none(tmp_path):
-    text = GRID.replace("rounds = 2", 'rounds = 1\nkeep_models = "{}"')
-    every = run_experiment(Experiment.parse(text.format("all")), tmp_path / "a", Display())
-    assert len(files(every)) == len(every.runs) == 4
-    assert Experiment.parse(every.experiments[0].toml()).keep_models == "all"
-    none = run_experiment(Experiment.parse(text.format("none")), tmp_path / "b", Display())
-    assert not files(none)
-    assert none.experiments[0].resolved()["keep_models"] == "none"
 
 
 @pytest.mark.slow
@@ -201,50 +181,6 @@ def test_own_models_of_many_clients_are_refused_before_they_run(monkeypatch, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ("export", "m.pt", "--run", "FedAvg"),
-            "FILE: got 'm.pt'; allowed: names that end in .safetensors",
-        ),
-        (
-            ("export", "m.safetensors"),
-            "--run: got none; allowed: one of the runs [0-9a-f]{16}: Tiny <run>, FedAvg, seed 0; ",
-        ),
-        (("export", "m.safetensors", "--run", "x9"), "--run: got x9"),
-        (("export", "m.safetensors", "--run", "FedAvg", "--best"), "kept no best model"),
-        (
-            ("export", "m.safetensors", "--run", "FedProx mu=1, mu=0.0"),
-            "kept no model; audits and runs that only select",
-        ),
-        (("predict", "--run", "FedAvg", "tests"), "Did you mean 'test'"),
-        (("predict", "--run", "FedAvg", "validation"), r"allowed: one of test, train"),
-        (
-            ("predict", "--run", "FedAvg", "bad.npz"),
-            "x'.*: got rows of shape .*; allowed: \\(60,\\)",
-        ),
-        (("predict", "--run", "FedAvg", "none.npz"), r"none\.npz"),
-        (("predict", "--run", "FedAvg", "a.txt"), "a task with no encoding"),
-    ],
-)
-def test_what_cannot_be_exported_or_predicted_is_said(
-    finished, arguments, words, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    np.savez("bad.npz", x=np.zeros((2, 5)))
-    # by label: the id of its run, of FedProx the one that selects
-    runs = {label: name for (label, seed), name in ids(finished).items() if seed == 7} | {
-        "FedAvg": run_of(finished, "FedAvg")
-    }
-    command, *rest = (runs.get(part, part) for part in arguments)
-    result = call(command, finished.path, *rest)
-    assert result.exit_code == 2
-    assert "Traceback" not in result.output
-    assert re.search(words, result.stderr), result.stderr
-
-
-@pytest.mark.slow
 def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     path = model_of(finished, "FedAvg")
     text = TINY.replace('name = "synthetic"', f'name = "synthetic"\nparams = "{path}"').replace(
@@ -342,17 +278,3 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     result = call("predict", *arguments, "central")
     assert result.exit_code == 2
     assert "without the model's state" in result.stderr
-
-
-@pytest.mark.slow
-def test_clients_own_states_are_kept_and_used(tmp_path, monkeypatch):
-    pytest.importorskip("flax.nnx", reason="flax is not installed")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.py").write_text(NORMED)
-    text = NORMED_EXPERIMENT.replace('task"', 'task"\npolicy = "local"')
-    text = text.replace("fedavg", "fedbn").replace("test_accuracy", "local_accuracy")
-    text = text.replace("rounds = 3", 'rounds = 3\nkeep_models = "personal"')
-    directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
-    (record,) = directory.runs.values()
-    found = [accuracy_of(directory.path, "--trust-code", "test", "--client", k) for k in range(3)]
-    np.testing.assert_allclose(found, record.metrics["local_accuracy"][-1])

@@ -97,34 +97,3 @@ def test_interrupted_runs_are_not_compared():
     runs = [record("Plain", "Only", losses=(9.0, 1.0)), stopped]
     (row,) = Comparison(recipe, runs, []).cells.to_dict("records")
     assert (row["ours_mean"], row["units"]) == (1.0, 1)
-
-
-def test_a_smoke_run_gets_no_verdict():
-    recipe = papers.Recipe.parse(OWN)
-    runs = [record(label, "Only", draw=d) for label in ("Plain", "Prox") for d in (0, 1)]
-    verdicts = {
-        scale: Comparison(recipe.model_copy(update={"ran": scale}), runs, []).verdicts[0][1].verdict
-        for scale in papers.SCALES
-    }
-    assert verdicts == {"smoke": "not run", "small": "holds", "paper": "holds"}
-
-
-def test_a_scale_may_run_some_of_the_algorithms():
-    few = papers.Recipe.parse(OWN.replace("set = { rounds = 3 }", 'algorithms = ["Prox"]'))
-    assert [[s.shown() for s in e.algorithm] for e in few.experiments("small")] == [
-        ["Prox"],
-        ["Prox"],
-    ]
-    assert [member.method for member in few.experiments("small")[0].members()] == ["Prox", "Prox"]
-    assert len(few.experiments("smoke")[0].algorithm) == 2
-
-
-def test_fedbc_targets_are_those_of_the_paper():
-    targets = papers.load("fedbc-table-1").targets["E = 1"]
-    paper = {"FedBC": 87.8, "q-FedAvg": 87.1, "FedProx": 86.2, "FedAvg": 83.6, "SCAFFOLD": 83.8}
-    # forms of one method have the paper's one number
-    found = {name: round(mean, 1) for name, (mean, _) in targets.items()}
-    assert found == {
-        name: paper[next(method for method in paper if name.startswith(method))] for name in found
-    }
-    assert paper.keys() <= found.keys()

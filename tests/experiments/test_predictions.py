@@ -3,7 +3,6 @@ tables.
 """
 
 import csv
-import dataclasses
 import io
 import re
 import shutil
@@ -18,12 +17,10 @@ import fedax
 from fedax import cli
 from fedax.core import DataError
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import batches
-from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
+from fedax.experiments.running.predictions import examples_of, predictions_csv
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.results.store import write_run
 
 STUDY = """
 name = "study"
@@ -118,58 +115,6 @@ def test_a_table_is_read_by_the_encoding_of_the_run(place, change):
     assert re.search(CHANGED, result.stderr), result.stderr
 
 
-def test_paths_begin_at_the_file_wherever_a_command_is_given(tmp_path, monkeypatch):
-    """Beside a folder of the same name with other examples."""
-    write_clients_files(tmp_path / "study" / "data")
-    write_clients_files(tmp_path / "other" / "data", shift=5.0)
-    (tmp_path / "study" / "a.toml").write_text("\ufeff" + STUDY, encoding="utf-8")
-    monkeypatch.chdir(tmp_path / "other")
-    experiment = Experiment.read(tmp_path / "study" / "a.toml")
-    run = run_experiment(experiment, tmp_path / "run", Display())
-    same = Experiment.parse(STUDY.replace('"data"', f'"{tmp_path / "study" / "data"}"'))
-    expected = run_experiment(same, tmp_path / "same", Display())
-    for number, record in run.runs.items():
-        losses = expected.runs[number].metrics["train_loss"]
-        assert (record.metrics["train_loss"] == losses).all()
-    result = call("predict", tmp_path / "run", "train")
-    assert result.exit_code == 0, result.output
-    moved = Experiment.read(tmp_path / "study" / "a.toml", ["task.table=data"])
-    assert moved.task.options["table"] == str(tmp_path / "other" / "data")
-
-
-@pytest.mark.filterwarnings("default")
-def test_examples_that_another_machine_computed_are_warned_of(tmp_path):
-    """Their last bits may differ."""
-    text = STUDY.replace('"data"', f'"{tmp_path / "data"}"')
-    write_clients_files(tmp_path / "data")
-    run_experiment(Experiment.parse(text), tmp_path / "run", Display())
-    write_clients_files(tmp_path / "data", shift=1.0)
-    np.savez(tmp_path / "new.npz", x=np.ones((2, 2), np.float32))
-    # a file is read by the encoding of the run, whatever the task's examples are now
-    assert call("predict", tmp_path / "run", tmp_path / "new.npz").exit_code == 0
-    assert call("predict", tmp_path / "run", "train").exit_code == 2
-    ((name, run),) = RunDirectory.load(tmp_path / "run").runs.items()
-    elsewhere = dataclasses.replace(run, versions=run.versions | {"numpy": "0.1"})
-    write_run(tmp_path / "run" / "runs" / name, elsewhere)
-    result = call("predict", tmp_path / "run", "train")
-    assert result.exit_code == 0, result.output
-    assert "by other versions or on another machine" in result.stderr
-
-
-def test_files_are_refused_before_anything_is_computed(place, monkeypatch):
-    def fail(*_):
-        raise AssertionError("computed")
-
-    assert call("predict", "run", "new.csv", "--out", "new/p.csv").exit_code == 0
-    assert len(rows_of((place / "new" / "p.csv").read_text())) == 2
-    monkeypatch.setattr("fedax.experiments.running.predictions.predictions_csv", fail)
-    (place / "file").write_text("")
-    for out, words in (("new", "not of a folder"), ("file/p.csv", "cannot be written")):
-        result = call("predict", "run", "new.csv", "--out", out)
-        assert result.exit_code == 2, result.output
-        assert words in result.stderr
-
-
 def task_of(predict, **arrays):
     clients = [{"x": np.ones((n, 2)), "y": np.ones(n), **arrays} for n in (3, 1)]
     return fedax.Task(
@@ -223,27 +168,6 @@ def test_only_known_labels_have_texts(labelled, tmp_path):
     assert [row["y"] for row in rows_of(text)] == ["-1", "no", "yes"]
 
 
-@pytest.mark.parametrize(
-    ("content", "labels"),
-    [
-        ("weight,age,relapse\n1,2,no\n1,2,yes\n", [0, 1]),
-        ("weight,age\n1,2\n", None),
-        ("weight,age,relapse\n1,2,\n", None),
-        ("weight,age,relapse\n1,2,maybe\n", None),
-        ("weight,age,y\n1,2,17\n", None),
-        ("weight,age,y\n1,2,text\n", None),
-    ],
-)
-def test_labels_are_read_from_their_column_where_they_can_be(labelled, tmp_path, content, labels):
-    (tmp_path / "new.csv").write_text(content)
-    arrays = examples_of(labelled, tmp_path / "new.csv").arrays
-    expected = labelled.data.encoding.features({"age": [2], "weight": [1]})
-    np.testing.assert_allclose(arrays["x"][:1], expected, rtol=1e-6)
-    assert ("y" in arrays) == (labels is not None)
-    if labels is not None:
-        assert arrays["y"].tolist() == labels
-
-
 @pytest.mark.parametrize("cell", ["", "text", "0.5", "nan"])
 def test_a_column_of_no_labels_counts_for_nothing(tmp_path, cell):
     (tmp_path / "data").mkdir()
@@ -255,20 +179,3 @@ def test_a_column_of_no_labels_counts_for_nothing(tmp_path, cell):
     if cell != "0.5":
         with pytest.raises(DataError, match="column 'h': got"):
             examples_of(task, tmp_path / "new.csv")
-
-
-def test_a_table_is_refused_where_the_task_knows_no_columns(tmp_path):
-    (tmp_path / "new.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="no encoding"):
-        examples_of(task_of(None), tmp_path / "new.csv")
-
-
-def test_a_client_without_test_examples_has_an_empty_table(tmp_path):
-    for part, clients in (("train", "ab"), ("test", "a")):
-        (tmp_path / part).mkdir()
-        for name in clients:
-            (tmp_path / part / f"{name}.csv").write_text("h,y\n1,0\n2,1\n")
-    task = fedax.task("table", table=str(tmp_path / "train"), test=str(tmp_path / "test"))
-    params = task.start(jax.random.key(0))
-    text = predictions_csv(task, params, of_split(task, "test", 1))
-    assert text == "client,y,label,probability_0,probability_1\n"

@@ -8,18 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from fedax import papers
-from fedax.core import InvalidInput, SpecError, UnknownName
+from fedax.core import InvalidInput, UnknownName
 from fedax.core.history import Outcome
-from fedax.papers.comparison import Comparison, show_comparison
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
 from fedax.papers.study import PaperDirectory, open_directory
 from fedax.results.frame import numbers_frame
 from fedax.results.tables.reductions import (
-    describe_reduction,
     is_value_reduction,
     read_curve,
 )
@@ -83,51 +80,6 @@ def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
     )
 
 
-@pytest.mark.parametrize("read", ["rounds_to_2", "last_over_half", "mean_change", "last", "worst"])
-def test_further_readings_are_values_of_the_metric(read):
-    with pytest.raises(SpecError, match=f"also_read: got '{read}'|read: got 'worst'"):
-        Recipe.parse(
-            OWN.replace(
-                'metric = "train_loss"\n', f'metric = "train_loss"\nalso_read = ["{read}"]\n'
-            ),
-            "r.toml",
-        )
-
-
-ALSO = OWN.replace(
-    'metric = "train_loss"\n',
-    'metric = "train_loss"\nread = "best"\nalso_read = ["mean_last_2_rounds", "last"]\n',
-)
-
-
-def test_tables_show_the_further_readings_beside_the_first():
-    """Losses 9, 3, 1, 2 and 9, 5, 3, 4: the best 1 and 3, of the last two rounds 1.5 and 3.5, the
-    last 2 and 4."""
-    recipe = Recipe.parse(ALSO).model_copy(update={"ran": "paper"})
-    runs = [
-        record("Plain", "Only", seed=s, losses=losses)
-        for s, losses in enumerate([(9.0, 3.0, 1.0, 2.0), (9.0, 5.0, 3.0, 4.0)])
-    ]
-    comparison = Comparison(recipe, runs, [])
-    (row,) = csv.DictReader(io.StringIO(comparison.csv()))
-    assert [float(row[name]) for name in ("ours_mean", "mean_last_2_rounds_mean", "last_mean")] == [
-        2.0,
-        2.5,
-        3.0,
-    ]
-    np.testing.assert_allclose(float(row["last_deviation"]), np.sqrt(2), rtol=1e-5)
-    sheet = comparison.cell_sheet()
-    assert sheet.head[3:6] == [
-        "Ours, best values over the rounds",
-        "Ours, means of the last 2 rounds",
-        "Ours, final values",
-    ]
-    assert sheet.rows[0][3:6] == ["2.00 ± 1.41", "2.50 ± 1.41", "3.00 ± 1.41"]
-    stream = io.StringIO()
-    show_comparison(comparison, Console(file=stream, width=300))
-    assert "ours, means of the last 2 rounds" in stream.getvalue()
-
-
 @pytest.mark.parametrize(
     ("metric", "read", "worst"),
     [
@@ -152,24 +104,6 @@ def test_tables_and_claims_read_a_lost_run_alike(metric, read, worst):
     assert list(Results(runs).of("T", "A", metric, read).values()) == rows["value"].tolist()
 
 
-def test_captions_name_every_reading():
-    words = {
-        read: describe_reduction(read)
-        for read in (
-            "best",
-            "mean_last_20_rounds",
-            "rounds_to_95",
-            "gigabits_to_0.2",
-        )
-    }
-    assert words == {
-        "best": "Best values over the rounds",
-        "mean_last_20_rounds": "Means of the last 20 rounds",
-        "rounds_to_95": "Rounds until 95",
-        "gigabits_to_0.2": "Gigabits until 0.2",
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
@@ -182,44 +116,6 @@ def test_fedbcs_tables_are_read_by_the_best_value_with_a_mean_beside_it(name):
     )
     # grids select by it
     assert all(e.reads == recipe.read for e in recipe.experiments("paper"))
-
-
-@pytest.mark.parametrize("name", list(papers.recipe_files()))
-def test_small_runs_of_another_model_than_the_papers_are_no_comparison(name):
-    recipe = papers.load(name)
-    models = {
-        scale: {e.task.options.get("model") for e in recipe.experiments(scale)}
-        for scale in ("small", "paper")
-    }
-    if recipe.cells:
-        assert recipe.scale["small"].comparable == (models["small"] <= models["paper"])
-
-
-def test_cells_of_another_model_have_no_verdict():
-    recipe = Recipe.parse(
-        OWN.replace("[scale.small]\n", "[scale.small]\ncomparable = false\n")
-    ).model_copy(update={"ran": "small"})
-    comparison = Comparison(recipe, [record("Plain", "Only", losses=(9.0, 2.0))], [])
-    assert comparison.cell_sheet().rows[0][-2:] == ["-", "-"]
-    assert "another model than the paper's" in comparison.cell_sheet().note
-    (row,) = csv.DictReader(io.StringIO(comparison.csv()))
-    assert (row["ours_mean"], row["difference"], row["z"]) == ("2", "", "")
-
-
-@pytest.mark.slow
-def test_data_that_cannot_be_had_are_named_with_the_reason():
-    stand_ins = {
-        "fedbc-table-9",
-        "dfedavgm-figure-7",
-        "feddane-figure-1-real",
-        "feddane-figure-3-real",
-    }
-    assert {name for name in papers.recipe_files() if papers.load(name).not_obtainable} == stand_ins
-    made = Recipe.parse(
-        OWN.replace('metric = "train_loss"\n', 'metric = "train_loss"\nnot_obtainable = "lost"\n')
-    )
-    choices = Comparison(made, [record("Plain", "Only")], []).sheets()[-1]
-    assert ["Data not obtainable: lost."] in choices.rows
 
 
 def same_table(made, kept):

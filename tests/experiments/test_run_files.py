@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax.cli import app
-from fedax.core import InvalidInput, RunExists, WriteFailed
+from fedax.core import RunExists, WriteFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
-from fedax.results.store import from_files, to_files, write_run
+from fedax.results.store import from_files, to_files
 from fedax.utils.lock import held, holder
 from samples import TINY, put, record
 
@@ -41,27 +41,11 @@ def test_any_flipped_bit_of_a_run_is_noticed(name):
     assert from_files(files).label == "FedAvg"
 
 
-def test_curves_remain_archives_of_numpy(tmp_path):
-    write_run(tmp_path / "a", record())
-    with np.load(tmp_path / "a" / "curves.npz", allow_pickle=False) as stored:
-        assert stored["metrics/train_loss"].tolist() == [2.0, 1.0, 0.5]
-
-
 def directory(tmp_path):
     made = RunDirectory.create(tmp_path / "a", "A")
     made.configure([Experiment.parse(TINY)])
     put(made, record(task="Tiny <run>", label="FedAvg"))
     return made
-
-
-def test_a_damaged_run_is_named_with_the_way_out(tmp_path):
-    path = directory(tmp_path).path
-    (file,) = path.glob("runs/*/curves.npz")
-    file.write_bytes(file.read_bytes()[:-100] + bytes(100))
-    with pytest.raises(
-        InvalidInput, match=r"run \w{16} is damaged .*; `fedax resume .*` makes this run again"
-    ):
-        RunDirectory.load(path)
 
 
 HOLD = """
@@ -129,26 +113,6 @@ def test_processes_of_a_queue_end_with_their_parent(tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.slow
-def test_another_number_of_jobs_is_said(tmp_path):
-    class Said(Display):
-        def __init__(self):
-            self.lines = []
-
-        def say(self, message):
-            self.lines.append(message)
-
-    path, said = tmp_path / "a", Said()
-    experiment = Experiment.parse(TINY.replace("rounds = 2", "rounds = 0"))
-    run_experiment(experiment, path, Display())
-    made = RunDirectory.load(path)
-    made.jobs = 3
-    made.save()
-    resume(path, said)
-    assert [line for line in said.lines if "Begun with --jobs 3, continued with --jobs 1" in line]
-    assert RunDirectory.load(path).jobs == 1
-
-
 FULL = "No space left on device"
 
 
@@ -177,15 +141,3 @@ def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
     }[command]
     shown = CliRunner().invoke(app, words)
     assert (shown.exit_code, "Not a directory" in shown.output) == (2, True), shown.output
-
-
-def test_a_killed_run_remembers_its_jobs(tmp_path):
-    """The folder says so before the first run is done."""
-
-    class Killed(Display):
-        def __enter__(self):
-            raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError, match="killed"):
-        run_experiment(Experiment.parse(TINY), tmp_path / "a", Killed(), jobs=2)
-    assert RunDirectory.load(tmp_path / "a").jobs == 2

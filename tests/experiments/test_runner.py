@@ -1,26 +1,20 @@
 import csv
-import io
 import json
 import os
 import signal
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import fedax
-from fedax.cli.report import report
-from fedax.cli.summary import print_summary
-from fedax.core import InvalidInput, RunExists
+from fedax.core import RunExists
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.store import RunDirectory, fresh, slug
+from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import demo
-from fedax.experiments.running.progress import Display, summary_table
-from fedax.experiments.running.progress import summary_line as line_about
+from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.results.compare import compare_runs
 from fedax.utils.files import write
-from samples import TINY, record
+from samples import TINY
 
 
 def rows(path):
@@ -69,15 +63,6 @@ def test_a_finished_directory(finished):
 
 
 @pytest.mark.slow
-def test_the_kept_configuration_reproduces_the_run(finished, tmp_path):
-    again = run_experiment(
-        Experiment.read(finished.path / "study.toml"), tmp_path / "again", Display()
-    )
-    for first, second in zip(finished.records, again.records, strict=True):
-        np.testing.assert_array_equal(first.metrics["train_loss"], second.metrics["train_loss"])
-
-
-@pytest.mark.slow
 def test_loading_gives_back_all_curves(finished):
     loaded = RunDirectory.load(finished.path)
     assert (loaded.title, loaded.status, loaded.notes) == (
@@ -118,14 +103,6 @@ def test_refusal_comes_before_the_data_are_made(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_nothing_is_written_for_an_experiment_that_does_not_fit(tmp_path):
-    with pytest.raises(InvalidInput, match="number of clients"):
-        run_experiment(
-            Experiment.parse(TINY.replace("cohort = 2", "cohort = 9")), tmp_path / "a", Display()
-        )
-    assert not (tmp_path / "a").exists()
-
-
 class InterruptAt(Display):
     """Presses Ctrl-C when the second run has done its first round."""
 
@@ -161,39 +138,12 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
     assert "Interrupted before all runs were done" in (tmp_path / "a" / "report.html").read_text()
 
 
-def test_several_folders_are_not_kept(tmp_path):
-    """--keep copies one run directory; it is not ignored elsewhere."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "runs.tar.xz").touch()
-    with pytest.raises(InvalidInput, match=r"--keep: got .*; allowed: one run directory"):
-        report([tmp_path / "a", tmp_path / "b"], keep=tmp_path / "kept")
-    with pytest.raises(InvalidInput, match=r"a: is made by --keep"):
-        report([tmp_path / "a"], keep=tmp_path / "kept")
-    with pytest.raises(InvalidInput, match="missing: not a run directory"):
-        report([tmp_path / "missing"], keep=tmp_path / "kept")
-    assert not (tmp_path / "kept").exists()
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     write(tmp_path / "a.txt", "old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
         write(tmp_path / "a.txt", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
-
-
-def test_damaged_or_foreign_folders_are_not_loaded(tmp_path):
-    with pytest.raises(InvalidInput, match="not a run directory"):
-        RunDirectory.load(tmp_path)
-    (tmp_path / "summary.json").write_text("{")
-    with pytest.raises(InvalidInput, match="damaged files"):
-        RunDirectory.load(tmp_path)
-
-
-def test_names_of_folders(tmp_path):
-    assert [slug("Synthetic (0.5, 0.5)"), slug("?")] == ["synthetic-0-5-0-5", "run"]
-    (tmp_path / "a").mkdir()
-    assert [fresh(tmp_path, "b").name, fresh(tmp_path, "a").name] == ["b", "a-2"]
 
 
 def test_the_demo_compares_what_it_says():
@@ -203,74 +153,3 @@ def test_the_demo_compares_what_it_says():
     assert names == [["fedavg", "fedprox", "feddane", "feddane", "fedbc"]] * 3
     schedule = demo.experiments()[1].resolved()["schedule"]
     assert (schedule["cohort"], schedule["epochs"], schedule["batch_size"]) == (10, 20, 10)
-
-
-def test_a_run_that_ends_above_its_start_has_diverged():
-    runs = [
-        record(losses=losses) for losses in ((2.0, 9.0, 1.0), (2.0, 1.0, 3.0), (2.0, 1.0, np.nan))
-    ]
-    assert [run.diverged for run in runs] == [False, True, True]
-    assert [run.ending for run in runs] == ["ok", *["diverged: above its initial loss"] * 2]
-    row = compare_runs(runs).iloc[0]
-    assert (row["outcome"], row["ok"]) == ("1 ok, 2 diverged", False)
-
-
-@pytest.mark.slow
-def test_plain_lines_for_logs(tmp_path):
-    stream = io.StringIO()
-    lines = Display(Console(file=stream, width=200))
-    lines.every = 0.0
-    run_experiment(Experiment.parse(TINY.replace("seeds = [0, 1]", "")), tmp_path / "a", lines)
-    text = stream.getvalue()
-    assert "  [1/2] FedAvg: round 1/2, " in text
-    assert "rounds/s, loss " in text
-    assert "[2/2] FedProx mu=1: 2 rounds in " in text
-
-
-def test_the_demo_says_how_to_read_its_tables(tmp_path):
-    """Before the path of the report: what was tuned, what the worst tenth is, why FedProx is slow."""
-    directory = RunDirectory.create(tmp_path / "demo", "A demo")
-    directory.configure([demo.experiments()[0].model_copy(update={"rounds": 1})])
-    directory.close("finished")
-    shown = io.StringIO()
-    print_summary(directory, Console(file=shown, width=80), demo.READING)
-    text = " ".join(shown.getvalue().split())
-    assert text.index("Worst tenth: the mean accuracy over") < text.index("Report: ")
-    assert "Do not rank the methods" in text
-    assert all(name in text for name in ("FedProx has mu = 1", "FedBC weighs", "FedDANE's mu"))
-
-
-def test_the_longest_label_of_the_demo_fits_a_terminal_of_80_columns():
-    shown = io.StringIO()
-    Console(file=shown, width=80).print(
-        summary_table("t", [record("FedDANE as released")], wide=False)
-    )
-    assert "FedDANE as released" in shown.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (60, ["FedProx", "mu=1,", "learning_rat", "e=0.05"]),
-        (80, ["FedProx mu=1,", "learning_rate=0.05"]),
-        (120, ["FedProx mu=1, learning_rate=0.05"]),
-    ],
-)
-def test_a_narrow_table_breaks_labels_between_words(width, lines):
-    shown = io.StringIO()
-    runs = [record("FedProx mu=1, learning_rate=0.05", seed=seed) for seed in range(3)]
-    Console(file=shown, width=width).print(summary_table("t", runs, wide=False))
-    body, note = shown.getvalue().partition("── \n")[2].split("Means and", 1)
-    assert "3 runs" in note
-    rows = body.splitlines()
-    assert [row.strip().split("  ")[0] for row in rows if row.strip()] == lines
-
-
-def test_a_line_about_several_runs_is_about_all_of_them():
-    good, worse = record(losses=(2.0, 1.0, 0.5)), record(losses=(2.0, 1.0, 0.75), seed=1)
-    lost = record(losses=(2.0, 9.0, np.nan), seed=2)
-    assert line_about("t", [good]) == "t: 2 rounds in 1.0 s, loss 0.5"
-    assert line_about("t", [good, worse]) == "t: 2 rounds in 2.0 s, loss 0.5 to 0.75"
-    text = line_about("t", [good, lost])
-    assert text == "t: 2 rounds in 2.0 s, loss 0.5, diverged: above its initial loss (1 of 2 runs)"
-    assert "loss nan" in line_about("t", [lost])

@@ -1,6 +1,5 @@
 import pytest
 
-from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.tasks.sources import DATASETS, task_options
 from samples import TINY
@@ -47,18 +46,6 @@ def test_the_resolved_experiment_is_the_same_experiment():
     assert again.algorithm[1].shown() == "Prox"
 
 
-def test_one_value_per_client():
-    plan = Experiment.parse(
-        TINY.replace("mu = 1", "mu = [0.1, 0.2, 0.3, 0.4]\nlabel = 'own'")
-    ).plan()
-    assert plan.algorithms["own"].mu.shape == (4,)
-
-
-def test_experiments_from_values():
-    experiment = Experiment.of(name="a", task={"name": "digits"}, algorithm=[{"name": "fedavg"}])
-    assert experiment.resolved()["task"]["partition"] == "shards"
-
-
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_every_task_is_written_out_with_its_options(name):
     """Without its data: they are read when the experiment is planned."""
@@ -70,16 +57,6 @@ def test_every_task_is_written_out_with_its_options(name):
     assert set(written) - {"name"} <= set(task_options(name))
     again = Experiment.of(name="a", task=written, algorithm=[{"name": "fedavg"}]).resolved()["task"]
     assert again == written
-
-
-def test_a_task_without_an_option_it_needs_is_refused():
-    experiment = Experiment.of(name="a", task={"name": "table"}, algorithm=[{"name": "fedavg"}])
-    with pytest.raises(
-        InvalidInput,
-        match=r"table\(table=...\): got nothing; allowed: "
-        r"a value",
-    ):
-        experiment.plan()
 
 
 def test_options_of_a_partition_in_a_file(tmp_path):

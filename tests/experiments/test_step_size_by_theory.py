@@ -50,32 +50,6 @@ def test_each_algorithm_has_the_number_of_its_schedule():
     assert resolved.with_step_sizes() is resolved
 
 
-BENT = """
-import jax
-import jax.numpy as jnp
-import fedax
-
-def bent():
-    return fedax.Task(
-        lambda key: 3 * jax.random.normal(key, (4,)),
-        lambda w, x: (jnp.sin(w).sum() + 1) * x**2 + 0.01 * (w**4).sum(),
-        [[1.0, 2.0], [0.5]],
-    )
-"""
-
-
-def test_an_estimate_looks_at_the_starts_of_all_seeds(tmp_path):
-    (tmp_path / "bent.py").write_text(BENT)
-    task = {"name": f"{tmp_path}/bent.py:bent"}
-    options = {"task": task, "algorithm": [{"name": "fedavg"}], "schedule": {"steps": 2}}
-    solver = {"learning_rate": {"theory": True}}
-    experiment = Experiment.of(name="a", seeds=[0, 5], solver=solver, **options)
-    plan, schedule = experiment.plan(), fedax.Schedule(steps=2)
-    each = [fedax.theory.step_size(plan.task, schedule, seeds=[seed]) for seed in (0, 5)]
-    assert each[0] != each[1]
-    assert by_label(experiment.with_step_sizes()) == {"FedAvg": min(each)}
-
-
 def test_a_grid_of_schedules_has_the_smallest_number():
     text = TEXT.replace('{name = "fedavg"},', "") + "grid = {schedule = {steps = [2, 4]}}"
     experiment = Experiment.parse(text.replace("epochs = 2, ", "")).with_step_sizes()
@@ -120,26 +94,3 @@ def test_no_number_is_fitted_to_examples_that_are_not_for_the_server(addition, l
     )
     with pytest.raises(SpecError, match=rf"line 7: SGD\(learning_rate=.*{allowed}"):
         Experiment.parse(own + addition)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("{theory = true}", '"theory"', r"got 'theory'; allowed: numbers in \(0, infinity\)"),
-        ("{theory = true}", "{theory = false}", r"allowed: numbers in \(0, infinity\)"),
-        ("momentum = 0.5", "momentum = 1.5", r"line 5: SGD\(momentum=.*got 1.5"),
-        ("momentum = 0.5", 'name = "adam"', "learning_rate"),
-    ],
-)
-def test_other_values_are_refused(before, after, message):
-    with pytest.raises(SpecError, match=message):
-        Experiment.parse(TEXT.replace(before, after))
-
-
-def test_hyperparameters_are_numbers():
-    for kind, options in (
-        (fedax.SGD, {"learning_rate": "theory"}),
-        (fedax.FedBC, {"lam_min": "theory"}),
-    ):
-        with pytest.raises(fedax.InvalidInput, match="got 'theory'; allowed: numbers in"):
-            kind(**options)

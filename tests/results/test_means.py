@@ -48,17 +48,6 @@ def test_seeds_that_ended_at_30_30_and_3_rounds():
     assert mean(runs[2:], worst=0.1)["mean"].tolist() == values[2].tolist()
 
 
-def test_a_run_that_stopped_early_keeps_its_last_value():
-    runs = [run(), run(seed=1, rounds=12, outcome=Outcome("stopped", 11))]
-    whole, short = (each.metrics["test_accuracy"] for each in runs)
-    np.testing.assert_allclose(mean(runs)["mean"][12:], (whole[12:] + short[-1]) / 2)
-    assert (
-        describe_early_ends("A", runs)
-        == "A: 1 of 2 ended after 12 rounds and keeps the last value."
-    )
-    assert not describe_early_ends("A", runs[:1])
-
-
 def test_bands_are_deviations_within_the_range_of_the_values():
     values = np.array([[1.0, 1.0, -1.0], [2.0, 1.0, -1.0], [3.0, 10.0, -10.0], [2.0, 4.0, -4.0]])
     t = np.arange(3)

@@ -63,19 +63,6 @@ AXES = {
 }
 
 
-METHODS = (
-    "FedAvg",
-    "FedProx",
-    "SCAFFOLD",
-    "FedBC",
-    "FedDANE",
-    "FedYogi",
-    "FedAWARE as released",
-    "DFedAvgM",
-    "DSGD",
-)
-
-
 @functools.cache
 def pictures(name):
     """By name, the figures of a recipe, from three observations of every run on its first draw."""
@@ -222,20 +209,6 @@ def test_recipes_are_drawn(name):
             for algorithm, number in numbers.items():
                 if picture and len(numbers) > 1 and not (is_first and algorithm in left_out):
                     assert np.isclose(shown, number[0]).any()
-
-
-@pytest.mark.slow
-def test_a_method_looks_the_same_in_all_figures():
-    colours = {}
-    for name in papers.recipe_files():
-        for picture in pictures(name).values():
-            for axes in picture.figure.axes:
-                for line in axes.lines:
-                    if line.get_label() in METHODS:
-                        found = line.get_color(), line.get_marker()
-                        colours.setdefault(line.get_label(), set()).add(found)
-    assert {label: len(found) for label, found in colours.items()} == dict.fromkeys(colours, 1)
-    assert len(colours) > 5
 
 
 def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():

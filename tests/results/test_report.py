@@ -10,10 +10,8 @@ from fedax.experiments.results.figures import draw_curves
 from fedax.results import Page, Sheet, render
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import save, weight_pictures, weights_frame
-from fedax.results.forms import format_tables
 from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.page import clients_sheets
-from fedax.results.store import from_files, to_files
 from fedax.results.tables.summary import columns_of
 from samples import record
 
@@ -173,15 +171,6 @@ def test_an_empty_page_can_be_rendered():
     assert not Reader(render(Page("t", "", []))).cells("table")
 
 
-def test_records_survive_storage():
-    kept = record("a/b", outcome=Outcome("diverged", 2), extra=np.arange(3))
-    again = from_files(to_files(kept))
-    assert (again.label, again.outcome) == (kept.label, kept.outcome)
-    assert again.metrics.keys() == kept.metrics.keys()
-    for name, values in kept.metrics.items():
-        np.testing.assert_array_equal(again.metrics[name], values)
-
-
 def test_csv_has_a_row_per_observation_and_quotes_labels():
     lines = curves_csv(
         [record('a,"b"', extra=np.array([1.0, np.nan, 3.0])), record("c")]
@@ -193,48 +182,6 @@ def test_csv_has_a_row_per_observation_and_quotes_labels():
     assert lines[2].endswith(",0.45,")
     assert lines[4].endswith(",")
     assert len(lines) == 7
-
-
-def test_close_large_means_are_told_apart():
-    """1234.65 and 1231.25 would both be 1.23e+03."""
-    made = [
-        record(label, seed=seed, losses=(1e6, end + 0.1 * seed))
-        for label, end in (("A", 1234.6), ("B", 1231.2))
-        for seed in range(2)
-    ]
-    lines = format_tables(compare_runs(made, metrics=["train_loss"]), "text").splitlines()
-    assert [line.split(maxsplit=1)[1] for line in lines[2:4]] == [
-        "1234.65 ± 0.07",
-        "1231.25 ± 0.07 *",
-    ]
-
-
-def test_a_run_that_was_stopped_diverged_and_an_ok_one_has_no_finite_score():
-    stopped = record("Stopped", losses=(1.0, 0.5, 0.9), outcome=Outcome("diverged", 1))
-    undefined = record("Undefined", losses=(1.0, 0.5, 0.4), test_auc=np.full(3, np.nan))
-    made = [stopped, undefined]
-    page = render(Page("", "", made))
-    assert "<td>diverged</td>" in page
-    assert "<td>not finite</td>" in page
-    assert '<td class="outcome bad">diverged in round 2</td>' in page
-    table = format_tables(
-        compare_runs(made, metrics=["train_loss", "test_auc"]), "text"
-    ).splitlines()
-    assert table[2].split() == ["Stopped", "diverged", "-"]
-    assert table[3].split()[-2:] == ["not", "finite"]
-
-
-def test_ends_are_counted_in_rounds_from_one():
-    """A run of six rounds ends in or after its sixth."""
-    assert str(Outcome("diverged", 5)) == "diverged in round 6"
-    assert str(Outcome("stopped", 5)) == "stopped after round 6"
-    assert str(Outcome("interrupted", 6)) == "interrupted after round 6"
-    assert (
-        str(Outcome("non-finite", 5, 3, name="north")) == "non-finite in round 6 from client north"
-    )
-    assert (
-        str(Outcome("non-finite", 5, part="train_loss")) == "non-finite in round 6, in train_loss"
-    )
 
 
 @pytest.mark.parametrize(
@@ -266,13 +213,6 @@ def test_a_gap_below_the_precision_leaves_its_axis_logarithmic():
     below = [record(losses=(1.0, 0.5), objective_gap=np.array([-0.1, -0.2]))]
     (picture,) = draw_curves(below, metrics=["objective_gap"])
     assert picture.figure.axes[0].get_yscale() == "linear"
-
-
-@pytest.mark.parametrize(("end", "scale"), [((0.25, 0.75), "log"), ((0.0, 1.0), "linear")])
-def test_weights_of_zero_have_a_linear_axis(end, scale):
-    (picture,) = weight_pictures([record(**weighed(end))])
-    (axes,) = picture.figure.axes
-    assert (axes.get_xscale(), axes.get_yscale()) == (scale, scale)
 
 
 def test_epsilon_and_own_scores_with_a_direction_have_columns():
@@ -308,50 +248,12 @@ def test_epsilon_and_own_scores_with_a_direction_have_columns():
     assert "test_mae" not in [column.metric for column in columns_of([*made, other])]
 
 
-def test_at_most_a_few_own_scores_have_columns():
-    names = [f"test_s{k}" for k in range(7)]
-    run = dataclasses.replace(
-        record(**dict.fromkeys(names, np.ones(3))), modes=dict.fromkeys(names, "max")
-    )
-    assert [c.metric for c in columns_of([run])][2:] == names[:4]
-
-
-def test_the_best_is_the_lowest_loss_and_the_highest_accuracy():
-    made = [
-        record("a", losses=(1.0, 0.2)),
-        record("b", losses=(1.0, np.nan)),
-        record("c", losses=(1.0, 0.3)),
-    ]
-    made[2].metrics["test_accuracy"][-1] = 0.9
-    assert marked(made) == {("train_loss", "a"), ("test_accuracy", "c")}
-    small = [record("a", losses=(1.0, 2e-4)), record("b", losses=(1.0, 1e-4))]
-    assert ("train_loss", "b") in marked(small)
-    # those that are equal are all the best, or none
-    alike = [record(name, losses=(1.0, 0.2)) for name in "ab"]
-    assert marked(alike) == set()
-    alike.append(record("c", losses=(1.0, 0.3)))
-    assert marked(alike) == {("train_loss", "a"), ("train_loss", "b")}
-
-
-def marked(runs):
-    """Metrics and methods that are bold."""
-    rows = compare_runs(runs).to_dict("records")
-    return {(row["metric"], row["method"]) for row in rows if row["top"]}
-
-
 def test_further_tables_are_on_the_page():
     sheets = [Sheet("Claims", ["Claim", "Verdict"], [[EVIL, "holds"]], EVIL, lead=True)]
     reader = Reader(render(Page("t", "", [record()], sheets=sheets)))
     assert reader.cells("h2") == ["Claims", "T"], "this one leads"
     assert reader.cells()[:2] == [EVIL, "holds"]
     assert ("td", {"class": "good"}) in reader.tags
-
-
-def test_gradients_are_kept():
-    run = dataclasses.replace(record(), gradients=np.array([0.0, 3.0, 6.0]))
-    again = from_files(to_files(run))
-    np.testing.assert_array_equal(again.gradients, run.gradients)
-    assert from_files(to_files(record())).gradients is None
 
 
 @pytest.mark.slow
@@ -385,19 +287,6 @@ def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
     (file,) = save(weight_pictures([*same, other]), tmp_path, ["png"])
     assert file.name == "client_weight.png"
     assert weight_pictures([record()]) == []
-
-
-def test_figures_of_what_the_first_task_does_not_have():
-    """A metric, and weights, of a later task only; clients of equal size."""
-    equal = {"client_weight": np.full((3, 2), 0.5), "client_share": np.full((3, 2), 0.5)}
-    runs = [record("A", "First"), record("B", "Second", dissimilarity=np.ones(3), **equal)]
-    drawn = [*draw_curves(runs), *weight_pictures(runs)]
-    assert {each.name: len(each.figure.axes) for each in drawn} == {
-        "train_loss": 2,
-        "test_accuracy": 2,
-        "dissimilarity": 1,
-        "client_weight": 1,
-    }
 
 
 def test_clients_have_a_row_each_and_methods_a_column():

@@ -9,8 +9,8 @@ import pytest
 
 import fedax
 from fedax import observe
-from fedax.core import InvalidInput, UnknownName
-from fedax.engine.driver.progress_bar import Bar, make_bars, value_text
+from fedax.core import InvalidInput
+from fedax.engine.driver.progress_bar import Bar, make_bars
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +48,6 @@ def test_the_page_is_one_file(history, tmp_path):
     page = (tmp_path / "new" / "run.html").read_text()
     assert "<title>Four" in page
     assert "FedAvg: ok." in page
-
-
-@pytest.mark.slow
-def test_a_history_prints_as_a_short_table(history):
-    lines = str(history).splitlines()
-    assert repr(history) == str(history)
-    assert lines[0] == "FedAvg: 3 rounds, ok"
-    assert lines[1:] == history.table().splitlines()
-    long = fedax.run(fedax.FedAvg(), WIDE, rounds=100, observe=[observe.TrainLoss()])
-    lines = repr(long).splitlines()
-    assert len(lines) < 15
-    assert lines[2].split()[0] == "0"
-    assert lines[-1].split()[0] == "100"
-    none = fedax.run(fedax.FedAvg(), WIDE, rounds=0, observe=[])
-    assert "FedAvg: 0 rounds, ok" in repr(none)
 
 
 def distance(w, x):
@@ -142,26 +127,6 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
         assert default in text, f"{default}: a reader does not know defaults"
 
 
-def test_the_last_value_of_a_metric_that_is_not_there_is_refused_by_name(history):
-    metric = next(iter(history.metrics))
-    with pytest.raises(
-        UnknownName,
-        match=r"last\(metric\): got 'accuracy'; allowed: one of "
-        rf".*{metric}",
-    ):
-        history.last("accuracy")
-    with pytest.raises(InvalidInput, match="ClientAccuracy"):
-        history.by_client("client_accuracy")
-
-
-def test_progress_prints_one_line():
-    values = {"train_loss": np.float32(0.123456), "client_accuracy": np.zeros(100)}
-    assert str(fedax.Progress(5, 20, 1.25, values, 0.5)) == "round 5/20, 1.2 s, train_loss 0.1235"
-    several = fedax.Progress(5, 20, 1.25, values, 0.5, 3)
-    assert str(several) == "round 5/20, 1.2 s, train_loss 0.1235 (first of 3 runs)"
-    assert value_text(several) == "loss 0.1235 (first of 3 runs)"
-
-
 def test_the_pace_is_that_of_the_rounds_since_the_first_observation():
     """Without what was compiled before and after it, and without the rounds before a resume."""
 
@@ -177,24 +142,3 @@ def test_the_pace_is_that_of_the_rounds_since_the_first_observation():
     assert resumed.rate(at(62, 505.0, 1.0)) == "0.5 rounds/s"
     # five rounds in no time, of which the clocks cannot tell
     assert resumed.rate(at(65, 501.0, 1.0)) == "compiling"
-
-
-def test_progress_of_a_grid_says_how_many_runs_go_together():
-    task, seen = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[4.0]]), []
-    fedax.run_grid([fedax.FedAvg()], task, seed=[0, 1], rounds=1, progress=seen.append)
-    assert [each.runs for each in seen] == [2, 2]
-
-
-def test_data_print_short():
-    """The size of the clients' data and the form of an example, whatever they hold."""
-    lines = repr(fedax.data.digits("shards", clients=5)).splitlines()
-    assert lines[0] == "FederatedData"
-    assert ["clients", "5"] in [line.split() for line in lines]
-    assert not any("object at 0x" in line for line in lines)
-    one = fedax.FederatedData.from_arrays(
-        [{"x": [[0.0], [1.0]], "y": [0, 1]}], classes=2, central={"x": [[2.0]], "y": [1]}
-    )
-    assert repr(one).splitlines()[-2:] == [
-        "  central examples  1",
-        "  arrays            x: float64[1], y: int32",
-    ]
