@@ -10,9 +10,8 @@ import fedax
 from convex import newton, smoothness
 from fedax.cli import app
 from fedax.cli.theory import methods_of
-from fedax.core.task import initial_params
 from fedax.experiments.config.experiment import Experiment
-from fedax.theory import advice, estimate, feddane, local_gd
+from fedax.theory import advice, local_gd
 from fedax.theory.advice import PAPERS
 from marks import quick
 
@@ -98,25 +97,6 @@ def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
 
 
 @pytest.mark.slow
-def test_dfedavgm_takes_the_rounding_and_names_what_has_no_bound():
-    name = 'name = "dfedavgm"'
-    replica = FILE.replace(
-        name, 'name = "quantizeddfedavgm"\nstep = 0.01\nmode = "replica"\nrounding = "floor"'
-    )
-    plain, rounded = (values("dfedavgm", Experiment.parse(text).plan()) for text in (FILE, replica))
-    assert rounded["consensus, mean square"] > 0
-    lam, dim = rounded["lambda"], 610
-    # sqrt(C_2) eta at half the step size
-    moved = math.sqrt(plain["consensus, mean square"]) * (1 - lam) / lam / 2
-    bound = (lam / (1 - lam) * (moved + math.sqrt(dim) * 0.01)) ** 2
-    assert rounded["consensus, mean square"] == pytest.approx(bound, rel=1e-6)
-    paper = Experiment.parse(replica.replace("replica", "paper")).plan()
-    rows = {row.quantity: row for row in suggestions("dfedavgm", paper)}
-    assert rows["consensus, mean square"].value == "none"
-    assert "mixed whole" in rows["consensus, mean square"].source
-
-
-@pytest.mark.slow
 def test_feddane_with_one_mu_for_each_device():
     """Theorem 7 written out: exact solutions, L of f at most the mean of the devices' by size."""
     mu = [1e3, 2e4, 3e3, 5e4]
@@ -131,19 +111,6 @@ def test_feddane_with_one_mu_for_each_device():
     )
     assert rows["rho of each"].value == pytest.approx(right, rel=1e-3)
     assert rows["rho of each"].source == "Theorem 7, corrected, if solved exactly: a decrease"
-
-
-@pytest.mark.slow
-def test_feddane(plan):
-    found, losses = values("feddane", plan), estimate.Losses(plan.task)
-    smooth = max(closed_form(plan))
-    assert found["L, the largest of a client"] == pytest.approx(smooth, rel=1e-3)
-    w = losses.layout.ravel(initial_params(plan.task, 0)[0])
-    b = feddane.dissimilarity(losses.gradients(w), losses.shares)
-    assert found["B"] == pytest.approx(b)
-    assert found["best mu"] == pytest.approx(smooth * (4 * b**2 + 1), rel=1e-2)
-    rho = feddane.decrease(mu=1e4, smoothness=smooth, dissimilarity=b)
-    assert found["rho of FedDANE mu=10000.0"] == pytest.approx(rho, rel=1e-2)
 
 
 @pytest.mark.slow

@@ -86,15 +86,6 @@ def test_an_edited_study_has_other_runs_and_says_so(folder, old, new, left):
     assert (words in directory.line()) == (left < 4)
 
 
-def test_two_labels_of_one_setting_share_their_runs(tmp_path):
-    text = TINY.replace("mu = 1", 'mu = 0\n[[algorithm]]\nname = "fedprox"\nmu = 0\nlabel = "B"')
-    directory = RunDirectory.create(tmp_path / "a", "A")
-    directory.configure([Experiment.parse(text)])
-    put(directory, record("B", "Tiny <run>", 1))
-    shared = [run.label for run in RunDirectory.load(tmp_path / "a").records]
-    assert shared == ["FedProx mu=0", "B"]
-
-
 def test_other_random_settings_of_jax_do_not_go_on(folder):
     with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):
         assert RunDirectory.load(folder).runs  # shown they may be

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 import fedax
 from fedax import cli
-from fedax.core import DataError
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running import batches
 from fedax.experiments.running.predictions import examples_of, predictions_csv
@@ -152,30 +151,3 @@ def test_predictions_of_a_model_that_diverged_have_no_label(tmp_path):
     params = jnp.array([np.nan, 1.0])
     text = predictions_csv(task, params, examples_of(task, tmp_path / "new.npz"))
     assert text.splitlines() == ["label,probability_0,probability_1", ",nan,nan"]
-
-
-@pytest.fixture
-def labelled(tmp_path):
-    write_clients_files(tmp_path / "data")
-    return fedax.task("table", table=str(tmp_path / "data"), y="relapse")
-
-
-def test_only_known_labels_have_texts(labelled, tmp_path):
-    x = np.zeros((3, 2), np.float32)
-    np.savez(tmp_path / "new.npz", x=x, y=np.array([-1, 0, 1]))
-    params = labelled.start(jax.random.key(0))
-    text = predictions_csv(labelled, params, examples_of(labelled, tmp_path / "new.npz"))
-    assert [row["y"] for row in rows_of(text)] == ["-1", "no", "yes"]
-
-
-@pytest.mark.parametrize("cell", ["", "text", "0.5", "nan"])
-def test_a_column_of_no_labels_counts_for_nothing(tmp_path, cell):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.csv").write_text("h,y\n1,0\n2,1\n")
-    task = fedax.task("table", table=str(tmp_path / "data"))
-    (tmp_path / "new.csv").write_text(f"h,y\n3,{cell}\n")
-    assert examples_of(task, tmp_path / "new.csv").arrays.keys() == {"x"}
-    (tmp_path / "new.csv").write_text(f"h,y\n{cell},1\n")
-    if cell != "0.5":
-        with pytest.raises(DataError, match="column 'h': got"):
-            examples_of(task, tmp_path / "new.csv")

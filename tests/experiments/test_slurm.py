@@ -71,15 +71,6 @@ def test_the_table_is_checked():
 
 
 @pytest.mark.slow
-def test_jobs_give_the_same_results(submitit, tmp_path):
-    experiment = Experiment.parse(SWEEP)
-    jobs = run_experiment(experiment, tmp_path / "jobs", Display(), cluster=LOCAL)
-    assert jobs.status == "finished"
-    same(run_experiment(experiment, tmp_path / "turn", Display()), jobs)
-    assert (tmp_path / "jobs" / "slurm" / "jobs.txt").read_text()
-
-
-@pytest.mark.slow
 def test_a_failed_job_leaves_the_others_and_is_resumed(submitit, tmp_path, monkeypatch):
     experiment = Experiment.parse(TINY.replace("seeds = [0, 1]", "seeds = [0]"))
     original = pools.work_on

@@ -87,22 +87,6 @@ def test_a_tracker_that_fails_does_not_end_the_run():
     assert [step for step, _ in kept] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("where", ["log_params", "log_metrics"])
-def test_a_tracker_that_fails_is_closed(fake, monkeypatch, where):
-    """MLflow would file the curves of later runs under one that stays open."""
-
-    def fail(*_, **__):
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(sys.modules["mlflow"], where, fail, raising=False)
-    tracking = trackers.Tracking("mlflow")
-    with pytest.warns(UserWarning, match="mlflow failed and is left out: no network"):
-        tracking(trackers.Progress(0, 1, 0.0, {}))
-    assert len(fake.named("end_run")) == 1
-    tracking.finish()
-    assert len(fake.named("end_run")) == 1
-
-
 def test_python_runs_are_tracked(fake, tmp_path):
     task = fedax.task("synthetic", clients=3)
     options = {"project": "mine", "name": "first", "folder": tmp_path}

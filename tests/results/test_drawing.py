@@ -152,23 +152,6 @@ def test_accuracies_against_a_value_of_the_variants():
     assert (np.abs([np.array(a) - axes.get_xticks(), np.array(b) - axes.get_xticks()]) < 0.4).all()
 
 
-def test_values_in_panels_by_another_value():
-    cells = [(1, 1.1), (1, 1.3), (2, 1.1), (2, 1.3)]
-    options = {"name": "mnist", "clients": 20, "partition": "powerlaw"}
-    made = [
-        experiment(f"C{c}, {r}", task=options | {"classes_per_client": c, "ratio": r})
-        for c, r in cells
-    ]
-    runs = [run("A", f"C{c}, {r}", end=0.1 * c + 0.2 * r) for c, r in cells]
-    figure = Figure(name="f", x="task.ratio", panels=["task.classes_per_client"])
-    drawn = Drawer(runs, made).draw(figure).figure
-    assert [a.get_title() for a in drawn.axes] == ["classes per client 1", "classes per client 2"]
-    for axes, means in zip(drawn.axes, ([32, 36], [42, 46]), strict=True):
-        np.testing.assert_allclose(bars(axes, "A")[:, 0], means)
-    with pytest.raises(InvalidInput, match="keeps the points of 'A' apart"):
-        Drawer(runs, made).draw(figure.model_copy(update={"panels": []}))
-
-
 def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
     """A panel for each method on one axis: its colour for ours, a diamond with the printed
     deviation for the paper's."""

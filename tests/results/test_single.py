@@ -50,42 +50,6 @@ def test_the_page_is_one_file(history, tmp_path):
     assert "FedAvg: ok." in page
 
 
-def distance(w, x):
-    return ((w["a"][None] - x) ** 2).sum(-1)
-
-
-WIDE = fedax.Task({"a": np.zeros(1000)}, distance, [np.zeros((2, 1000)), np.ones((3, 1000))])
-
-
-def test_tasks_and_schedules_print_short():
-    """Whatever they hold: no array and no function of the library is shown."""
-    schedules = [
-        fedax.Schedule(),
-        fedax.Schedule(cohort=3, epochs=(1, 5)),
-        fedax.Schedule(times=tuple(range(1, 5000))),
-    ]
-    tasks = [
-        WIDE,
-        fedax.task("synthetic", clients=3),
-        fedax.task("digits", partition="iid", clients=4),
-    ]
-    for shown in map(repr, [*tasks, *schedules]):
-        assert len(shown) < 700
-        assert len(shown.splitlines()) < 12
-        assert not any(
-            text in shown for text in ("<function", "<lambda>", "object at 0x", "array(")
-        )
-    assert repr(schedules[0]) == "Schedule()"
-    assert repr(schedules[1]) == "Schedule(epochs=(1, 5), cohort=3)"
-    lines = repr(tasks[0]).splitlines()
-    assert lines[0] == "Task"
-    assert ["clients", "2"] in [line.split() for line in lines]
-    kinds = {name: values.dtype for name, values in tasks[1].train.arrays.items()}
-    arrays = next(line for line in repr(tasks[1]).splitlines() if line.split()[0] == "arrays")
-    assert arrays.split(maxsplit=1)[1] == f"x: {kinds['x']}[60], y: {kinds['y']}"
-    assert ["train", "examples", "5"] in [line.split() for line in lines]
-
-
 @pytest.mark.slow
 def test_pages_have_the_settings_and_versions(history, tmp_path):
     """Those of the runs: the numbers a reader needs to repeat them, also where words stood for
