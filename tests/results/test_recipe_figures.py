@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from fedax import papers
-from fedax.core import InvalidInput, Outcome, UnknownName
+from fedax.core import Outcome, UnknownName
 from fedax.experiments.results.figures import Drawer
 from fedax.results import Record
 from fedax.results.captions import describe_source
@@ -173,10 +173,6 @@ def test_differences_have_a_point_for_every_draw():
     assert "95 % confidence interval" in picture.note
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1\n1 diverged"]
     assert axes.get_ylabel() == "Train loss minus FedAvg's"
-    with pytest.raises(
-        InvalidInput, match="minus: got 'FedAvg'; allowed: only where x is the path of a value"
-    ):
-        figure.model_copy(update={"x": "rounds"}).check(experiment)
     with pytest.raises(UnknownName, match="FedAvgM"):
         figure.model_copy(update={"minus": "FedAvgM"}).check(experiment)
 
@@ -209,21 +205,3 @@ def test_recipes_are_drawn(name):
             for algorithm, number in numbers.items():
                 if picture and len(numbers) > 1 and not (is_first and algorithm in left_out):
                     assert np.isclose(shown, number[0]).any()
-
-
-def test_an_incomplete_grid_has_at_most_four_panels_in_a_row():
-    """Seven columns of a grid that has gaps line up nothing, and leave no room for the type."""
-    recipe = papers.load("fedbc-table-7")
-    figure = next(figure for figure in recipe.figure if figure.name == "paper")
-    assert pictures("fedbc-table-7")["paper"].figure.axes[0].get_gridspec().ncols == 7
-    made = recipe.experiments("paper")
-    records = []
-    for experiment in made:
-        for member in {member.method: member for member in experiment.members()}.values():
-            rounds, curves = np.array([0, 1]), {recipe.metric: np.array([0.1, 0.5])}
-            along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0)
-            if "SCAFFOLD" not in member.label or "C = 1" in experiment.name:
-                records.append(Record(experiment.name, member.label, 0, 0, rounds, *along))
-    picture = Drawer(records, made, recipe.metric, recipe.read, recipe.cells).draw(figure)
-    assert 12 < len(picture.figure.axes) < 18
-    assert picture.figure.axes[0].get_gridspec().ncols == 4

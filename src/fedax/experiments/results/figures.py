@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import CostSection
+from fedax.experiments.config.sections import CostSection, check_names
 from fedax.results import Record, drawing
 from fedax.results.captions import describe_early_ends, describe_figure
 from fedax.results.drawing import Picture
@@ -130,41 +130,23 @@ class Figure(BaseModel):
         return [DIMENSIONS.get(name, name) for name in names]
 
     def check(self, experiments: Sequence[Experiment]) -> None:
-        """Refuses axes, panels, ways to read, and names that are not there."""
+        """Refuses axes, ways to read, names and values that are not there."""
         field = f"figure {self.name!r}"
+        labels = {e.name: [section.shown() for section in e.algorithm] for e in experiments}
+        variants = [name for mark in self.mark for name in mark.variants or ()]
+        methods = [*(self.algorithms or ()), *([] if self.minus is None else [self.minus])]
+        check_names(field, [*variants, *(self.variants or ())], labels)
+        check_names(field, methods, [name for names in labels.values() for name in names])
+        if not self.against_value:
+            check_names(f"{field}: x", self.axes, (*AXES, "paper"))
         if self.read is not None:
             parse_reduction(self.read)
-        if not self.against_value:
-            for axis in self.axes if self.axes != ["paper"] else ():
-                if axis not in AXES:
-                    choices = (*AXES, "paper", "the path of a value")
-                    raise UnknownName.among(f"{field}: x", axis, choices)
-        elif len(self.axes) > 1:
-            raise InvalidInput.of(f"{field}: x", self.x, "several only of " + ", ".join(AXES))
-        if self.minus is not None and not self.against_value:
-            allowed = "only where x is the path of a value"
-            raise InvalidInput.of(f"{field}: minus", self.minus, allowed)
-        if self.prices and "cost" not in self.axes:
-            raise InvalidInput.because(f"{field}: prices", 'only with x = "cost"')
-        for path, text in self.names.items():
-            if path not in (self.panels or ()) or text.count("{}") != 1:
-                allowed = "paths of the panels, each with a text that has {} once"
-                raise InvalidInput.of(f"{field}: names", {path: text}, allowed)
-        labels = {e.name: [section.shown() for section in e.algorithm] for e in experiments}
         for path in self.paths:
             for experiment in experiments:
                 values = [_look_up(experiment, path, name) for name in labels[experiment.name]]
-                if not any(value is not None for value in values):
+                if all(value is None for value in values):
                     allowed = f"a dimension or a value of {experiment.name!r}"
                     raise InvalidInput.of(f"{field}: x or panels", path, allowed)
-        algorithms = list(dict.fromkeys(name for names in labels.values() for name in names))
-        variants = [name for mark in self.mark for name in mark.variants or ()]
-        for name in (*(self.variants or ()), *variants):
-            if name not in labels:
-                raise UnknownName.among(field, name, labels)
-        for name in (*(self.algorithms or ()), *([] if self.minus is None else [self.minus])):
-            if name not in algorithms:
-                raise UnknownName.among(field, name, algorithms)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -399,13 +381,12 @@ def _look_up(experiment: Experiment | None, path: str, method: str) -> Any:
     """Returns a value of the experiment, or of one of its algorithms; None if it is not written
     there.
     """
-    table, _, key = path.partition(".")
     if experiment is None:
         return None
-    if table == "algorithm":
-        section = next((s for s in experiment.algorithm if s.shown() == method), None)
-        return None if section is None else section.options.get(key)
+    table, _, key = path.partition(".")
+    methods = {section.shown(): section.options for section in experiment.algorithm}
     tables: Mapping[str, Mapping[str, Any]] = {
+        "algorithm": methods.get(method, {}),
         "task": experiment.task.options,
         "schedule": experiment.schedule,
         "solver": experiment.solver.options,
