@@ -19,8 +19,8 @@ from fedax.papers.claims import Claim
 from fedax.results.tables.membership import AUDITED
 from fedax.results.tables.reductions import (
     VALUES,
-    check_reduction,
     is_value_reduction,
+    parse_reduction,
 )
 
 SCALES = ("smoke", "small", "paper")
@@ -169,7 +169,7 @@ class Recipe(Table):
             *self.also_read,
             *(section.read for section in sections if section.read is not None),
         ):
-            check_reduction(read)
+            parse_reduction(read)
         for read in self.also_read:
             if not is_value_reduction(read) or read == self.read:
                 raise InvalidInput.of(

@@ -674,15 +674,9 @@ def against_value(
 
 
 @_style()
-def beside_paper(
-    frame: pd.DataFrame,
-    y: str,
-    paper: Paper,
-    hue: str = "source",
-    col: str = "task",
-) -> "matplotlib.figure.Figure":
-    """Draws a row for each method: the paper's number with its deviation, and below it the mean of
-    ours with its 95 % confidence interval and the single units.
+def beside_paper(frame: pd.DataFrame, y: str, paper: Paper) -> "matplotlib.figure.Figure":
+    """Draws a row for each method in a panel for each task: the paper's number with its deviation,
+    and below it the mean of ours with its 95 % confidence interval and the single units.
 
     Means far from all of the paper's numbers are named at the end of the axis, so that they do not
     press the others together.
@@ -691,15 +685,11 @@ def beside_paper(
         frame: a row for each run, with the columns `task`, `method`, `draw` and `lost`.
         y: the column of the numbers, in the unit of `scale_of`.
         paper: returns the paper's numbers of a metric, task and method, mean first.
-        hue: the column that divides our runs, such as folders; missing where there is one.
-        col: the column that divides the figure into panels.
     """
-    rows = frame.assign(metric=y, value=frame[y])
-    rows = rows if hue in rows else rows.assign(**{hue: "ours, 95 % interval of the mean"})
-    most = rows.groupby(col)["method"].nunique().max()
-    height = 0.7 + most * (0.16 + 0.1 * rows[hue].nunique())
-    figure, panels = _divide(rows, [hue], [col], _WIDTH, 2, height)
-    looks = choose_looks(rows[hue])
+    rows = frame.assign(metric=y, value=frame[y], source="ours, 95 % interval of the mean")
+    height = 0.7 + 0.26 * rows.groupby("task")["method"].nunique().max()
+    figure, panels = _divide(rows, ["source"], ["task"], _WIDTH, 2, height)
+    looks = choose_looks(rows["source"])
     for panel in panels:
         methods = list(dict.fromkeys(panel.rows["method"]))
         drawn = _draw_means(panel, "method", methods, looks, paper, True, True)

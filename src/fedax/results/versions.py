@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,18 +55,16 @@ def _commit() -> str | None:
         return None
 
 
-def differing_versions(
-    then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
-) -> list[str]:
+def differing_versions(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns in words which versions of then are not those of now; commits do not count.
 
     >>> differing_versions({"jax": "0.1", "numpy": "2.0"}, {"jax": "0.2", "numpy": "2.0"})
     ['jax 0.1 then and 0.2 now']
     """
     return [
-        f"{name} {then.get(name)} then and {now[name]} now"
-        for name in names or now
-        if name != "commit" and then.get(name) != now[name]
+        f"{name} {then.get(name)} then and {value} now"
+        for name, value in now.items()
+        if name != "commit" and then.get(name) != value
     ]
 
 

@@ -56,7 +56,7 @@ from fedax.experiments.config.user_code import (
     resolve_data_paths,
 )
 from fedax.observe.base import Observer
-from fedax.results.tables.reductions import check_reduction
+from fedax.results.tables.reductions import VALUES, is_value_reduction
 from fedax.tasks.sources import find_task, task_options
 from fedax.theory.constants import Measured
 from fedax.utils.numbers import python_tree
@@ -72,7 +72,8 @@ _NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"
 
 
 def _check_read(read: str) -> str:
-    check_reduction(read, of_values=True)
+    if not is_value_reduction(read):
+        raise InvalidInput.of("read", read, VALUES)
     return read
 
 

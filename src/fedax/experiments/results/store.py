@@ -106,15 +106,14 @@ class RunDirectory:
         self.planned = planned_runs(self.experiments)
 
     @classmethod
-    def create(cls, path: Path, title: str, jobs: int = 1, **more: Any) -> "RunDirectory":
-        """Makes a new directory. What `jobs` says is kept from the first moment, so that a killed
-        run remembers it.
+    def create(cls, path: Path, title: str, **more: Any) -> "RunDirectory":
+        """Makes a new directory.
 
         Raises:
             RunExists: the folder exists and is not empty.
             InvalidInput: it cannot be written.
         """
-        directory = cls(path, printable(title), jobs=jobs, **more)
+        directory = cls(path, printable(title), **more)
         directory.make_folder()
         return directory
 

@@ -49,21 +49,6 @@ def is_value_reduction(read: str) -> bool:
     )
 
 
-def check_reduction(read: str, field: str = "read", of_values: bool = False) -> None:
-    """Refuses unknown names.
-
-    Args:
-        read: the name.
-        field: for the message.
-        of_values: refuses reductions that are not values of the metric too.
-
-    Raises:
-        InvalidInput: another name.
-    """
-    if _PATTERN.fullmatch(read) is None or (of_values and not is_value_reduction(read)):
-        raise InvalidInput.of(field, read, VALUES if of_values else ALLOWED)
-
-
 def describe_reduction(read: str) -> str:
     """Returns the name of a reduced number for captions of tables.
 
