@@ -102,7 +102,7 @@ REFUSED = [
 )
 def test_a_file_is_refused_with_line_and_field(old, new, line, field):
     assert old in TINY
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(SpecError) as refused:
         Experiment.parse(TINY.replace(old, new, 1), "a.toml").plan()
     message = str(refused.value)
@@ -110,7 +110,7 @@ def test_a_file_is_refused_with_line_and_field(old, new, line, field):
     assert field in message, message
     assert "\n" not in message
     assert len(message) < 1_500
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_values_from_python_are_refused_without_a_line():
