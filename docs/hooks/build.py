@@ -30,7 +30,7 @@ SHOWN = {
     "src/fedax/algorithms": "algorithms/index.md",
     "src/fedax/cli/main.py": "reference/command-line.md",
     "src/fedax/theory/__init__.py": "reference/fedax.md",
-    "src/fedax/experiments/config/schema.py": "reference/files.md",
+    "src/fedax/experiments/config/experiment.py": "reference/files.md",
 }
 """Sources, to which pages link in a checkout, and the pages that are made of them."""
 NEEDED = {"from-pytorch": "torch"}
