@@ -141,11 +141,7 @@ def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     made.keep(tmp_path / "b")
     before = (tmp_path / "b" / PACKED).read_bytes()
     del made.runs[made.planned[1].id]
-    with pytest.raises(
-        InvalidInput,
-        match=r"b: holds 1 of 2 runs that .* does not have; "
-        r"nothing was overwritten.*--reuse",
-    ):
+    with pytest.raises(InvalidInput, match=r"b: holds 1 of 2 runs"):
         made.keep(tmp_path / "b")
     assert (tmp_path / "b" / PACKED).read_bytes() == before
     with pytest.raises(InvalidInput, match=r"cannot be continued in place"):
