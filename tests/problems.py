@@ -23,7 +23,7 @@ def compiled_rounds():
     """The HLO texts of the compiled rounds in this process."""
     programs = jax.local_devices()[0].client.live_executables()
     modules = [module for program in programs for module in program.hlo_modules()]
-    return [module.to_string() for module in modules if module.name.startswith("jit_advance")]
+    return [module.to_string() for module in modules if module.name.startswith("jit__run_rounds")]
 
 
 def quadratic(curvatures, centres, sizes=None):

@@ -1,7 +1,6 @@
 """The local problem: what a client minimises in place of its own loss."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -61,14 +60,6 @@ class LocalProblem(eqx.Module):
             raise InvalidInput.found(
                 "run(solver=...)", solver, "SGD or Optax, whose steps this method changes"
             )
-
-    def minibatch_gradient(self, batch: Any, params: PyTree) -> PyTree:
-        """Returns the gradient of a step without the added terms."""
-        return (
-            batch.gradient(params)
-            if self.step_gradient is None
-            else self.step_gradient(batch, params)
-        )
 
     def added_gradient(self, layout: Layout, gradient: PyTree, params: PyTree) -> PyTree:
         r"""Adds the gradient of the added terms, $\ell + \rho (w - a)$, to `gradient`, leaf by

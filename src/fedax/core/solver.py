@@ -105,9 +105,11 @@ class Descent(Solver):
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             params, state = carry
-            gradient = problem.added_gradient(
-                layout, problem.minibatch_gradient(batch, params), params
-            )
+            if problem.step_gradient is None:
+                gradient = batch.gradient(params)
+            else:
+                gradient = problem.step_gradient(batch, params)
+            gradient = problem.added_gradient(layout, gradient, params)
             # Optax multiplies numbers of 32 bits with counts
             with jax.numpy_dtype_promotion("standard"):
                 updates, state = optimizer.update(gradient, state, params)
@@ -261,7 +263,7 @@ class SAM(Solver):
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         sharp_problem = dataclasses.replace(
-            problem, step_gradient=sharp_gradient(self.rho, problem)
+            problem, step_gradient=sharp_gradient(self.rho, problem.step_gradient)
         )
         return self.solver.minimize(client, sharp_problem, start)
 
@@ -289,24 +291,27 @@ class SAM(Solver):
         return self.solver.accumulated(client, prox)
 
 
-def sharp_gradient(rho: Any, problem: LocalProblem | None = None) -> Callable[..., Any]:
+def sharp_gradient(rho: Any, inner: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Returns the `LocalProblem(step_gradient=...)` of `SAM`.
 
     Args:
         rho: distance to the worst point nearby.
-        problem: its own changed gradients are those at the worst point too; none by default.
+        inner: another `LocalProblem(step_gradient=...)`, which is taken there; by default the
+            minibatch's gradient.
     """
-    inner = problem or LocalProblem()
+
+    def take(batch: Minibatch, params: Any) -> Any:
+        return batch.gradient(params) if inner is None else inner(batch, params)
 
     def gradient(batch: Minibatch, params: Any) -> Any:
-        ascent = inner.minibatch_gradient(batch, params)
+        ascent = take(batch, params)
         norm = optax.tree.norm(ascent)
         # a gradient of 0 has no direction: the point itself then
         length = jnp.where(norm > 0, rho / jnp.where(norm > 0, norm, 1), 0)
         worst = jax.tree.map(lambda w, g: w + (length * g).astype(w.dtype), params, ascent)
         # the model's state, such as the statistics of batch norm, is trained at the point itself
         with batch.client.frozen_state():
-            return inner.minibatch_gradient(batch, worst)
+            return take(batch, worst)
 
     return gradient
 

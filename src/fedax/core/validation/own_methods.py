@@ -1,8 +1,8 @@
-"""Calls of the functions that a method consists of: their results are checked, and what compiled
+"""Results of the functions that a method consists of are checked, and what compiled
 functions cannot do is named in the terms of who wrote the method.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import equinox as eqx
@@ -11,33 +11,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.client import Client
 from fedax.core.federation import Federation, Upload, is_memory
 from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
 
 
-def call_work(
-    work: Callable[..., Any], client: Client, inputs: Sequence[Any], receives: bool = False
-) -> Any:
-    """Calls a work function and checks what it returns.
+def as_upload(work: Callable[..., Any], output: Any, receives: bool) -> Upload[Any]:
+    """Returns what a work function returned as an upload.
 
     Args:
         work: the function.
-        client: its client.
-        inputs: what it gets beside the client: what was sent down, and memories.
-        receives: whether it returns the client's new memory rather than an `Upload`.
+        output: what it returned.
+        receives: whether that is the client's new memory rather than an `Upload`.
 
     Raises:
-        InvalidInput: it returns something else, or does what compiled functions cannot do.
+        InvalidInput: it is something else.
     """
-    with explained(work):
-        output = work(client, *inputs)
     if not receives and not isinstance(output, Upload):
         _refuse(work, output, "an Upload")
     if receives and (output is None or isinstance(output, Upload)):
         _refuse(work, output, "the client's new memory, without an Upload")
-    return output
+    return Upload((), memory=output) if receives else output
 
 
 def call_init(algorithm: Algorithm[Any], fed: Federation, w: Float[Array, "dim"]) -> Any:
@@ -57,24 +51,11 @@ def call_init(algorithm: Algorithm[Any], fed: Federation, w: Float[Array, "dim"]
     return state
 
 
-def call_round(
-    algorithm: Algorithm[Any], fed: Federation, state: Any, compiled: bool = False
-) -> Any:
-    """Calls `Algorithm.round`.
-
-    Args:
-        algorithm, fed, state: of the round.
-        compiled: whether the new state must be of the structure and the shapes of the old one.
-
-    Raises:
-        InvalidInput: another state, or something in the round that compiled functions cannot do.
-    """
-    with explained(algorithm.round):
-        new_state = algorithm.round(fed, state)
-    if compiled and _form(state) != _form(new_state):
-        allowed = f"a state like that of the round before, {described(state)}"
-        _refuse(algorithm.round, new_state, allowed)
-    return new_state
+def check_state(algorithm: Algorithm[Any], old: Any, new: Any) -> None:
+    """Refuses a state after a round of other structure or shapes than the one before it."""
+    if _form(old) != _form(new):
+        allowed = f"a state like that of the round before, {described(old)}"
+        _refuse(algorithm.round, new, allowed)
 
 
 def call_model(algorithm: Algorithm[Any], state: Any, dim: int) -> Float[Array, "dim"]:

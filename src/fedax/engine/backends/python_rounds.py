@@ -16,7 +16,7 @@ from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.scheduling.timeline import row_at
-from fedax.core.validation.own_methods import call_round
+from fedax.core.validation.misuse import explained
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
@@ -192,7 +192,8 @@ class PythonProgram(Program):
         for t in rounds:
             fed = RoundContext(backend, t, root, carry, row_at(rows, t - rounds.start))
             try:
-                new_carry = fed.end(call_round(algorithm, fed, carry.state))
+                with explained(algorithm.round):
+                    new_carry = fed.end(algorithm.round(fed, carry.state))
                 last_cohort = fed.last
             except EmptyPhaseError:
                 # abandoned: the carry stays as it was, but for what the server step sent down,

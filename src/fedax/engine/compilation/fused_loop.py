@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Int
 
-from fedax.engine.compilation.jaxpr import stage, subjaxprs
+from fedax.engine.compilation.jaxpr import Staged, subjaxprs
 from fedax.utils.random import Index
 
 Carry = TypeVar("Carry")
@@ -78,21 +78,21 @@ def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry
         The last carry, or None if an operation cannot be fused or a product is too large; the
         caller then takes a plain loop.
     """
-    loop = stage(
-        lambda count, carry: jax.lax.fori_loop(jnp.int32(0), count, step, carry), count, carry
-    )
-    if not is_fusable(loop.jaxpr):
+    program, form = jax.make_jaxpr(step, return_shape=True)(jnp.int32(0), carry)
+    if not is_fusable(program.jaxpr):
         return None
 
     def kernel(operands: Any) -> Any:
         consts, count, carry = operands
-        return loop._replace(consts=consts)(count, carry), jax.tree.map(_first_element, operands)
+        body = Staged(program.jaxpr, consts, form)
+        last_carry = jax.lax.fori_loop(jnp.int32(0), count, body, carry)
+        return last_carry, jax.tree.map(_first_element, operands)
 
     def call(carry: Carry) -> Carry:
         # An operand that the call does not read aborts the compiler. So one element of each operand
         # is a result, and the
         # barriers keep XLA from folding operands to constants and from removing these results.
-        operands = jax.lax.optimization_barrier((loop.consts, count, carry))
+        operands = jax.lax.optimization_barrier((program.consts, count, carry))
         with set_xla_metadata(**_MARK):
             results = jax.jit(kernel)(operands)
         return jax.lax.optimization_barrier(results)[0]

@@ -1,14 +1,15 @@
-"""Staging functions to jaxprs, and walking through their equations."""
+"""Functions that were staged to jaxprs, and walking through their equations."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import jax
 import jax.core
 from jaxtyping import PyTree
 
 
-class Staged(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Staged:
     """A function of pytrees, staged to a jaxpr. Calling it evaluates the jaxpr.
 
     Attributes:
@@ -25,12 +26,6 @@ class Staged(NamedTuple):
         # evaluated inside another trace, the equations become part of that program
         results = jax.core.eval_jaxpr(self.jaxpr, self.consts, *jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(self.out_shapes), results)
-
-
-def stage(function: Callable[..., Any], *arguments: Any) -> Staged:
-    """Stages a function of pytrees of arrays for the shapes and types of these arguments."""
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    return Staged(closed.jaxpr, closed.consts, shapes)
 
 
 def subjaxprs(equation: Any) -> list[Any]:

@@ -6,7 +6,7 @@ themselves, several in one call.
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -35,14 +35,15 @@ from fedax.engine.round.engine import RunCarry, compute_metrics
 from fedax.observe.base import merge_metrics, modes_of
 
 
-def run_rounds(
+@contextlib.contextmanager
+def open_loop(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     seeds: Sequence[Any],
     options: RunOptions,
     resume: Sequence[History],
-) -> list[History]:
-    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints.
+) -> Generator["RoundLoop"]:
+    """Makes the loop of a grid, while no other process may use the folder of its checkpoints.
 
     Args:
         algorithms, task, seeds, options: see `Grid`.
@@ -62,7 +63,7 @@ def run_rounds(
         grid = Grid(algorithms, task, seeds, options, rounds_done(resume))
         checkpoints = None if options.checkpoint is None else Checkpoints(grid)
         with checkpoints.lock() if checkpoints else contextlib.nullcontext():
-            return RoundLoop(grid, resume, checkpoints).run()
+            yield RoundLoop(grid, resume, checkpoints)
 
 
 class RoundLoop:

@@ -14,7 +14,7 @@ from fedax.core.client import Solver
 from fedax.core.history import History
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.engine.driver.loop import run_rounds
+from fedax.engine.driver.loop import open_loop
 from fedax.engine.driver.options import Options, RunOptions, as_solver, check_kind
 from fedax.errors import InvalidInput, RunFailed
 
@@ -101,7 +101,8 @@ def run(
     """
     check_kind("run(algorithm=...)", algorithm, Algorithm)
     resumed = [] if resume is None else [resume]
-    (history,) = run_rounds([algorithm], task, [seed], RunOptions.of(options), resumed)
+    with open_loop([algorithm], task, [seed], RunOptions.of(options), resumed) as loop:
+        (history,) = loop.run()
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -161,7 +162,8 @@ def run_grid(
     if not seeds or len(set(map(str, seeds))) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     algorithms, settings = _expand_lists(list(algorithms), options)
-    return run_rounds(algorithms, task, seeds, settings, resume or ())
+    with open_loop(algorithms, task, seeds, settings, resume or ()) as loop:
+        return loop.run()
 
 
 def _expand_lists(

@@ -198,49 +198,37 @@ class CompiledClient(Client):
         # a step that sees later minibatches too would need them beyond its block
         block = 1 if batches > 1 else self.steps_per_fetch
 
-        def run_step(number: Index, done: Index, fetch: Fetch, carry: Carry) -> Carry:
-            # step `number` of an epoch, before which `done` steps were taken
+        def run_step(done: Index, fetch: Fetch, i: Index, carry: Carry) -> Carry:
+            # step i from the beginning of an epoch, before which `done` steps were taken
             def minibatch(number: Index, key: Any) -> Slice:
                 begin = number * stride
                 return Slice(self, fetch, begin, jnp.minimum(stride, self.size - begin), key)
 
             # from the end of the epoch on, steps that see several minibatches get its first ones
-            noise = jax.random.fold_in(noise_key, done + number)
+            noise = jax.random.fold_in(noise_key, done + i)
             following = [
-                minibatch((number + j) % per_epoch, jax.random.fold_in(noise, j))
+                minibatch((i + j) % per_epoch, jax.random.fold_in(noise, j))
                 for j in range(1, batches)
             ]
-            return step(carry, minibatch(number, noise), *following)
-
-        def run_fused(order: Any, done: Index, count: Index, carry: Carry) -> Carry | None:
-            fetch = functools.partial(self.fetch, order=order, gather=gather_singly)
-
-            def body(i: Index, carry: Carry) -> Carry:
-                number = i % per_epoch
-                return run_step(number, done + i - number, fetch, carry)
-
-            return fused_loop(count, body, carry) if self.setup.placement.kernels else None
+            return step(carry, minibatch(i % per_epoch, noise), *following)
 
         def run_epoch(state: tuple[Index, Index, Carry]) -> tuple[Index, Index, Carry]:
             epoch, done, carry = state
             order = self.order(jax.random.fold_in(order_key, epoch) if is_shuffled else None)
-            count = jnp.minimum(per_epoch, self.steps - done)
-            fused = run_fused(order, done, count, carry)
-            if fused is not None:
-                return epoch + 1, done + count, fused
             fetch = functools.partial(self.fetch, order=order)
-
-            def body(i: Index, fetch: Fetch, carry: Carry) -> Carry:
-                return run_step(i, done, fetch, carry)
-
+            if self.setup.placement.kernels:
+                # if all epochs have one order, all steps may be one kernel
+                left = self.steps - done
+                count = jnp.minimum(per_epoch, left) if is_shuffled else left
+                singly = functools.partial(fetch, gather=gather_singly)
+                fused = fused_loop(count, functools.partial(run_step, done, singly), carry)
+                if fused is not None:
+                    return epoch + 1, done + count, fused
+            count = jnp.minimum(per_epoch, self.steps - done)
+            body = functools.partial(run_step, done)
             carry = run_in_blocks(count, block, stride, self.widest, fetch, body, carry)
             return epoch + 1, done + count, carry
 
-        # if all epochs have one order, all steps may be one kernel
-        if not is_shuffled:
-            fused = run_fused(self.order(None), jnp.int32(0), self.steps, carry)
-            if fused is not None:
-                return fused
         # a `while` loop, because the number of epochs follows from the client's size
         start = jnp.int32(0), jnp.int32(0), carry
         return jax.lax.while_loop(lambda state: state[1] < self.steps, run_epoch, start)[2]
@@ -360,10 +348,11 @@ class Slice(Minibatch):
         task = self._task
         gradient_and_state = jax.grad(task.trained, has_aux=True)
         with jax.named_scope("fedax.gradients"):
-            # a training step also updates the state
-            if self.key is not None and self.client.model_state is not None:
+            if self.piece == self.widest:
                 gradient, state = gradient_and_state(params, *self._piece_inputs(0))
-                self.client.take_over(state)
+                # a training step also updates the state
+                if self.key is not None and self.client.model_state is not None:
+                    self.client.take_over(state)
             else:
                 gradient = self._sum_pieces(lambda *inputs: gradient_and_state(*inputs)[0], params)
         # beside the differentiated loss, so that pieces do not add it several times

@@ -19,7 +19,7 @@ from fedax.core.federation import with_memories
 from fedax.core.history import Outcome
 from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
-from fedax.core.validation.own_methods import call_round
+from fedax.core.validation.misuse import explained
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.carry import RunCarry as RunCarry
 from fedax.engine.round.client import Setup
@@ -97,7 +97,8 @@ def trace_programs(algorithm: Algorithm[Any], setup: Setup) -> list[Any]:
     def one_round(w: Float[Array, "dim"], round: Int[Array, ""]) -> Any:
         root = jax.random.key(0)
         carry = initial_carry(backend, algorithm, root, w)
-        return call_round(algorithm, RoundContext(backend, round, root, carry), carry.state)
+        with explained(algorithm.round):
+            return algorithm.round(RoundContext(backend, round, root, carry), carry.state)
 
     w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
     program = jax.make_jaxpr(one_round)(w, jnp.int32(0))

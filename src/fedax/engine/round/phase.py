@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.communication.channel import decode, is_vector
 from fedax.core.client import Client
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.core.validation.own_methods import call_work
+from fedax.core.validation.misuse import explained
+from fedax.core.validation.own_methods import as_upload
 from fedax.utils.random import Index
 
 UPLOAD, MEMORY, STATE = 1, 2, 3
@@ -238,9 +239,9 @@ class PhaseWork(eqx.Module):
 
     def run(self, client: Client, inputs: Sequence[PyTree]) -> Upload[Any]:
         """Runs the work function."""
-        output = call_work(self.work, client, inputs, self.receives)
-        # the receiving half of an exchange returns a new memory alone
-        return Upload((), memory=output) if self.receives else output
+        with explained(self.work):
+            output = self.work(client, *inputs)
+        return as_upload(self.work, output, self.receives)
 
     def send(
         self, client: Client, upload: Upload[Any], before: States

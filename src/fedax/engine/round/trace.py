@@ -16,7 +16,8 @@ from fedax.communication.channel import decode, is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import Cohort, Memory, Upload
-from fedax.core.validation.own_methods import call_init, call_round
+from fedax.core.validation.misuse import explained
+from fedax.core.validation.own_methods import call_init
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.carry import RunCarry
@@ -151,7 +152,8 @@ def trace(
         for t in rounds:
             backend.begin_round()
             fed = TracingContext(backend, t, root, carry)
-            carry = fed.end(call_round(algorithm, fed, carry.state))
+            with explained(algorithm.round):
+                carry = fed.end(algorithm.round(fed, carry.state))
             done.append(backend.phases)
         return carry.state
 

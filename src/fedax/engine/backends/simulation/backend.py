@@ -19,7 +19,7 @@ from fedax.communication.channel import decode
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.simulation.offloaded_state import OffloadedMemory
 from fedax.engine.backends.simulation.placement import assign_longest_first
-from fedax.engine.compilation.jaxpr import stage
+from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.round.aggregation import add_weighted, finalize
 from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import CompiledClient, Setup, local_work
@@ -62,7 +62,11 @@ class SimulationBackend(Backend):
         with jax.named_scope("fedax.memory"):
             rows = {name: memory.take(cohort.ids) for name, memory in client_states.items()}
         client_work = _ClientWork(phase_work, self.setup, cohort, rows)
-        upload, results = self._run_devices(client_work, table, counts, gather)
+        with jax.named_scope("fedax.aggregation"):
+            if devices == 1:
+                upload, results = self._run_device(client_work, table[0], counts[0], gather)
+            else:
+                upload, results = self._run_mesh(client_work, table, counts, gather)
         # rows of padding and of clients that are left out get an id out of range, which `put`
         # ignores
         participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
@@ -119,18 +123,10 @@ class SimulationBackend(Backend):
         slots = jnp.arange(ids.shape[0], dtype=jnp.int32)
         return jax.vmap(client_load)(slots, ids, self.setup.population.sizes_of(ids))
 
-    def _run_devices(
+    def _run_mesh(
         self, client_work: "_ClientWork", table: Array, counts: Array, gather: bool
     ) -> "tuple[Upload[Any], _Results]":
-        """Runs all clients, on one device or on the mesh, and adds up the devices' results.
-
-        Returns:
-            One client's upload, of which only shapes and types matter, and the results.
-        """
-        if self.setup.placement.devices == 1:
-            with jax.named_scope("fedax.aggregation"):
-                return self._run_device(client_work, table[0], counts[0], gather)
-
+        """Runs all clients on the mesh and adds up the devices' results; see `_run_device`."""
         arrays, static = eqx.partition(client_work, eqx.is_array)
         forms = []
 
@@ -152,8 +148,7 @@ class SimulationBackend(Backend):
             out_specs=P(),
             check_vma=False,
         )
-        with jax.named_scope("fedax.aggregation"):
-            results = program(table, counts, arrays)
+        results = program(table, counts, arrays)
         return forms[0], results
 
     def _run_device(
@@ -167,11 +162,15 @@ class SimulationBackend(Backend):
                 `count` are in use.
             count: how many clients the device has.
             gather: whether to return all uploads, not their sum.
+
+        Returns:
+            One client's upload, of which only shapes and types matter, and the results.
         """
         capacity, chunk = slots.shape[0], self.setup.placement.chunk
-        # staged once: the shapes of a result are needed before the loop that computes results
-        run_client = stage(client_work, jnp.int32(0), jnp.bool_(True))
-        shapes, form = run_client.out_shapes
+        # traced once: the shapes of a result are needed before the loop that computes results
+        trace = jax.make_jaxpr(client_work, return_shape=True)
+        program, (shapes, form) = trace(jnp.int32(0), jnp.bool_(True))
+        run_client = Staged(program.jaxpr, program.consts, (shapes, form))
         if gather:
             size = capacity * bytes_of(shapes.value)
             check_room(f"gather({client_work.phase_work.name})", capacity, size, "uploads together")

@@ -17,7 +17,8 @@ from fedax.core.federation import Cohort, Memory
 from fedax.core.hyper import Hyper
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Row, row_at
-from fedax.core.validation.own_methods import call_round
+from fedax.core.validation.misuse import explained
+from fedax.core.validation.own_methods import check_state
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host_dataset import HostExamples, is_in_files, keep_on_host
 from fedax.engine.backends.simulation.offloaded_state import (
@@ -32,7 +33,7 @@ from fedax.engine.backends.simulation.offloaded_state import (
 from fedax.engine.backends.simulation.sweep_axes import SweepAxes
 from fedax.engine.compilation.cache import bypass_persistent_cache
 from fedax.engine.compilation.fused_loop import SMALL_MODEL, compiler_options, is_available
-from fedax.engine.compilation.jaxpr import stage
+from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Placement, Setup
@@ -254,7 +255,7 @@ class SimulationProgram(Program):
         """Calls a function of one run, compiled for all of them."""
         with bypass_persistent_cache(self.devices):
             return self.programs.call(
-                _call_for_all_runs, function, self.axes, shared, self.setting, seeds, *states
+                self.axes.vectorize(function), shared, self.setting, seeds, *states
             )
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
@@ -279,8 +280,8 @@ class SimulationProgram(Program):
             # donated: the states before a call are overwritten, so that a large state is not held
             # twice
             carry, report, last_cohort = self.programs.call(
-                _call_for_all_runs,
-                *(_run_rounds, self.axes, shared, self.setting, (self.roots, rows)),
+                self.axes.vectorize(_run_rounds),
+                *(shared, self.setting, (self.roots, rows)),
                 donated=(carry,),
                 **(compiler_options() if self.small else {}),
             )
@@ -326,13 +327,6 @@ class Setting(NamedTuple):
         return dataclasses.replace(setup, solver=solver, schedule=schedule), self.algorithm
 
 
-def _call_for_all_runs(function: Callable[..., Any], axes: SweepAxes, *arguments: Any) -> Any:
-    """Calls `function(shared, setting, seed_inputs, *states)`, written for one run, for all
-    runs.
-    """
-    return axes.vectorize(function)(*arguments)
-
-
 def _start(
     setup: Setup, setting: Setting, seed: tuple[Key[Array, ""], Array]
 ) -> tuple[RunCarry, Cohort]:
@@ -355,7 +349,9 @@ def one_round(
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
     fed = RoundContext(SimulationBackend(setup), round, root, carry, row)
-    state = call_round(algorithm, fed, carry.state, compiled=True)
+    with explained(algorithm.round):
+        state = algorithm.round(fed, carry.state)
+    check_state(algorithm, carry.state, state)
     if has_unallocated_state(state):
         reason = "makes new memories in a round, which have to lie on the device"
         raise InvalidInput.because(
@@ -402,10 +398,10 @@ def _run_rounds(
     first, count, longest = shared[1:]
     root, rows = seed
     # traced once, for the shapes of the report and as the body of the loop
-    round_ = stage(
-        functools.partial(one_round, setup, algorithm, root), first, state, row_at(rows, 0)
-    )
-    _, shape, cohort_shape = round_.out_shapes
+    trace = jax.make_jaxpr(functools.partial(one_round, setup, algorithm, root), return_shape=True)
+    program, shapes = trace(first, state, row_at(rows, 0))
+    round_ = Staged(program.jaxpr, program.consts, shapes)
+    _, shape, cohort_shape = shapes
     log, initial_cohort = zeros(shape, longest), zeros(cohort_shape)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.core.federation import Memory, is_memory, rows_as, with_memories
 from fedax.engine.backends.simulation.host_callback import HandleRegistry, call_host
-from fedax.engine.compilation.jaxpr import Staged, stage
+from fedax.engine.compilation.jaxpr import Staged
 from fedax.errors import FedaxError, InvalidInput
 
 StatePlacement: TypeAlias = Literal["device", "host", "disk"]
@@ -190,10 +190,13 @@ class OffloadedMemory(Memory):
     def create(cls, initial: PyTree, clients: int) -> "OffloadedMemory":
         """Creates states of clients that all have their initial rows; see `Federation.memory`."""
         initial_row = initial if callable(initial) else lambda k: initial
-        staged = stage(lambda k: jax.tree.map(jnp.asarray, initial_row(k)), jnp.int32(0))
-        leaves, structure = jax.tree.flatten(staged.out_shapes)
-        row_format = RowFormat(staged.jaxpr, structure, tuple(leaves), clients)
-        return cls(staged.consts, row_format, jnp.int32(0))
+        trace = jax.make_jaxpr(
+            lambda k: jax.tree.map(jnp.asarray, initial_row(k)), return_shape=True
+        )
+        program, form = trace(jnp.int32(0))
+        leaves, structure = jax.tree.flatten(form)
+        row_format = RowFormat(program.jaxpr, structure, tuple(leaves), clients)
+        return cls(program.consts, row_format, jnp.int32(0))
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
         row_format = self.row_format

@@ -3,6 +3,7 @@
 A *run* is one setting with one seed.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -132,10 +133,9 @@ class SweepAxes(NamedTuple):
             return P("seeds") if self.spread == "seeds" else P(None, "settings")
         return P(axis) if axis == self.spread else P()
 
+    @functools.cache  # noqa: B019 (a function compares by identity, and programs by their function)
     def vectorize(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Maps a function of one run, `(shared, algorithm, seed_inputs, *states)`, over all
-        runs.
-        """
+        """Maps a function of one run, `(shared, setting, seed_inputs, *states)`, over all runs."""
         if self.is_single:
             return function
         runs_per_device = {"settings": self.settings, "seeds": self.seeds}
