@@ -277,7 +277,7 @@ def test_the_shortest_combination_with_a_huge_vector(hostile):
     inverses = 1 / np.diagonal(vectors).astype(float) ** 2
     with jax.enable_x64(False):
         uploads = gathered(vectors)
-        known = ClientVectors.zeros(4, jnp.zeros(4, jnp.float32), "x")
+        known = ClientVectors.zeros(4, jnp.zeros(4, jnp.float32))
         found, _ = known.update(uploads, uploads.value).combine(jnp.ones(4, jnp.float32))
     np.testing.assert_allclose(found, 1 / np.diagonal(vectors) / inverses.sum(), atol=1e-3)
 

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import Availability, Daily, InvalidInput, SpecError, Trace
+from fedax.core import Availability, Daily, Trace
 from fedax.core.scheduling.availability import AVAILABILITY
-from fedax.core.scheduling.sampling import SAMPLING, Sampling
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import schedule_of
 from marks import slow
 from problems import quadratic, random_quadratic, vector
 
@@ -31,57 +28,6 @@ def test_a_trace_is_who_is_there_in_a_round(repeat):
         now = t % 6 if repeat else t
         own = {k for k, first, end in intervals if first <= now < end}
         assert set(np.flatnonzero(found[t])) == own
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: Daily(fraction=0.0),
-            r"Daily\(fraction=...\): got 0.0; allowed: numbers in "
-            r"\(0, 1\]",
-        ),
-        (lambda: Daily(fraction=float("nan")), "fraction"),
-        (lambda: Daily(period=0), r"Daily\(period=...\): got 0; allowed: whole numbers in \[1, "),
-        (lambda: Daily(spread=1.5), r"Daily\(spread=...\): got 1.5; allowed: numbers in \[0, 1\]"),
-        (lambda: Daily(seed=-1), r"Daily\(seed=...\): got -1"),
-        (lambda: Trace([0], [3], [3]), "0 <= first < end"),
-        (lambda: Trace([-1], [0], [3]), "clients >= 0"),
-        (lambda: Trace([0], np.array([0.5]), [3]), "equally many integers"),
-        (lambda: Trace([0, 1], [0], [3]), "equally many integers"),
-        (
-            lambda: fedax.Schedule(availability="weekly"),
-            r"Schedule\(availability=...\): got "
-            r"'weekly'; .* 'daily', 'trace'",
-        ),
-        (
-            lambda: fedax.Schedule(availability="trace"),
-            "missing .*'clients'",
-        ),
-        (
-            lambda: fedax.Schedule(availability={"name": "daily", "share": 1}),
-            "unexpected keyword argument 'share'",
-        ),
-    ],
-)
-def test_values_out_of_range_are_refused(make, message):
-    with pytest.raises(InvalidInput, match=message):
-        make()
-
-
-def test_files_have_traces_of_clients_that_there_are():
-    text = (
-        'name = "a"\n[task]\nname = "synthetic"\nclients = 5\n[[algorithm]]\nname = '
-        '"fedavg"\n[schedule]\ncohort = 2\n'
-    )
-    trace = 'availability = {name = "trace", clients = [0, 5], first = [0, 1], end = [4, 5]}\n'
-    with pytest.raises(SpecError, match=r"Trace\(clients=...\): got 5; allowed: numbers of clie"):
-        Experiment.parse(text + trace).plan()
-    again = Experiment.parse(Experiment.parse(text.replace("= 5", "= 6") + trace).toml())
-    again.plan()
-    assert schedule_of(again.schedule).availability_rule == Trace([0, 5], [0, 1], [4, 5])
-    with pytest.raises(SpecError, match=r"line 7: Daily\(period=...\): got 0"):
-        Experiment.parse(text + 'availability = {name = "daily", period = 0}\n')
 
 
 def test_a_day_is_a_share_of_the_rounds_of_every_client():
@@ -174,21 +120,6 @@ def test_draws_with_replacement_and_lots_see_only_those_who_are_there():
     ) == {0}
     rows = drawn(fedax.Schedule(cohort=3, sampling="poisson"), there)
     np.testing.assert_allclose(shares(rows), there * 0.5, atol=5 * np.sqrt(0.25 / DRAWS))
-
-
-def test_a_rule_of_ones_own_loses_those_who_are_not_there():
-    @dataclasses.dataclass(frozen=True)
-    class FirstOnes(Sampling):
-        def draw(self, key, offsets, cohort):
-            return jnp.arange(cohort, dtype=jnp.int32), cohort
-
-    try:
-        rows = drawn(
-            fedax.Schedule(cohort=4, sampling=FirstOnes()), np.array([0, 1, 0, 1, 1, 1], bool)
-        )
-        assert set(map(tuple, rows)) == {(1, 3)}
-    finally:
-        del SAMPLING["first_ones"]
 
 
 TRACE = Trace([1, 0, 2, 3, 1], [0, 2, 2, 2, 3], [1, 4, 3, 3, 4])

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import Algorithm, InvalidInput, LocalProblem, Upload
-from fedax.experiments.config.experiment import Experiment
+from fedax.core import Algorithm, LocalProblem, Upload
 from fedax.theory import feddane
-from problems import quadratic, random_quadratic, regression, vector
+from problems import quadratic, random_quadratic, vector
 
 CLIENTS, DIM, RATE = 4, 3, 0.2
 START = np.array([1.0, -2.0, 0.5])
@@ -117,24 +116,3 @@ def test_float32_and_a_grid_in_one_program():
         alone = fedax.run(fedax.FedProx(mu=2.0), task, **options)
     assert vector(together[1]).dtype == np.float32
     np.testing.assert_allclose(vector(together[1]), vector(alone), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_methods_without_a_proximal_term_are_refused():
-    allowed = (
-        r"run\(solver=\.\.\.\): got Inexact, with a method whose local problem has no "
-        r"proximal term"
-    )
-    for method in (fedax.FedAvg(), fedax.SCAFFOLD(option="I")):
-        for engine in (None, fedax.Eager()):
-            with pytest.raises(InvalidInput, match=allowed):
-                fedax.run(method, regression(), solver=fedax.Inexact(), engine=engine, rounds=1)
-
-
-def test_experiment_files_have_it():
-    text = (
-        'name = "a"\ntask = {name = "digits"}\nalgorithm = [{name = "fedprox"}]\n[solver]\nname '
-        '= "inexact"\ngamma = 0.2\n'
-    )
-    assert Experiment.parse(text).solver.make() == fedax.Inexact(0.2)
-    assert Experiment.parse(Experiment.parse(text).toml()).solver.make() == fedax.Inexact(0.2)

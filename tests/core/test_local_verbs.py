@@ -71,14 +71,6 @@ def test_sam_stays_where_there_is_no_gradient():
     np.testing.assert_array_equal(vector(history), np.ones(2))
 
 
-def test_sam_refuses_what_it_cannot_work_with():
-    with pytest.raises(fedax.InvalidInput, match=r"SAM\(rho=\.\.\.\)"):
-        fedax.SAM(fedax.SGD(0.1), rho=-0.1)
-    for inner in (fedax.Exact(), fedax.Inexact()):
-        with pytest.raises(fedax.InvalidInput, match="SGD or Optax"):
-            run(fedax.FedProx(), fedax.SAM(inner), rounds=1)
-
-
 def test_a_grid_of_radii_is_one_program():
     solvers = [fedax.SAM(fedax.SGD(LR), rho=rho) for rho in (0.1, 0.4)]
     ends = [vector(run(fedax.FedAvg(), solver)) for solver in solvers]
@@ -218,14 +210,3 @@ def test_numbers_of_steps_are_geometric():
     assert steps.max() <= schedule.most_steps(9)[1]
     assert schedule.mean_steps(9) == pytest.approx(1 / p)
     assert schedule.equal_steps(SIZES)
-
-
-@pytest.mark.parametrize("wrong", [0.0, 1.5, {"steps": 2}, {"times": (1, 2)}, {"stragglers": 0.5}])
-def test_coins_are_refused(wrong):
-    options = (
-        {"sync_probability": 0.5, **wrong}
-        if isinstance(wrong, dict)
-        else {"sync_probability": wrong}
-    )
-    with pytest.raises(fedax.InvalidInput, match=r"Schedule\(sync_probability=\.\.\.\)"):
-        fedax.Schedule(**options)

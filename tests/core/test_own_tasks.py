@@ -4,7 +4,6 @@ one message."""
 import collections
 import subprocess
 import sys
-import traceback
 import types
 
 import equinox as eqx
@@ -16,7 +15,6 @@ import pytest
 from jax.errors import TracerArrayConversionError, TracerBoolConversionError
 
 import fedax
-from fedax.core import InvalidInput
 
 RNG = np.random.default_rng(0)
 CLIENTS = {
@@ -164,109 +162,6 @@ def test_equinox_modules_keep_their_other_leaves():
     np.testing.assert_allclose(again.metrics["train_loss"], found.metrics["train_loss"][-1:])
 
 
-def lists(**changed):
-    return [{**client, **{k: f(client) for k, f in changed.items()}} for client in CLIENTS.values()]
-
-
-def of_logits(outputs, e):
-    return optax.softmax_cross_entropy_with_integer_labels(outputs, e["y"])
-
-
-MLP_OF = {
-    columns: fedax.models.equinox(lambda key, n=columns: eqx.nn.MLP(2, n, 4, 1, key=key))
-    for columns in (1, 3)
-}
-MISTAKES = {
-    "a wrong output shape": (
-        lambda: fedax.Task(START, lambda p, e: logits(p, e), CLIENTS),
-        r"shape \(3, 2\) for 3 examples",
-    ),
-    "a mean": (
-        lambda: fedax.Task(START, lambda p, e: cross_entropy(p, e).mean(), CLIENTS),
-        "without a mean or a sum",
-    ),
-    "labels from 1": (
-        lambda: fedax.FederatedData.from_arrays(lists(y=lambda c: c["y"] + 1), classes=2),
-        "labels from 0 to 1",
-    ),
-    "float labels": (
-        lambda: fedax.FederatedData.from_arrays(lists(y=lambda c: c["y"] + 0.5), classes=2),
-        "labels from 0 to 1",
-    ),
-    "NaN": (
-        lambda: fedax.Task(START, cross_entropy, lists(x=lambda c: c["x"] * np.nan)),
-        "NaN or infinity in row 0",
-    ),
-    "unequal lengths": (
-        lambda: fedax.Task(START, cross_entropy, lists(y=lambda c: c["y"][1:])),
-        "all of the same length",
-    ),
-    "ragged rows": (
-        lambda: fedax.Task(START, cross_entropy, lists(x=lambda c: [[1.0], [1.0, 2.0]])),
-        "inhomogeneous",
-    ),
-    "integer leaves": (
-        lambda: fedax.Task(START | {"w": np.zeros((2, 2), int)}, cross_entropy, CLIENTS),
-        r"leaf 'w': got an array of type int.*Write .astype\(float\)",
-    ),
-    "arrays of one client": (
-        lambda: fedax.Task(START, cross_entropy, POOLED),
-        "Put the arrays of each client into a list",
-    ),
-    "one output for two labels": (
-        lambda: fedax.from_model(MLP_OF[1], of_logits, CLIENTS),
-        r"whole numbers 'y' from 0 to 1, of which .*indices within tables",
-    ),
-    "more labels than outputs": (
-        lambda: fedax.from_model(MLP_OF[3], of_logits, lists(y=lambda c: c["y"] + 4)),
-        r"whole numbers 'y' from 4 to 5, of which .*indices within tables",
-    ),
-    "a column against a row": (
-        lambda: fedax.Task(
-            START, lambda p, e: (e["x"] @ p["w"][:, :1] - e["y"].astype(float)[None]) ** 2, CLIENTS
-        ),
-        r"shape \(3, 3\) for 3 examples",
-    ),
-    "a client without examples": (
-        lambda: fedax.Task(
-            START, cross_entropy, lists(x=lambda c: c["x"][:0], y=lambda c: c["y"][:0])
-        ),
-        r"train\[0\]: got 0 examples; allowed: at least 1 example. Drop the client",
-    ),
-    "labels as text": (
-        lambda: fedax.Task(START, cross_entropy, lists(y=lambda c: c["y"].astype(str))),
-        r"train\[0\]\['y'\]: got ndarray of type <U\d+; allowed: arrays of real or whole numbers",
-    ),
-    "a start with NaN": (
-        lambda: fedax.Task(START | {"b": np.array([0.0, np.nan])}, cross_entropy, CLIENTS),
-        "leaf 'b': got NaN, infinity or numbers beyond the range; allowed: finite numbers",
-    ),
-    "test examples of a stranger": (
-        lambda: fedax.Task(
-            START,
-            cross_entropy,
-            fedax.FederatedData.from_arrays(CLIENTS, test={"zoe": CLIENTS["anna"]}),
-        ),
-        "test: got 'zoe'; allowed: names of clients: 'anna'",
-    ),
-    "an unknown leaf": (
-        lambda: fedax.Task(START, cross_entropy, CLIENTS, frozen="head"),
-        "names of leaves, or parts of them: b, w",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_told(mistake):
-    """In one message of ours, before anything is compiled: no frame of JAX is shown unless asked
-    for."""
-    make, message = MISTAKES[mistake]
-    with pytest.raises(InvalidInput, match=message) as found:
-        make()
-    frames = traceback.extract_tb(found.tb)
-    assert not any("/jax/" in frame.filename for frame in frames)
-
-
 @pytest.mark.parametrize(
     ("loss", "kind", "words"),
     [
@@ -281,11 +176,6 @@ def test_an_error_of_a_loss_is_its_own_with_the_shapes_of_its_examples(loss, kin
     with pytest.raises(kind) as found:
         fedax.Task(START, loss, CLIENTS)
     assert any(words in note for note in found.value.__notes__)
-
-
-def test_a_misspelt_method_is_suggested():
-    with pytest.raises(AttributeError, match="Did you mean 'FedProx'"):
-        fedax.FedProxx  # noqa: B018
 
 
 @pytest.mark.slow

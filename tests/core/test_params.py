@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 import fedax
-from fedax.core import InvalidInput, WriteFailed
+from fedax.core import InvalidInput
 from fedax.models.storage import leaf_names, read_weights
 
 MODELS = {
@@ -72,11 +72,6 @@ def test_weights_of_pytorch_and_back(tmp_path):
         np.testing.assert_array_equal(array, state[name])
 
 
-def test_two_leaves_under_one_name_are_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="a different name for every leaf"):
-        fedax.save_params(LIKE, tmp_path / "m.safetensors", names={"kernel": "bias"})
-
-
 @pytest.mark.parametrize("state", [{"kernel": np.ones(2)}, {"mean": np.ones(2)}])
 def test_a_state_whose_names_are_those_of_leaves_comes_back(state, tmp_path):
     path = tmp_path / "m.safetensors"
@@ -109,50 +104,6 @@ def test_numbers_that_are_settings_of_modules_are_in_no_file(tmp_path):
 
 
 LIKE = {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        (
-            {"kernel": np.zeros((3, 2)), "bias": np.zeros(3)},
-            r"kernel: got shape \(3, 2\); allowed: shape \(2, 3\)",
-        ),
-        ({"kernel": np.zeros((2, 3))}, "no array for a leaf, name: got 'bias'"),
-        ({"kernal": np.zeros((2, 3)), "bias": np.zeros(3)}, "'kernel'.*Did you mean 'kernal'"),
-        (
-            {"kernel": np.zeros((2, 3)), "bias": np.zeros(3), "more": np.zeros(1)},
-            "no leaf takes: .*'more'",
-        ),
-    ],
-)
-def test_models_that_do_not_fit_are_refused(arrays, words, tmp_path):
-    safetensors.numpy.save_file(arrays, tmp_path / "m.safetensors")
-    with pytest.raises(InvalidInput, match=words):
-        fedax.load_params(tmp_path / "m.safetensors", LIKE)
-
-
-def test_real_numbers_for_whole_ones_are_refused(tmp_path):
-    fedax.save_params(np.array([0.5]), tmp_path / "m.safetensors")
-    with pytest.raises(InvalidInput, match="got float64; allowed: int"):
-        fedax.load_params(tmp_path / "m.safetensors", np.zeros(1, int))
-
-
-def test_other_files_are_refused(tmp_path):
-    path = tmp_path / "m.safetensors"
-    fedax.save_params(LIKE, path)
-    whole = path.read_bytes()
-    for content in (whole[:-1], b"", b"\xff" * 40):
-        path.write_bytes(content)
-        with pytest.raises(InvalidInput, match=r"m\.safetensors: cannot be read as safetensors"):
-            fedax.load_params(path)
-    with pytest.raises(InvalidInput, match=r"missing\.safetensors: cannot be read"):
-        fedax.load_params(tmp_path / "missing.safetensors")
-    with pytest.raises(InvalidInput, match=r"names that end in \.safetensors"):
-        fedax.save_params(LIKE, tmp_path / "model.npz")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(WriteFailed, match="cannot be written"):
-        fedax.save_params(LIKE, tmp_path / "file" / "m.safetensors")
 
 
 @pytest.mark.slow

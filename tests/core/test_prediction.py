@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.sparse
 
 import fedax
-from fedax.core import DataError, InvalidInput
+from fedax.core import DataError
 from fedax.data import FederatedData
 from fedax.engine.round import evaluation
 
@@ -104,29 +103,6 @@ def test_frozen_leaves_and_own_predictions():
     )
 
 
-def test_what_is_refused():
-    task = fedax.Task(np.zeros(2), squares, CLIENTS)
-    history = fedax.run(fedax.FedAvg(), task, rounds=0)
-    with pytest.raises(InvalidInput, match=r"task 'task' has no predictions.*predictor="):
-        history.predict(np.zeros((1, 2)))
-    task = fedax.task("synthetic", clients=3)
-    history = fedax.run(fedax.FedAvg(), task, rounds=0)
-    with pytest.raises(
-        DataError,
-        match=r"predict\(x\)\['x'\]: got rows of shape \(7,\); "
-        r"allowed: \(60,\)",
-    ):
-        history.predict(np.zeros((2, 7)))
-    with pytest.raises(
-        DataError, match=r"got the arrays \['y'\]; allowed: the arrays \['x', 'y'\]"
-    ):
-        history.predict({"y": np.zeros(2, int)})
-    with pytest.raises(DataError, match=r"got the arrays \['x', 'z'\]"):
-        history.predict({"x": np.zeros((2, 60)), "z": np.zeros(2)})
-    with pytest.raises(InvalidInput, match="kept no best model"):
-        history.predict(np.zeros((2, 60)), best=True)
-
-
 def test_bytes_are_refused_where_training_had_real_numbers():
     """Pixels from 0 to 255 beside those from 0 to 1: a scaling was forgotten."""
     task = fedax.task("digits", clients=3)
@@ -193,18 +169,3 @@ def test_whole_numbers_of_predictions_are_checked_against_what_they_index(kind):
             task.predict(table, rows | {"item": np.array([0, item, 2], kind)})
     # without examples there is nothing to look up
     assert task.predict(table, {name: values[:0] for name, values in good.items()}).shape == (0,)
-
-
-@pytest.mark.usefixtures("as_users_run")
-def test_inputs_of_predictions_are_arrays_of_numbers():
-    data = FederatedData.from_arrays([{"x": np.eye(2), "y": np.array([0, 1])}], classes=2)
-    task = fedax.classification(data, fedax.models.Softmax(2, 2))
-    params = task.start(jax.random.key(0))
-    masked = np.ma.masked_array(np.eye(2), mask=np.eye(2))
-    for x, message in (
-        (masked, r"predict\(x\)\['x'\]: got masked entries"),
-        ([[1.0, 2.0], [3.0]], r"predict\(x\)\['x'\]: .*inhomogeneous"),
-        (scipy.sparse.eye_array(2), r"predict\(x\)\['x'\]: got dia_array"),
-    ):
-        with pytest.raises(DataError, match=message):
-            task.predict(params, x)

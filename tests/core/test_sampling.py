@@ -50,26 +50,3 @@ def test_experiment_files_have_it_by_name(last):
     name = Experiment.parse(TEXT + '[schedule]\ncohort = 2\nsampling = "poisson"\n')
     assert name.resolved()["schedule"]["sampling"] == "poisson"
     assert schedule_of(name.schedule).sampling == Poisson()
-
-
-@pytest.mark.parametrize("rule", ["poisson", "proportional", "proportional_without_replacement"])
-def test_a_rule_without_a_cohort_is_refused(rule):
-    """It would have no effect: all clients work."""
-    allowed = rf"Schedule\(sampling=...\): got .*{rule}.*; allowed: 'uniform' without a cohort"
-    for options in ({}, {"availability": "daily"}, {"dropouts": 0.5}):
-        with pytest.raises(fedax.InvalidInput, match=allowed):
-            fedax.Schedule(sampling=rule, **options)
-        assert fedax.Schedule(sampling=rule, cohort=3, **options).cohort == 3
-    with pytest.raises(fedax.InvalidInput, match="without a cohort"):
-        schedule_of(Experiment.parse(TEXT + f'[schedule]\nsampling = "{rule}"\n').schedule)
-
-
-def test_an_own_rule_without_a_cohort_is_refused(last):
-    with pytest.raises(fedax.InvalidInput, match="without a cohort"):
-        fedax.Schedule(sampling=last(but=1))
-
-
-@pytest.mark.parametrize("spelling", ["roundrobin", {"name": "uniform", "size": 1}, {}])
-def test_unknown_rules_are_refused(spelling):
-    with pytest.raises(fedax.InvalidInput, match=r"Schedule\(sampling=...\): "):
-        Sampling.of(spelling)

@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax.engine.round.client import Setup
-from fedax.engine.round.single_client import SingleClient, single_client_task, sizes_only
+from fedax.engine.round.single_client import SingleClient, single_client_task
 from fedax.utils.layout import Layout
 from problems import regression, vector
 
@@ -145,9 +145,3 @@ def test_a_client_by_itself_has_its_own_examples():
     client = SingleClient(setup, 2, 0, jax.random.key(0), 0)
     assert int(client.size) == 3
     np.testing.assert_allclose(client.gradient(jnp.array([0.5])), [0.5 - 2.0], rtol=1e-12)
-
-
-def test_of_other_clients_only_the_sizes_are_known():
-    others = sizes_only(regression().train, [3, 1, 2])
-    assert np.asarray(others.sizes).tolist() == [3, 1, 2]
-    assert (others.clients, others.largest) == (3, 3)

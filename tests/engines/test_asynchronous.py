@@ -3,8 +3,6 @@ against NumPy transcriptions."""
 
 import dataclasses
 import re
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +17,7 @@ from fedax.core.scheduling.timeline import NO_SLOT
 from fedax.core.task import initial_params
 from fedax.engine.round.client import Setup
 from fedax.engine.round.timeline import timeline_of, timing_of
-from fedax.errors import InvalidInput, SpecError
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.planned import planned_runs
+from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 from problems import CLASSIFIERS, all_algorithms, regression, vector
 from transcription import LR, P, World
@@ -251,14 +247,6 @@ def test_fedasync_against_its_pseudocode(weight):
 
 
 @pytest.mark.slow
-def test_float32_agrees_to_its_precision():
-    with jax.enable_x64(False):
-        single = vector(run(task=regression(dtype=np.float32)))
-    assert single.dtype == np.float32
-    np.testing.assert_allclose(single, _transcribed(schedule())[0], rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedNova(), fedax.FedAdam()],
@@ -426,92 +414,9 @@ def test_every_method_is_taken_or_refused_by_name(kind):
     np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
 
 
-@pytest.mark.slow
-def test_other_refusals():
-    assert "Declare its cost" in _refusal(fedax.FedProx(), solver=fedax.Exact())
-    assert run(fedax.FedProx(), schedule(passes=20.0), 2, solver=fedax.Exact(1e-3)).outcome.ok
-    private = fedax.Channel(privacy=fedax.Privacy(noise=1.0))
-    assert "no account of privacy" in _refusal(channel=private)
-    assert "mixes models" in _refusal(fedax.FedNova(), schedule(uploads="models"))
-    assert "1 to 5, the number of clients" in _refusal(how=schedule(concurrency=6))
-    assert "those that a step waits for" in _refusal(
-        how=schedule(3, concurrency=2, dispatch="server_step")
-    )
-    for value, devices in (
-        ("inf", Speeds(rates=(100.0, 0.0, 0.0, 0.0, 0.0))),
-        ("1e+308", Speeds(latency=1e308)),  # the clock overflows in the second step
-    ):
-        with np.errstate(divide="ignore"):
-            message = _refusal(how=schedule(devices=devices))
-        assert f"got {value}; allowed: finite seconds" in message
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"concurrency": 0}, "concurrency"),
-        ({"dispatch": "never"}, "dispatch"),
-        ({"uploads": "gradients"}, "uploads"),
-        ({"weight": "linear"}, "weight"),
-        ({"a": -1.0}, "a"),
-        ({"b": -1}, "b"),
-        ({"max_staleness": -1}, "max_staleness"),
-        ({"passes": 0.0}, "passes"),
-        ({"devices": object()}, "devices"),
-    ],
-)
-def test_arguments_out_of_range_are_named(options, field):
-    with pytest.raises(InvalidInput, match=re.escape(f"Asynchronous({field}=...)")):
-        fedax.Asynchronous(**({"devices": Speeds(), "concurrency": 2} | options))
-
-
-@dataclasses.dataclass(frozen=True)
-class Returning:
-    """Devices of the user's own that return the same for whatever clients."""
-
-    make: Callable[[], Any]
-
-    def seconds(self, clients, round, down_bits, up_bits, examples):
-        return self.make()
-
-
-def test_own_devices_return_a_number_or_one_for_each_client():
-    alike = run(how=schedule(devices=fedax.Devices(latency=2.0)))
-    own = run(how=schedule(devices=Returning(lambda: 2.0)))
-    assert own.clock.seconds.tolist() == alike.clock.seconds.tolist()
-    for value in (np.ones((4, 1)), np.ones(6), "2 s", None):
-        refusal = _refusal(how=schedule(devices=Returning(lambda value=value: value)))
-        assert refusal.startswith("devices.seconds: got ")
-        assert "allowed: a number, or an array of 4, one for each client" in refusal
-
-
-@pytest.mark.parametrize("value", [np.ones((5, 1)), np.ones(6), "2 s"], ids=["2d", "six", "text"])
-def test_functions_of_devices_return_a_number_or_one_for_each_client(value):
-    devices = fedax.Devices(latency=lambda *_: value)
-    with pytest.raises(InvalidInput, match=r"Devices\(latency=...\): got "):
-        fedax.run(fedax.FedAvg(), regression(), rounds=1, devices=devices)
-
-
 DEVICES = fedax.Devices(
     speed=[100.0, 40.0, 10.0, 300.0, 25.0], latency=0.1, energy=2.0, energy_down=1e-3, energy_up=0.1
 )
-
-
-@pytest.mark.slow
-def test_a_server_without_devices_has_those_of_the_run():
-    own = run(how=schedule(devices=DEVICES))
-    shared = dataclasses.replace(
-        schedule(), asynchronous=fedax.Asynchronous(concurrency=4), cohort=2
-    )
-    common = run(how=shared, devices=DEVICES)
-    np.testing.assert_array_equal(vector(common), vector(own))
-    assert common.clock.seconds.tolist() == own.clock.seconds.tolist()
-    assert "Asynchronous(devices=...): got None; allowed: devices, here or in run(devices=...)" in (
-        _refusal(how=shared)
-    )
-    assert "run(devices=...): got devices" in _refusal(how=schedule(), devices=DEVICES)
-    costly = dataclasses.replace(DEVICES, passes=20.0)
-    assert run(fedax.FedProx(), shared, 2, solver=fedax.Exact(1e-3), devices=costly).outcome.ok
 
 
 @pytest.mark.slow
@@ -529,83 +434,6 @@ def test_joules_are_those_of_the_arrivals():
     assert (stopped.outcome.kind, len(stopped.bits.up)) == ("stopped", 3)
     assert np.isnan(run(rounds=1).clock.joules).all()
     assert "Give run(devices=...)" in _refusal(stop=fedax.Budget(joules=1.0))
-
-
-FILE = """
-name = "buffered"
-rounds = 3
-seeds = [0, 1]
-[task]
-name = "digits"
-clients = 5
-[schedule]
-cohort = 2
-[[algorithm]]
-name = "fedavg"
-[[algorithm]]
-name = "fedavg"
-label = "FedBuff"
-[algorithm.schedule.asynchronous]
-concurrency = 4
-max_staleness = 2
-"""
-CLOCK = "[devices]\nspeed = 100.0\n"
-
-
-@pytest.mark.slow
-def test_files_have_asynchronous_servers():
-    """Seeds, and a grid over hyperparameters, run with the devices of the file."""
-    text = FILE.replace('"fedavg"\nlabel', '"fedprox"\nlabel')
-    experiment = Experiment.parse(text + CLOCK + "[grid.FedBuff]\nmu = [0.5, 1.0]\n")
-    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
-    plan = experiment.plan()
-    synchronous, *members = plan.algorithms
-    algorithms, options = [plan.algorithms[m] for m in members], plan.arguments_of(members[0])
-    histories = fedax.run_grid(algorithms, plan.task, seed=[0, 1], **options)
-    single = fedax.run(algorithms[0], plan.task, seed=1, **options)
-    assert histories[1].notes["clock"].tolist() == single.notes["clock"].tolist()
-    waits = fedax.run(plan.algorithms[synchronous], plan.task, **plan.arguments_of(synchronous))
-    assert "clock" not in waits.notes
-    assert waits.clock is not None
-    first, *_, last = (run.settings["schedule"] for run in planned_runs([experiment]))
-    assert "asynchronous" not in first
-    assert last["asynchronous"] == {"concurrency": 4, "max_staleness": 2}
-
-
-def test_files_spell_what_differs_from_the_defaults():
-    server = fedax.Asynchronous(concurrency=4, max_staleness=2)
-    assert server.spelling == {"concurrency": 4, "max_staleness": 2}
-    assert fedax.Asynchronous.of(server.spelling) == server
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (FILE, "no table [devices]; allowed: a table [devices], whose virtual clock it needs"),
-        (FILE.replace("concurrency = 4", "devices = 3") + CLOCK, "its table [devices]"),
-        (FILE.replace("= 4", "= 4\ndevices = {speed = 1.0}") + CLOCK, "table [devices]"),
-        (FILE + CLOCK + "[grid.schedule]\nasynchronous = [{concurrency = 2}]\n", "no tables"),
-    ],
-)
-def test_files_name_what_a_server_lacks(text, words):
-    with pytest.raises(SpecError, match=re.escape(words)):
-        Experiment.parse(text)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"dropouts": 0.1},
-        {"sampling": "poisson"},
-        {"availability": "daily"},
-        {"sync_probability": 0.5, "epochs": 1},
-    ],
-)
-def test_schedules_that_count_rounds_are_refused(options):
-    with pytest.raises(InvalidInput, match=rf"Schedule\({next(iter(options))}=...\).*asynchronous"):
-        fedax.Schedule(
-            cohort=2, asynchronous=fedax.Asynchronous(Speeds(), concurrency=2), **options
-        )
 
 
 @pytest.mark.parametrize(

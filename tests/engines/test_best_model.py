@@ -5,7 +5,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import fedax
@@ -69,38 +68,6 @@ def test_a_checkpoint_has_the_trained_leaves_of_the_best_model(frozen, tmp_path)
     worse = options | {"solver": fedax.SGD(5.0), "checkpoint": tmp_path / "b", "rounds": 6}
     for _ in range(2):
         same(run(task_with(frozen), resume=straight, **worse).best, straight.best)
-
-
-@pytest.mark.slow
-def test_modules_of_equinox_stop_early_with_checkpoints(tmp_path):
-    """Their activation is a leaf that is no array."""
-    draw = np.random.default_rng(0)
-    clients = {
-        name: {
-            "x": draw.normal(size=(size, 3)).astype(np.float32),
-            "y": draw.integers(0, 2, size),
-        }
-        for name, size in (("c", 2), ("a", 3), ("b", 4))
-    }
-    model = fedax.models.equinox(lambda key: eqx.nn.MLP(3, 2, 4, 1, key=key))
-
-    def loss(logits, batch):
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
-
-    task = fedax.from_model(model, loss, clients)
-    options = {
-        "stop": fedax.EarlyStopping("train_loss", patience=2, min_change=100.0),
-        "checkpoint": tmp_path,
-        "checkpoint_every": 1,
-    }
-    straight, again = run(task, **options), run(task, **options)
-    for history in (straight, again):
-        assert str(history.outcome) == "stopped after round 2"
-        assert history.best.round == 2
-        assert isinstance(history.best.params, eqx.nn.MLP)
-    same(again.best, straight.best)
-    x = clients["b"]["x"]
-    np.testing.assert_array_equal(again.predict(x, best=True), straight.predict(x, best=True))
 
 
 def test_the_last_model_of_a_history_may_be_the_best():

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 import fedax
-from fedax.core import InvalidInput
 from problems import SIZES, regression, squares, vector
 
 ENGINES = {
@@ -103,20 +102,6 @@ def test_personal_models_are_looked_at():
     assert str(history.outcome) == "non-finite in round 2, in the memory of client 0"
 
 
-class Tuned(fedax.FedAvg):
-    """Personal models that are made when they are asked for."""
-
-    def personal(self, state):
-        return fedax.core.Personal(
-            lambda client, w: w / jnp.where(client.index == 2, 0.0, 1.0), (state.w,)
-        )
-
-
-def test_personal_models_made_at_the_end_are_looked_at():
-    history = go(Tuned(), regression(), ENGINES["sequential"], personal=True)
-    assert str(history.outcome) == "non-finite in round 2, in the personal model of client 2"
-
-
 @every_engine
 def test_an_infinite_training_loss_is_no_success(engine):
     """Without a gradient it changes nothing else."""
@@ -190,57 +175,6 @@ def test_if_everybody_is_left_out_the_state_stays(engine):
     assert history.notes["dropped"].tolist() == [[0, 1, 2, 3, 4]] * 2
     # the gradients of all clients; nobody solves anything
     assert (history.bits.up == 5 * 4 * 64).all()
-
-
-@pytest.mark.slow
-def test_a_run_that_leaves_out_is_resumed(tmp_path):
-    options = {"on_bad_client": "drop", "checkpoint_every": 1}
-    go(
-        fedax.SCAFFOLD(),
-        task_with(bad={2}),
-        ENGINES["sequential"],
-        rounds=1,
-        checkpoint=tmp_path,
-        **options,
-    )
-    halves = go(
-        fedax.SCAFFOLD(),
-        task_with(bad={2}),
-        ENGINES["sequential"],
-        rounds=3,
-        checkpoint=tmp_path,
-        **options,
-    )
-    whole = go(
-        fedax.SCAFFOLD(), task_with(bad={2}), ENGINES["sequential"], rounds=3, on_bad_client="drop"
-    )
-    assert np.array_equal(vector(halves), vector(whole))
-    assert halves.notes["dropped"].tolist() == whole.notes["dropped"].tolist()
-    with pytest.raises(InvalidInput, match=r"on_bad_client: got 'stop'; .* with 'drop'"):
-        go(
-            fedax.SCAFFOLD(),
-            task_with(bad={2}),
-            ENGINES["sequential"],
-            rounds=3,
-            checkpoint=tmp_path,
-            observe=(),
-        )
-
-
-def test_refusals():
-    with pytest.raises(
-        InvalidInput,
-        match=r"run\(on_bad_client=...\): got 'skip'; allowed: one "
-        r"of 'stop', 'drop'",
-    ):
-        go(fedax.FedAvg(), regression(), ENGINES["sequential"], on_bad_client="skip")
-    with pytest.raises(InvalidInput, match='"stop" for methods without a server'):
-        go(
-            fedax.DSGD(graph=fedax.Graph.ring(5)),
-            regression(),
-            ENGINES["sequential"],
-            on_bad_client="drop",
-        )
 
 
 @pytest.mark.slow

@@ -78,24 +78,6 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_eager_engine_continues_too(tmp_path):
-    with pytest.raises(RuntimeError, match="killed"):
-        go(engine=fedax.Eager(), checkpoint=tmp_path, progress=kill_at(3), rounds=4)
-    same(
-        go(engine=fedax.Eager(), checkpoint=tmp_path, rounds=4), go(engine=fedax.Eager(), rounds=4)
-    )
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_the_last_observation(tmp_path):
-    part = go(
-        checkpoint=tmp_path, checkpoint_every=100, progress=lambda progress: progress.round == 3
-    )
-    assert part.outcome.kind == "interrupted"
-    same(go(checkpoint=tmp_path, checkpoint_every=100), go())
-
-
-@pytest.mark.slow
 def test_a_grid_continues_with_its_diverged_member(tmp_path):
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
@@ -145,14 +127,6 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     with pytest.warns(UserWarning, match="round-000000004: passed over, it is damaged"):
         again = go(checkpoint=tmp_path)
     same(again, go())
-
-
-def test_if_all_are_damaged_the_run_begins_anew(tmp_path):
-    for name in ("round-000000002", ".round-000000004.abc"):
-        (tmp_path / name).write_bytes(b"x")
-    with pytest.warns(UserWarning, match="damaged"):
-        same(go(checkpoint=tmp_path), go())
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, monkeypatch):
@@ -261,17 +235,3 @@ def test_two_processes_never_share_a_folder(tmp_path):
         other.kill()
     same(go(checkpoint=tmp_path), go())
     assert not left.exists()
-
-
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
-def test_another_precision_is_named(tmp_path):
-    go(checkpoint=tmp_path)
-    with (
-        jax.enable_x64(False),
-        pytest.raises(
-            InvalidInput,
-            match=r"jax_enable_x64: got "
-            r"False.*JAX_ENABLE_X64=True",
-        ),
-    ):
-        go(checkpoint=tmp_path)

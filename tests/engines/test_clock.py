@@ -1,8 +1,6 @@
 """The virtual clock of synchronous rounds: against a discrete-event simulation, by hand, and
 without effect on training."""
 
-import re
-
 import jax
 import numpy as np
 import pytest
@@ -10,13 +8,7 @@ import pytest
 import fedax
 from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.scheduling.devices import Devices
-from fedax.errors import FedaxError, InvalidInput, SpecError
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.figures import draw_curves
-from fedax.experiments.results.planned import planned_runs
-from fedax.results.frame import curves_csv, curves_frame, read_run
-from fedax.results.record import Record
-from fedax.results.store import from_files, to_files
+from fedax.errors import InvalidInput
 from fedax.utils.random import stream
 from problems import regression, vector
 
@@ -146,23 +138,6 @@ def test_phases_add_up_and_each_waits_for_its_slowest_client():
     np.testing.assert_allclose(history.notes["round_seconds"], [expected] * 2, rtol=1e-12)
 
 
-@pytest.mark.slow
-def test_devices_vary_within_rounds_that_are_not_observed():
-    task, devices, schedule = regression(), Devices(**DRAWN), fedax.Schedule(batch_size=4)
-    history = run(devices=devices, task=task, rounds=4, schedule=schedule, observe_every=4)
-    message, clients = 64 * vector(history).size, range(task.train.clients)
-    expected = []
-    for t in range(4):
-        value = {
-            name: devices.values(name, clients, t) for name in ("latency", "down", "speed", "up")
-        }
-        work = np.asarray(task.train.sizes) / value["speed"]
-        seconds = value["latency"] + message / value["down"] + work + message / value["up"]
-        expected.append(seconds.max())
-    assert len(set(expected)) == 4
-    np.testing.assert_allclose(history.notes["round_seconds"], expected, rtol=1e-12)
-
-
 def test_a_short_minibatch_counts_by_its_examples():
     task = regression()
     sizes = np.asarray(task.train.sizes)
@@ -262,21 +237,6 @@ def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
         run(devices=Devices(speed=1.0), schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
 
 
-def test_a_session_reports_the_seconds_of_its_rounds():
-    task, devices = regression(), Devices(**DRAWN)
-    options = {
-        "solver": fedax.SGD(0.05),
-        "devices": devices,
-        "engine": fedax.Simulation("sequential", devices=1),
-    }
-    session = fedax.start(fedax.FedAvg(), task, seed=SEED, **options)
-    _, report = session.step(session.init())
-    assert (
-        float(report.notes["round_seconds"])
-        == run(devices=devices, task=task, rounds=1).clock.seconds[-1]
-    )
-
-
 @pytest.mark.parametrize("kind", ["cohort", "deadline", "asynchronous"])
 def test_the_server_takes_its_time_in_every_phase(kind):
     server = {"server_seconds": 3.0, "server_seconds_per_byte": 0.25}
@@ -307,13 +267,6 @@ def test_uploads_wait_while_an_asynchronous_server_is_busy():
     assert table.times.tolist() == [4.0, 6.0, 8.0, 11.0]
 
 
-def test_a_graph_has_no_server():
-    clients = regression().train.clients
-    graph = fedax.Graph.star(clients)
-    devices = Devices(latency=1.0, server_seconds=5.0)
-    assert run(fedax.DSGD(graph=graph), devices, rounds=1).clock.seconds[-1] == 1.0
-
-
 def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
     devices = Devices(latency=1800.0, energy=1.0)
     history = run(devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, observe_every=2)
@@ -332,146 +285,3 @@ def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
     assert run(
         devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, resume=half
     ).rounds.tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"speed": 0.0}, "Devices(speed=...): got 0.0; allowed: numbers > 0"),
-        ({"speed": True}, "Devices(speed=...): got True"),
-        ({"latency": float("nan")}, "Devices(latency=...): got nan; allowed: finite numbers >= 0"),
-        ({"up": [1.0, -1.0]}, "Devices(up=...): got [1.0, -1.0]"),
-        ({"passes": 0.0}, "Devices(passes=...): got 0.0"),
-        ({"server_seconds": -1.0}, "Devices(server_seconds=...): got -1.0"),
-    ],
-)
-def test_errors_name_field_value_and_range(arguments, words):
-    with pytest.raises(FedaxError, match=re.escape(words)):
-        Devices(**arguments)
-
-
-@pytest.mark.slow
-def test_runs_refuse_what_has_no_clock():
-    devices = Devices(speed=1.0)
-    with pytest.raises(
-        InvalidInput,
-        match=r"Devices\(speed=...\): got 2 values; allowed: \d+ "
-        r"values",
-    ):
-        run(devices=Devices(speed=[1.0, 2.0]))
-    with pytest.raises(
-        InvalidInput,
-        match=r"Exact works depends on the "
-        r"data.*Devices\(passes=...\)",
-    ):
-        run(devices=devices, solver=fedax.Exact())
-    assert run(devices=Devices(speed=1.0, passes=5), solver=fedax.Exact(), rounds=1).clock.seconds[
-        -1
-    ] == 5 * max(np.asarray(regression().train.sizes))
-    with pytest.raises(InvalidInput, match=r"run\(stop=...\).*Give run\(devices=...\)"):
-        run(stop=fedax.Budget(hours=1.0))
-    with pytest.raises(InvalidInput, match="at least one of the two"):
-        run(devices=devices, stop=fedax.Budget())
-    with pytest.raises(InvalidInput, match=r"Budget\(hours=...\): got -1"):
-        run(devices=devices, stop=fedax.Budget(hours=-1.0))
-    with pytest.raises(InvalidInput, match=r"\[devices\]: got sped"):
-        Devices.of({"sped": 1.0})
-    with pytest.raises(InvalidInput, match=r"Devices\(speed=...\): got .*0"):
-        run(devices=Devices(speed=lambda clients, t: 0.0 * clients))
-
-
-FILE = """
-name = "clock"
-rounds = 3
-seeds = [0, 1]
-[task]
-name = "digits"
-clients = 3
-[schedule]
-cohort = 2
-[[algorithm]]
-name = "fedavg"
-[devices]
-speed = [100.0, 20.0, 300.0]
-up = 1e4
-energy_up = 1e-6
-"""
-
-
-@pytest.mark.slow
-def test_files_have_devices_and_tables_have_their_clock(tmp_path):
-    experiment = Experiment.parse(FILE + "[budget]\nhours = 1000.0\n")
-    plan = experiment.plan()
-    assert plan.arguments["devices"] == Devices(**experiment.devices.model_extra)
-    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()
-    without = Experiment.parse(FILE.partition("[devices]")[0])
-    assert not {"devices", "budget"} & {
-        *without.resolved(),
-        *planned_runs([without])[0].settings,
-    }
-    assert planned_runs([experiment])[0].settings["devices"] == experiment.devices.model_dump()
-    arguments = plan.arguments_of("FedAvg")
-    history = fedax.run(plan.algorithms["FedAvg"], plan.task, seed=0, **arguments)
-    record = Record.of(history, task="digits", label="FedAvg", seed=0)
-    again = from_files(to_files(record))
-    assert again.time.tolist() == record.time.tolist() == history.clock.seconds.tolist()
-    assert again.energy.tolist() == history.clock.joules.tolist()
-    assert (
-        curves_csv([record])
-        .splitlines()[0]
-        .startswith("task,algorithm,seed,draw,round,seconds,bits,clock_seconds,clock_joules,")
-    )
-    assert curves_frame([record])["hours"].iloc[-1] == history.clock.seconds[-1] / 3600
-    level = float(history.metrics["train_loss"][2])
-    assert (
-        read_run(record, "train_loss", f"hours_to_{level}", "min")
-        == history.clock.seconds[2] / 3600
-    )
-    assert read_run(record, "train_loss", f"joules_to_{level}", "min") == history.clock.joules[2]
-    plain = fedax.run(
-        plan.algorithms["FedAvg"],
-        plan.task,
-        seed=0,
-        **arguments | {"devices": None, "stop": None, "rounds": 1},
-    )
-    before = Record.of(plain, task="digits", label="FedAvg", seed=0)
-    assert "clock" not in curves_csv([before])
-    for read in ("hours_to_0.5", "joules_to_0.5"):
-        with pytest.raises(InvalidInput, match="no devices"):
-            read_run(before, "train_loss", read, "min")
-    with pytest.raises(InvalidInput, match="against: got 'energy'"):
-        draw_curves([before], against="energy")
-    path = tmp_path / "page.html"
-    history.report(path)
-    assert "hours on the virtual clock" in path.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (FILE.replace("1e4", "-1.0"), "Devices(up=...): got -1.0"),
-        (FILE.replace("energy_up", "energy_upp"), "energy_up"),
-        (FILE + "[budget]\nhours = 0.0\n", "Budget(hours=...): got 0.0"),
-        (
-            FILE.partition("[devices]")[0] + "[budget]\nhours = 1.0\n",
-            "budget: got no table [devices]; allowed: a table [devices]",
-        ),
-    ],
-)
-def test_files_refuse_devices_with_their_line(text, words):
-    with pytest.raises(SpecError, match=re.escape(words)):
-        Experiment.parse(text)
-
-
-@pytest.mark.parametrize(
-    "value", ["np.array([1.0, 2.0, 4.0])", "lambda clients, round: 2.0**clients"]
-)
-def test_a_file_names_an_array_or_a_function(tmp_path, value):
-    """The run directory has its code: without it, or with another one, nothing goes on."""
-    (tmp_path / "phones.py").write_text(f"import numpy as np\n\nspeed = {value}\n")
-    file = tmp_path / "clock.toml"
-    file.write_text(FILE.replace("[100.0, 20.0, 300.0]", '"phones.py:speed"'))
-    experiment = Experiment.read(file)
-    devices = experiment.plan().arguments["devices"]
-    assert devices.seconds([2, 0], 1, 0, 0, 8).tolist() == [2.0, 8.0]
-    assert list(experiment.sources) == [f"{tmp_path}/phones.py:speed"]

@@ -1,7 +1,5 @@
 """Codecs whose messages are differences to a memory, against NumPy."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,18 +193,6 @@ def test_memories_on_a_graph():
         fedax.run(changing, regression(), rounds=1, channel=channel, **options)
 
 
-@pytest.mark.slow
-@every_codec
-def test_the_reference_engine_agrees(name):
-    one, eager = (descend(CODECS[name], 3, engine=e) for e in (ONE, fedax.Eager()))
-    np.testing.assert_allclose(one.params, eager.params, rtol=0, atol=1e-12)
-    assert one.bits.up.tolist() == eager.bits.up.tolist()
-    for mine, theirs in zip(
-        jax.tree.leaves(one.lost[0].all()), jax.tree.leaves(eager.lost[0].all()), strict=True
-    ):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
-
-
 @every_codec
 def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
 
@@ -220,43 +206,3 @@ def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
         assert jax.tree.all(
             jax.tree.map(np.array_equal, other.lost[0].all(), straight.lost[0].all())
         )
-
-
-@pytest.mark.slow
-@every_codec
-def test_single_precision(name):
-    with jax.enable_x64(False):
-        coded, exact = (descend(codec, 100) for codec in (CODECS[name], None))
-    assert np.asarray(coded.params).dtype == np.float32
-    assert np.abs(np.asarray(coded.params) - np.asarray(exact.params)).max() < 0.05
-
-
-class Durations:
-    """Devices of one speed."""
-
-    def seconds(self, clients, round, down_bits, up_bits, examples):
-        return np.ones(len(clients))
-
-
-def refused(words, **options):
-    with pytest.raises(InvalidInput, match=words):
-        fedax.run(fedax.FedAvg(), regression(), rounds=1, **options)
-
-
-def test_where_receivers_have_no_memories_they_are_refused():
-    channel = fedax.Channel(up=CODECS["EF21"])
-    pytest.importorskip("flwr")
-    for engine in (fedax.Flower(SimpleNamespace()), fedax.MPI(SimpleNamespace(rank=0, size=5))):
-        name = type(engine).__name__
-        words = rf"run\(engine=...\): EF21 needs memories at the receiver.*engine {name} does"
-        refused(words, engine=engine, channel=channel)
-    server = fedax.Asynchronous(Durations(), concurrency=2)
-    words = r"Schedule\(asynchronous=...\): DIANA needs to know which messages arrive"
-    late = fedax.Schedule(cohort=2, asynchronous=server)
-    refused(words, schedule=late, channel=fedax.Channel(up=CODECS["DIANA"]))
-
-
-def test_down_they_are_refused():
-    for name in ("EF21", "DIANA"):
-        with pytest.raises(InvalidInput, match=r"Channel\(down=...\): .*without memory"):
-            fedax.Channel(down=CODECS[name])

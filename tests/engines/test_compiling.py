@@ -10,7 +10,7 @@ import pytest
 
 import fedax
 from fedax.engine.backends.simulation.engine import SimulationProgram
-from fedax.engine.compilation.cache import CompileClock, compile_clock
+from fedax.engine.compilation.cache import CompileClock
 from fedax.engine.compilation.fused_loop import compiler_options
 from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
@@ -32,19 +32,6 @@ def test_only_the_first_run_compiles():
         assert history.compiling.shape == history.seconds.shape == (3,)
         assert (np.diff(history.compiling) >= 0).all()
         assert (history.compiling <= history.seconds).all()
-
-
-@pytest.mark.slow
-def test_a_resumed_run_counts_on(tmp_path):
-    options = {
-        "solver": fedax.SGD(0.01),
-        "schedule": fedax.Schedule(batch_size=5),
-        "checkpoint": tmp_path / "a",
-    }
-    half = fedax.run(fedax.FedAvg(), regression(), rounds=2, **options)
-    whole = fedax.run(fedax.FedAvg(), regression(), rounds=4, **options)
-    assert whole.compiling[-1] >= half.compiling[-1] > 0
-    assert whole.seconds[-1] >= half.seconds[-1]
 
 
 @pytest.mark.slow
@@ -82,20 +69,6 @@ def test_programs_within_programs_count_once():
 
     outer(jnp.arange(5.0)).block_until_ready()
     assert 0 < clock.seconds <= time.perf_counter() - begun
-
-
-def test_progress_says_it():
-    seen = []
-    fedax.run(
-        fedax.FedAvg(),
-        regression(),
-        schedule=fedax.Schedule(batch_size=6),
-        rounds=2,
-        progress=seen.append,
-    )
-    assert all(0 <= one.compiling <= one.seconds for one in seen)
-    assert seen[-1].compiling > 0
-    assert compile_clock() is compile_clock()
 
 
 @pytest.mark.slow

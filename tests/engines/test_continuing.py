@@ -2,7 +2,6 @@
 checkpoints, interrupted grids."""
 
 import re
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +12,8 @@ import fedax
 from fedax.codecs import EF21, TopK
 from fedax.core import InvalidInput
 from fedax.engine.driver.checkpoint import Checkpoints
-from fedax.engine.driver.recorder import spent
 from fedax.observe.base import Observer
-from problems import regression, vector
+from problems import regression
 
 
 def half_square(w, x):
@@ -65,23 +63,6 @@ def same(one, other):
 
 
 @pytest.mark.slow
-def test_personal_models_are_those_of_the_end(task):
-    """Of a member that ended early; 20 rounds later its models are infinite."""
-    rates = [fedax.SGD(100.0), fedax.SGD(0.01)]
-    options = SETTING | {
-        "stop": fedax.EarlyStopping("train_loss", patience=3),
-        "personal": True,
-        "rounds": 24,
-    }
-    early, late = fedax.run_grid([fedax.Ditto(lam=0.1)], task, solver=rates, **options)
-    alone = fedax.run(fedax.Ditto(lam=0.1), task, solver=rates[0], **options)
-    assert str(early.outcome) == str(alone.outcome) == "stopped after round 3"
-    assert late.outcome.ok
-    assert lengths([early, late]) == [3, 24]
-    np.testing.assert_allclose(early.personal, alone.personal, rtol=1e-5)
-
-
-@pytest.mark.slow
 def test_members_of_a_program_go_on_from_the_same_round(task):
     grid = [fedax.FedProx(mu=mu) for mu in (0.0, 0.5)]
     options = SETTING | {"solver": fedax.SGD(0.1)}
@@ -124,16 +105,6 @@ def test_checkpoints_of_another_run_stay(task, tmp_path):
         assert {path.name: path.read_bytes() for path in folder.glob("round-*")} == files
 
 
-def test_checkpoints_that_do_not_continue_the_history_stay(task, tmp_path):
-    """Those of a run with the present arguments, from which the history was not made."""
-    other = run(task, rounds=4, solver=fedax.SGD(0.2))
-    run(task, rounds=6, checkpoint=tmp_path)
-    files = sorted(path.name for path in tmp_path.glob("round-*"))
-    with pytest.raises(InvalidInput, match="checkpoints of other rounds than the history's"):
-        run(task, rounds=8, resume=other, checkpoint=tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("round-*")) == files
-
-
 def test_a_continued_run_goes_on_from_its_newest_checkpoint(task, tmp_path):
     """The second call continues what the first one left, and an older file is passed."""
     begun, heard = run(task, rounds=2), []
@@ -153,18 +124,6 @@ def test_a_continued_run_goes_on_from_its_newest_checkpoint(task, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_budget_of_time_may_grow(task):
-    """Half an hour a round: a larger budget goes on, the same one does not."""
-    devices = {"devices": fedax.Devices(latency=1800.0), "rounds": 9}
-    short, long = (run(task, stop=fedax.Budget(hours=hours), **devices) for hours in (1.0, 2.0))
-    assert lengths([short, long]) == [2, 4]
-    same(run(task, resume=short, stop=fedax.Budget(hours=1.0), **devices), short)
-    continued = run(task, resume=short, stop=fedax.Budget(hours=2.0), **devices)
-    same(continued, long)
-    assert lengths([run(task, resume=continued, **devices)]) == [9]
-
-
-@pytest.mark.slow
 def test_a_budget_of_time_may_grow_after_a_checkpoint(task, tmp_path):
     """The folder remembers what ended the run."""
     options = {"devices": fedax.Devices(latency=1800.0), "rounds": 9}
@@ -180,23 +139,6 @@ def test_a_budget_of_time_may_grow_after_a_checkpoint(task, tmp_path):
     with pytest.raises(InvalidInput, match=r"run\(checkpoint=...\), stop: got"):
         run(task, stop=[long, fedax.Divergence()], checkpoint=tmp_path, **options)
     same(run(task, checkpoint=tmp_path, **options), run(task, **options))
-
-
-def test_rounds_without_a_clock_cost_no_budget(task):
-    """Two rounds without devices, then half an hour a round."""
-    begun, stop = run(task, rounds=2), fedax.Budget(hours=1.0)
-    options = {"devices": fedax.Devices(latency=1800.0), "stop": stop}
-    later = run(task, rounds=3, resume=begun, **options)
-    ended = run(task, rounds=9, resume=later, **options)
-    assert (ended.outcome.kind, len(ended.bits.up)) == ("stopped", 4)
-
-
-def test_the_clock_of_a_server_goes_on_in_rounds():
-    """Steps of an asynchronous server, rounds without devices, rounds with them."""
-    clock, seconds = [2.0, 3.0, np.nan, np.nan, np.nan], [np.nan, np.nan, np.nan, 4.0, 0.5]
-    joules = [1.0, 2.0, np.nan, np.nan, 8.0]
-    notes = {"clock": clock, "round_seconds": seconds, "round_joules": joules}
-    assert spent({name: np.array(values) for name, values in notes.items()}) == (7.5, 11.0)
 
 
 def test_early_stopping_is_final(task):
@@ -261,29 +203,6 @@ def test_a_grid_breaks_off_between_two_observations(task, tmp_path, monkeypatch)
         same(one, other)
 
 
-def test_another_mode_is_another_run(task, tmp_path):
-    """The best model would be one by another direction."""
-    options = {"observe": [Steady()], "keep_best": "steady", "checkpoint": tmp_path}
-    run(task, rounds=2, mode="min", **options)
-    with pytest.raises(InvalidInput, match=r"run\(checkpoint=...\), mode: got 'max'"):
-        run(task, rounds=3, mode="max", **options)
-    run(task, rounds=3, mode="min", **options)
-
-
-def test_the_best_model_of_another_direction_does_not_count(task):
-    """The training loss falls: from the last model of the history on, the largest is that one's."""
-
-    class Unknown(fedax.observe.TrainLoss):
-        def modes(self, scores):
-            return {}
-
-    options = {"observe": [Unknown()], "keep_best": "train_loss"}
-    begun = run(task, rounds=2, mode="min", **options)
-    assert begun.best.round == 2
-    assert run(task, rounds=4, mode="min", resume=begun, **options).best.round == 4
-    assert run(task, rounds=4, mode="max", resume=begun, **options).best.round == 2
-
-
 MEMORIES = {
     "other": (TopK(0.5), EF21(TopK(0.5, feedback=False)), "EF21", "'what messages"),
     "none": (None, TopK(0.5), "what messages lost", "None"),
@@ -303,14 +222,6 @@ def test_another_memory_of_a_codec_is_refused(case):
 
 
 @pytest.mark.slow
-def test_residuals_fit_other_codecs_with_feedback():
-    begun = run(regression(), rounds=1, channel=fedax.Channel(up=TopK(0.5)))
-    ended = run(regression(), rounds=2, resume=begun, channel=fedax.Channel(up=TopK(0.8)))
-    assert lengths([ended]) == [2]
-    assert np.isfinite(vector(ended)).all()
-
-
-@pytest.mark.slow
 def test_other_arrivals_are_refused(task):
     """The stored downlinks are those of the versions that clients of this server work on."""
 
@@ -325,26 +236,6 @@ def test_other_arrivals_are_refused(task):
         run(task, rounds=4, schedule=schedule(2), resume=begun)
     with pytest.raises(InvalidInput, match=r"run\(resume=...\), schedule.cohort: got"):
         run(task, rounds=4, schedule=schedule(3), resume=run(task, rounds=2))
-
-
-@pytest.mark.slow
-def test_other_devices_of_the_run_are_other_arrivals(task):
-    """Whether the server has devices or the run: the same ones are the same server."""
-    latencies = ([1.0, 1.7, 2.3], [2.3, 1.0, 1.7])
-    devices, others = (fedax.Devices(latency=seconds) for seconds in latencies)
-
-    def schedule(server):
-        return fedax.Schedule(cohort=1, steps=1, batch_size="full", asynchronous=server)
-
-    shared = {"schedule": schedule(fedax.Asynchronous())}
-    whole = run(task, rounds=4, devices=devices, **shared)
-    begun = run(task, rounds=2, devices=devices, **shared)
-    same(run(task, rounds=4, devices=devices, resume=begun, **shared), whole)
-    own = schedule(fedax.Asynchronous(devices))
-    same(run(task, rounds=4, schedule=own, resume=begun), whole)
-    words = r"run\(resume=...\), schedule\.\S*devices\S*latency\S*: got"
-    with pytest.raises(InvalidInput, match=words):
-        run(task, rounds=4, devices=others, resume=begun, **shared)
 
 
 class Counted(Observer):
@@ -372,28 +263,6 @@ def test_metrics_are_not_a_number_where_they_were_not_observed(task):
     again = run(task, rounds=6, resume=other)
     np.testing.assert_array_equal(again.metrics["train_loss"][5:], losses[5:])
     assert again.params == whole.params
-
-
-def test_rules_see_what_was_observed(task):
-    """Early stopping counts from the first value; a rise is one over the newest value known."""
-    begun = run(task, rounds=2)
-    rule = fedax.EarlyStopping("steady", patience=2, mode="max")
-    ended = run(task, rounds=9, resume=begun, observe=[Steady()], stop=rule)
-    assert str(ended.outcome) == "stopped after round 5"
-    assert ended.best.round == 3
-    rule = fedax.EarlyStopping("train_loss", patience=2, mode="min")
-    with pytest.raises(InvalidInput, match="observers that give train_loss"):
-        run(task, rounds=9, resume=begun, observe=[Steady()], stop=rule)
-    assert fedax.Divergence(rise=1.0, window=1).fires([0, 1, 2], [0.5, np.nan, 2.0])
-    assert not fedax.Divergence(rise=1.0, window=2).fires([1, 2, 3], [np.nan, 0.5, 2.0])
-
-
-def test_fewer_rounds_than_there_are_are_refused(task):
-    begun = run(task, rounds=3)
-    words = r"run\(rounds=...\): got 1; allowed: whole numbers >= 3"
-    with pytest.raises(InvalidInput, match=words):
-        run(task, rounds=1, resume=begun)
-    same(run(task, rounds=3, resume=begun), begun)
 
 
 def test_the_final_model_is_observed(task, tmp_path, monkeypatch):
@@ -429,81 +298,3 @@ def test_clients_that_were_left_out_stay_known():
     ended = run(task, rounds=3, observe=[], resume=begun, schedule=schedule)
     assert ended.notes["dropped"].tolist() == [[2], [2], [-1]]
     assert "dropped" not in run(task, rounds=1, observe=[], schedule=schedule).notes
-
-
-def test_a_folder_may_be_in_the_home_directory(task, tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    run(task, rounds=1, checkpoint="~/runs")
-    assert [path.name for path in (tmp_path / "home" / "runs").glob("round-*")] == [
-        "round-000000001"
-    ]
-    assert not list((tmp_path / "here").iterdir())
-
-
-@pytest.fixture
-def python_handles_interrupts():
-    """The handler of a plain Python process, which test runners may replace."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("python_handles_interrupts")
-@pytest.mark.parametrize("by", ["signal", "hook"])
-def test_an_interruption_ends_all_members_of_a_grid(task, by):
-    """They go on to the same bits."""
-    heard, options = [], {"solver": [fedax.SGD(lr) for lr in (0.1, 0.2)], "rounds": 5} | SETTING
-
-    def hook(progress):
-        heard.append(progress.round)
-        if progress.round == 2 and by == "signal":
-            signal.raise_signal(signal.SIGINT)
-        return progress.round == 2
-
-    def grid(**more):
-        return fedax.run_grid([fedax.FedAvg()], task, **options, **more)
-
-    parts, straight = grid(progress=hook), grid()
-    assert kinds(parts) == ["interrupted"] * 2
-    assert lengths(parts) == [2, 2]
-    assert heard == [0, 1, 2]
-    for part, whole in zip(parts, straight, strict=True):
-        assert part.metrics["train_loss"].tolist() == whole.metrics["train_loss"][:3].tolist()
-    for whole, again in zip(straight, grid(resume=parts), strict=True):
-        same(again, whole)
-
-
-def test_a_session_takes_the_synchronisation_times_of_its_schedule(task):
-    schedule = fedax.Schedule(times=(1, 2, 4), batch_size="full")
-    session = fedax.start(
-        fedax.FedAvg(), task, solver=fedax.SGD(0.1), schedule=schedule, engine=ONE
-    )
-    state = session.init()
-    for _ in range(3):
-        state, _ = session.step(state)
-    history = run(task, rounds=3, schedule=schedule)
-    assert session.params(state) == history.params
-    with pytest.raises(InvalidInput, match=r"Session.step: got round 4; allowed: at most 3 rounds"):
-        session.step(state)
-
-
-@pytest.mark.slow
-def test_metrics_of_training_predictions_see_poisoned_labels():
-    """One of three clients learns from flipped labels, and both metrics compare with these."""
-    task, flip = fedax.task("synthetic", clients=3), fedax.attacks.LabelFlip(share=0.4)
-    metric = fedax.observe.SetMetric("hits", lambda y, p: (p.argmax(1) == y).mean(), split="train")
-    watch = [fedax.observe.TrainScore("accuracy"), metric]
-    work = fedax.Schedule(steps=9, batch_size="full")
-    setting = {"solver": fedax.SGD(0.1), "schedule": work, "engine": ONE}
-    setting["channel"] = fedax.Channel(attack=flip)
-    history = fedax.run(fedax.FedAvg(), task, rounds=1, observe=watch, **setting)
-    names = ("train_accuracy", "train_hits")
-    by_program, by_host = (history.metrics[name] for name in names)
-    np.testing.assert_allclose(by_host, by_program, rtol=1e-6)
-    assert 0 < by_host[-1] < 1
-    session = fedax.start(fedax.FedAvg(), task, **setting)
-    seen = session.observe(session.init(), *watch)
-    np.testing.assert_allclose(seen["train_hits"], seen["train_accuracy"], rtol=1e-6)

@@ -1,16 +1,12 @@
 """Rounds that do not wait for all clients: who counts against simpy and NumPy, traffic and joules,
 and what they are refused with."""
 
-import re
-
 import jax
 import numpy as np
 import pytest
 
 import fedax
 from fedax.core.scheduling.deadline import first_answers
-from fedax.errors import InvalidInput, SpecError
-from fedax.experiments.config.experiment import Experiment
 from fedax.utils.random import stream
 from problems import regression, vector
 
@@ -88,11 +84,6 @@ def test_who_answers_first_is_as_in_a_discrete_event_simulation(part):
         taken, time = simulated(clients, seconds, most, deadline)
         assert sorted(clients[counts].tolist()) == sorted(taken)
         assert end == time
-
-
-def test_a_round_without_clients_ends_at_once():
-    counts, end = first_answers(np.zeros(0, int), np.zeros(0), 3, 5.0)
-    assert (counts.tolist(), end) == ([], 0.0)
 
 
 def drawn(schedule, sizes, t):
@@ -235,129 +226,3 @@ def test_empty_rounds_keep_the_model():
     assert history.bits.up.tolist() == [0, 0]
     assert history.bits.down.tolist() == [3 * 64 * start.size] * 2
     assert history.clock.seconds.tolist() == [0.0, 1e-3, 2e-3]
-
-
-@pytest.mark.slow
-def test_grids_sessions_and_resumed_runs_have_the_same_rounds(tmp_path):
-    schedule = {"cohort": 2, "over_select": 1.5, "deadline": 3.0}
-    whole = run(schedule=schedule)
-    half = run(schedule=schedule, rounds=3, checkpoint=tmp_path, checkpoint_every=3)
-    again = run(schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
-    resumed = run(schedule=schedule, resume=half)
-    options = {"solver": fedax.SGD(0.05), "devices": DEVICES}
-    options["schedule"] = fedax.Schedule(epochs=2, batch_size=4, **schedule)
-    both = fedax.run_grid([fedax.FedAvg()], regression(), seed=[9, SEED], rounds=ROUNDS, **options)
-    for history in (again, resumed, both[1]):
-        np.testing.assert_allclose(vector(history), vector(whole), rtol=1e-12)
-        assert history.clock.seconds.tolist() == whole.clock.seconds.tolist()
-        assert history.bits.down.tolist() == whole.bits.down.tolist()
-    assert both[0].clock.seconds.tolist() != whole.clock.seconds.tolist()
-    session = fedax.start(fedax.FedAvg(), regression(), seed=SEED, **options)
-    state = session.init()
-    for t in range(3):
-        state, report = session.step(state)
-        assert report.notes["round_seconds"] == whole.notes["round_seconds"][t]
-
-
-@pytest.mark.slow
-def test_fast_clients_count_more_often_and_pull_the_model():
-    """Half of the clients are fast and want 0, the others want 1: without a choice of the first
-    answers the model goes to the mean 1/2, with it towards 0."""
-    clients, count = 20, 30
-    data = [[float(k >= clients // 2)] * 4 for k in range(clients)]
-    task = fedax.Task(0.5, lambda w, x: (w - x) ** 2 / 2, data)
-    factors = np.random.default_rng(0).lognormal(sigma=0.5, size=(count, clients))
-    devices = fedax.Devices(
-        lambda ids, t: np.where(ids < clients // 2, 10.0, 5.0) * factors[t, ids]
-    )
-    ends = {}
-    for over_select in (1.0, 2.0):
-        histories = fedax.run_grid(
-            [fedax.FedAvg()],
-            task,
-            seed=range(5),
-            solver=fedax.SGD(0.1),
-            schedule=fedax.Schedule(cohort=5, over_select=over_select, batch_size="full"),
-            devices=devices,
-            rounds=count,
-            observe_every=count,
-            observe=[fedax.observe.TrainLoss()],
-        )
-        ends[over_select] = np.array([float(h.params) for h in histories])
-        seconds = np.mean([h.clock.seconds[-1] for h in histories])
-        ends[over_select, "seconds"] = seconds
-    assert abs(ends[1.0].mean() - 0.5) < 0.05
-    assert ends[2.0].max() < 0.4
-    assert ends[2.0, "seconds"] < 0.8 * ends[1.0, "seconds"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"deadline": 0.0},
-            "Schedule(deadline=...): got 0.0; allowed: numbers in (0, infinity), or None",
-        ),
-        ({"deadline": float("inf")}, "Schedule(deadline=...): got inf"),
-        ({"over_select": 0.9, "cohort": 2}, "Schedule(over_select=...): got 0.9"),
-        ({"over_select": 1.3}, "1 without a cohort"),
-        ({"deadline": 1.0, "cohort": 2, "sampling": "proportional"}, "sampling without"),
-        (
-            {"deadline": 1.0, "asynchronous": fedax.Asynchronous(DEVICES, concurrency=2)},
-            "None with an asynchronous server",
-        ),
-    ],
-)
-def test_schedules_name_field_value_and_range(options, words):
-    with pytest.raises(InvalidInput, match=re.escape(words)):
-        fedax.Schedule(**options)
-
-
-class Elsewhere(fedax.Eager):
-    """An engine without a virtual clock, as those of deployments are."""
-
-    is_asynchronous = False
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"devices": None}, "Give run(devices=...)"),
-        ({"method": fedax.FedDANE()}, "Schedule(deadline=...), FedDANE: phase solve follows"),
-        ({"method": fedax.DFedAvgM()}, "a method without a server"),
-        ({"method": fedax.GD()}, "asks clients that the schedule has not drawn"),
-        ({"channel": fedax.Channel(privacy=fedax.Privacy())}, "no account of privacy"),
-        ({"solver": fedax.Exact()}, "Declare its cost: Devices(passes=...)"),
-        (
-            {"engine": Elsewhere()},
-            "Schedule(deadline=...): the engine Elsewhere has no virtual clock",
-        ),
-    ],
-    ids=["devices", "phases", "graph", "everyone", "privacy", "exact", "engine"],
-)
-def test_runs_refuse_what_cannot_leave_clients_behind(options, words):
-    method = options.pop("method", None)
-    with pytest.raises(InvalidInput, match=re.escape(words)):
-        run(method, schedule={"deadline": 1.0}, **options)
-
-
-FILE = """
-name = "deadline"
-rounds = 2
-[task]
-name = "digits"
-clients = 4
-[schedule]
-cohort = 2
-over_select = 1.5
-[[algorithm]]
-name = "fedavg"
-"""
-
-
-def test_files_have_deadlines_and_need_devices():
-    with pytest.raises(SpecError, match=re.escape("Schedule(over_select=...): got no table")):
-        Experiment.parse(FILE)
-    experiment = Experiment.parse(FILE + "[devices]\nspeed = 10.0\n")
-    assert experiment.resolved()["schedule"]["over_select"] == 1.5
-    assert Experiment.parse(experiment.toml()).resolved() == experiment.resolved()

@@ -124,26 +124,6 @@ def test_a_batch_has_at_most_the_clients_examples(batch_size, most):
         assert found.notes["first"][0, :, 0].tolist() == (-(-np.array(SIZES) // expected)).tolist()
 
 
-@pytest.mark.slow
-def test_both_phases_of_feddane_see_the_same_work():
-    seen = {"gradient": [], "solve": []}
-
-    class Watched(fedax.FedDANE):
-        def gradient(self, client, w):
-            seen["gradient"].append((client.round, client.index, client.steps, client.batch))
-            return super().gradient(client, w)
-
-        def solve(self, client, w, g):
-            seen["solve"].append((client.round, client.index, client.steps, client.batch))
-            return super().solve(client, w, g)
-
-    schedule = fedax.Schedule(cohort=3, epochs=(1, 3), batch_size=(4, "all"), stragglers=0.5)
-    method = Watched(mu=0.1, cohorts="shared")
-    fedax.run(method, regression(), schedule=schedule, rounds=2, seed=1, engine=fedax.Eager())
-    assert seen["gradient"] == seen["solve"]
-    assert len(seen["solve"]) == 6
-
-
 def counts(values, numbers):
     return np.array([(np.asarray(values) == number).sum() for number in numbers])
 
@@ -190,18 +170,6 @@ def test_amounts_of_work_are_drawn_uniformly(options, size, steps):
     work = jax.vmap(lambda key: fedax.Schedule(**options).work(key, size, 0).steps)(all_keys())
     evenly(counts(work, steps), list(steps.values()))
     assert set(np.asarray(work).tolist()) == set(steps)
-
-
-def test_an_option_does_not_change_the_draws_of_another():
-    late, wide = {"steps": 4, "stragglers": 0.5}, {"batch_size": (2, 6)}
-    one, other, both = (
-        jax.vmap(lambda key, s=schedule: s.work(key, 9, 0))(all_keys())
-        for schedule in (
-            fedax.Schedule(**options) for options in (late, {"steps": 4} | wide, late | wide)
-        )
-    )
-    np.testing.assert_array_equal(one.steps, both.steps)
-    np.testing.assert_array_equal(other.batch, both.batch)
 
 
 @pytest.mark.parametrize(
@@ -305,49 +273,6 @@ def test_times_give_the_steps_of_every_round():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "same"),
-    [
-        ({"steps": 3}, True),
-        ({"steps": 3, "batch_size": (2, "all")}, True),
-        ({"epochs": 4, "batch_size": "full"}, True),
-        ({"epochs": (2, 2), "batch_size": 40}, True),
-        ({"epochs": 1, "batch_size": 33, "stragglers": 0.5}, True),  # one step has no part
-        ({"times": (1, 3, 4)}, True),
-        ({"times": (1, 2, 3), "stragglers": 0.5}, True),
-        ({"epochs": 1}, False),
-        ({"epochs": 1, "batch_size": (4, "all")}, False),
-        ({"epochs": (1, 2), "batch_size": "full"}, False),
-        ({"steps": (1, 2)}, False),
-        # one step of 33 examples, and one of 4
-        ({"epochs": 1, "batch_size": 20, "epoch_steps": "floor"}, True),
-        ({"epochs": 3, "batch_size": 20, "epoch_steps": "floor"}, False),
-        ({"steps": 3, "stragglers": 0.5}, False),
-        ({"times": (1, 3), "stragglers": 0.5}, False),
-    ],
-)
-def test_local_gd_refuses_unequal_steps(options, same):
-    """As the draws have it; the refusal comes before anything is compiled, on every engine."""
-    schedule, keys = fedax.Schedule(**options), all_keys()[:50]
-    rounds = schedule.rounds or 1
-    steps = {
-        tuple(int(schedule.work(key, size, jnp.int32(t)).steps) for t in range(rounds))
-        for key in keys
-        for size in SIZES
-    }
-    assert (len(steps) == 1) == same
-    if same:
-        fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=0)
-        return
-    for engine in (fedax.Simulation(devices=1), fedax.Eager()):
-        with pytest.raises(
-            InvalidInput,
-            match="got unequal numbers of local steps; allowed: with LocalGD, as many steps",
-        ):
-            fedax.run(fedax.LocalGD(), regression(), schedule=schedule, rounds=0, engine=engine)
-
-
-@pytest.mark.slow
 def test_dropouts_send_nothing():
     """Each of 4 drawn clients stays away with probability 0.4; those that do send and receive
     nothing."""
@@ -364,21 +289,6 @@ def test_dropouts_send_nothing():
     assert set(answered.tolist()) <= {0, 1, 2, 3, 4}
     np.testing.assert_array_equal(bits.down, bits.up)
     assert abs(answered.sum() - rounds * 4 * 0.6) < 5 * np.sqrt(rounds * 4 * 0.4 * 0.6)
-
-
-@pytest.mark.slow
-def test_everybody_is_as_likely_to_drop_out():
-    schedule, offsets = fedax.Schedule(cohort=3, dropouts=0.25), jnp.arange(6, dtype=jnp.int32)
-    ids, many = (
-        np.asarray(v) for v in jax.vmap(lambda key: schedule.draw(key, offsets))(all_keys())
-    )
-    there = np.arange(3) < many[:, None]
-    for k in range(5):
-        chance = 3 / 5 * 0.75
-        assert abs(((ids == k) & there).sum() - DRAWS * chance) < 5 * np.sqrt(
-            DRAWS * chance * (1 - chance)
-        )
-    assert all(len(set(row)) == 3 for row in ids.tolist())
 
 
 def test_weights_draw_one_after_the_other_without_replacement():
@@ -426,48 +336,3 @@ def test_fill_ups_are_uniform_in_both_precisions(given, x64):
     assert all(len(set(row)) == 3 for row in drawn.tolist())
     assert np.all(np.isin(drawn, certain).sum(1) == len(certain))
     evenly(counts(drawn[np.isin(drawn, others)], others), np.full(len(others), 1 / len(others)))
-
-
-NUMBERS = "whole numbers in [1, 2147483647], or a pair of them in order"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        *[
-            ("epochs", value, NUMBERS)
-            for value in (0, (5, 2), (0, 2), (1, 2, 3), (1, "all"), (1.0, 2), "two", True)
-        ],
-        *[("steps", value, f"{NUMBERS}, or None") for value in (0, (2, 1), (1, 2.5), "one")],
-        *[
-            ("batch_size", value, "the second may be 'all'")
-            for value in (0, ("all", 10), (10, "every"), (12, 10), "most")
-        ],
-        *[("stragglers", value, r"numbers in [0, 1]") for value in (-0.1, 1.1, float("nan"))],
-        *[("dropouts", value, r"numbers in [0, 1)") for value in (-0.1, 1.0, float("nan"))],
-        *[
-            ("times", value, "rising whole numbers from 1 to 2147483647, or None")
-            for value in ((), (0, 1), (2, 2), (3, 1), (1, 2.5))
-        ],
-    ],
-)
-def test_bad_schedules_name_the_field_and_the_range(name, value, allowed):
-    with pytest.raises(InvalidInput) as refusal:
-        fedax.Schedule(**{name: value})
-    assert str(refusal.value).startswith(f"Schedule({name}=...): got {value!r}; allowed: ")
-    assert allowed in str(refusal.value)
-
-
-def test_schedules_that_contradict_themselves_are_refused():
-    with pytest.raises(
-        InvalidInput,
-        match=r"Schedule\(times=...\): got \(1, 2\); allowed: None "
-        r"if steps is given",
-    ):
-        fedax.Schedule(times=(1, 2), steps=3)
-    with pytest.raises(
-        InvalidInput,
-        match=r"Schedule\(weights=...\): got 'equal'; allowed: "
-        r"'size' with sampling",
-    ):
-        fedax.Schedule(cohort=2, weights="equal", sampling="proportional")

@@ -81,10 +81,3 @@ def test_a_method_of_ones_own_is_traced():
     )
     assert [len(memory.all()) for memory in history.lost] == [2, 1]
     assert all(np.shape(rows) == (5, 4) for memory in history.lost for rows in memory.all())
-
-
-@pytest.mark.parametrize(("method", "gradients"), [(fedax.FedLC(), 1), (fedax.FedNTD(), 2)])
-def test_methods_on_classes_have_a_footprint_without_a_task(method, gradients):
-    """`fedax algorithms` shows it."""
-    (phase,) = fedax.footprint(method).phases
-    assert (phase.down.vectors, phase.up.vectors, phase.step_gradients) == (1, 1, gradients)

@@ -215,28 +215,6 @@ def test_the_run_itself_is_refused_to_another(tmp_path):
     assert go(optax.sgd(1.0), 2).outcome.ok
 
 
-def test_jaxs_random_settings_count():
-    before = identity_of()
-    settings = {
-        "threefry_partitionable": jax.threefry_partitionable(
-            not jax.config.jax_threefry_partitionable
-        ),
-        "default_prng_impl": jax.default_prng_impl("rbg"),
-        "default_matmul_precision": jax.default_matmul_precision("highest"),
-    }
-    for name, other in settings.items():
-        with other:
-            found = differing(identity_of(), before)
-        assert found[0] == f"jax_{name}"
-
-
-def test_a_fact_that_is_gone_is_a_difference():
-    """Whichever side lacks it."""
-    for one, other in (({"a": 1}, {"a": 1, "b": 0}), ({"a": 1, "b": 0}, {"a": 1})):
-        with pytest.raises(InvalidInput, match="run, b: got"):
-            identity.check_same(one, other, "run", "")
-
-
 def test_other_versions_are_another_run(monkeypatch):
     before = identity_of()
     identity.package_versions.cache_clear()

@@ -35,23 +35,6 @@ def test_init_draws_from_a_stream_of_its_own(engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["two devices", "eager"])
-def test_engines_draw_the_same_in_init(engine):
-    ours, theirs = go(ENGINES[engine](), 1).notes, go(fedax.Simulation(devices=1), 1).notes
-    for name, values in theirs.items():
-        np.testing.assert_allclose(ours[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_keeps_what_init_drew():
-    engine = fedax.Simulation(devices=1)
-    straight, half = go(engine, 4), go(engine, 2)
-    resumed = go(engine, 4, resume=half)
-    for name, values in straight.notes.items():
-        assert np.array_equal(resumed.notes[name][-2:], values[-2:]), name
-
-
-@pytest.mark.slow
 def test_starts_of_ifca_do_not_repeat_a_key_of_round_0():
     """Two methods with the same draw, one in `init`, the other in round 0: the models differ."""
     options = {

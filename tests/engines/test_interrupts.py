@@ -150,24 +150,6 @@ def test_ctrl_c_in_a_hook_and_before_the_run():
         train(Late())
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [fedax.Eager(), fedax.Simulation(memory="host")],
-    ids=["eager", "memories on the host"],
-)
-def test_other_places(engine, interrupts_call):
-    """Eager rounds keep the state before them: they are ended at once."""
-    options = {"method": fedax.SCAFFOLD(), "engine": engine, "rounds": 10, "observe_every": 5}
-    done = interrupts_call(2)
-    part = train(**options)
-    assert len(part.bits.up) == (1 if isinstance(engine, fedax.Eager) else 5)
-    assert done() == 5
-    assert part.outcome.kind == "interrupted"
-    np.testing.assert_allclose(
-        train(resume=part, **options).params, train(**options).params, rtol=1e-12
-    )
-
-
 def test_a_second_ctrl_c_is_not_delayed(capsys):
     """While an observation is made, the first one is delayed."""
 
@@ -180,19 +162,6 @@ def test_a_second_ctrl_c_is_not_delayed(capsys):
     with pytest.raises(KeyboardInterrupt):
         train(observe=[Twice()])
     assert "press Ctrl-C again to stop at once" in capsys.readouterr().err
-
-
-def test_other_handlers_and_threads_are_left_alone():
-    heard = []
-    signal.signal(signal.SIGINT, lambda *_: heard.append(1))
-    assert train(rounds=3, progress=lambda _: signal.raise_signal(signal.SIGINT)).outcome.ok
-    assert heard == [1, 1]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(train(rounds=3)))
-    thread.start()
-    thread.join()
-    assert found[0].outcome.ok
 
 
 def test_calls_grow_from_one_round_to_the_affordable_number(monkeypatch):

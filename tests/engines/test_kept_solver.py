@@ -104,28 +104,6 @@ def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():
     np.testing.assert_allclose(one.params, two.params, rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_runs_go_on_from_checkpoints_and_histories(tmp_path):
-    whole = history("in turn", 3)
-    begun = history("in turn", 2, checkpoint=tmp_path, checkpoint_every=1)
-    settings = {
-        "solver": fedax.Optax(optax.adam(RATE), keep=True),
-        "schedule": SCHEDULE,
-        "engine": ENGINES["in turn"],
-    }
-    for more in ({"resume": begun}, {"checkpoint": tmp_path, "checkpoint_every": 1}):
-        found = fedax.run(fedax.FedAvg(), TASK, rounds=3, **settings, **more)
-        np.testing.assert_array_equal(found.params, whole.params)
-    with pytest.raises(InvalidInput, match="state of the solver"):
-        fedax.run(
-            fedax.FedAvg(),
-            TASK,
-            rounds=3,
-            resume=begun,
-            **(settings | {"solver": fedax.Optax(optax.adam(RATE))}),
-        )
-
-
 def test_the_state_is_counted_and_not_sent():
     kept = fedax.footprint(fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE), keep=True))
     fresh = fedax.footprint(fedax.FedAvg(), TASK, solver=fedax.Optax(optax.adam(RATE)))
@@ -146,15 +124,3 @@ def test_momentum_that_is_kept_is_no_plain_step():
     np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
     with pytest.raises(InvalidInput, match="keep=True"):
         fedax.run(fedax.FedNova(), task, solver=solver, schedule=SCHEDULE, rounds=1)
-
-
-@pytest.mark.parametrize("method", [fedax.Ditto, fedax.FedRep])
-def test_methods_with_several_local_problems_are_refused(method):
-    task = fedax.Task(
-        {"w": np.ones(3), "b": 0.0}, lambda p, e: loss(p["w"], e) + p["b"] ** 2, CLIENTS
-    )
-    made = fedax.FedRep(head="b") if method is fedax.FedRep else method()
-    with pytest.raises(InvalidInput, match="keep"):
-        fedax.run(
-            made, task, solver=fedax.Optax(optax.adam(RATE), keep=True), schedule=SCHEDULE, rounds=1
-        )

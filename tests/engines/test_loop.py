@@ -1,7 +1,6 @@
 """The loop: observations, stopping, interruption, resumption, clear refusals."""
 
 import gc
-import inspect
 
 import jax
 import numpy as np
@@ -90,86 +89,6 @@ def test_throw():
         fedax.run(fedax.FedAvg(), task, rounds=3, throw=True)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rounds": -1}, r"run\(rounds=...\): got -1; allowed: whole numbers in \[0, 2147483647\]"),
-        ({"rounds": True}, r"run\(rounds=...\): got True"),
-        (
-            {"observe_every": 0},
-            r"run\(observe_every=...\): got 0; allowed: whole numbers in \[1, 2147483647\]",
-        ),
-        ({"seed": -3}, r"run\(seed=...\): got -3"),
-        (
-            {"schedule": fedax.Schedule(cohort=2)},
-            r"Schedule\(cohort=...\): got 2; allowed: 1 to "
-            r"1, the number of clients",
-        ),
-        (
-            {"observe": [fedax.observe.TestAccuracy()]},
-            "observe test_accuracy: got task .* without test examples",
-        ),
-        ({"observe": [fedax.observe.ClientAccuracy()]}, "without test examples"),
-    ],
-)
-def test_bad_arguments(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        line(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"cohort": 0},
-            r"Schedule\(cohort=...\): got 0; allowed: whole numbers in \[1, "
-            r"2147483647\], or None",
-        ),
-        ({"epochs": 1.5}, r"Schedule\(epochs=...\): got 1.5"),
-        ({"steps": -1}, r"Schedule\(steps=...\): got -1"),
-        (
-            {"batch_size": "half"},
-            r"Schedule\(batch_size=...\): got \'half\'; allowed: whole numbers in \[1, "
-            r"2147483647\], or a pair of them in order",
-        ),
-        ({"batch_size": "all"}, r"batch_size=...\): got .all.; .*or 'full'"),
-        ({"order": "sorted"}, r"Schedule\(order=...\)"),
-    ],
-)
-def test_bad_schedules(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        _schedule(options)
-
-
-def _schedule(options):
-    """The constructor as users have it, without the tests' type checker in front."""
-    import dataclasses
-
-    schedule = object.__new__(fedax.Schedule)
-    for field in dataclasses.fields(fedax.Schedule):
-        convert = field.metadata.get("converter", lambda value: value)
-        object.__setattr__(schedule, field.name, convert(options.get(field.name, field.default)))
-    for kind in fedax.Schedule.__mro__:
-        if "__check_init__" in vars(kind):
-            kind.__check_init__(schedule)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"placement": "random"}, "one of 'auto', 'sequential', 'chunked'"),
-        ({"chunk": 0}, r"whole numbers in \[1, "),
-        ({"devices": 99}, r"whole numbers in \[1, 2\]"),
-        ({"microbatch": 0.5}, r"whole numbers in \[1, "),
-    ],
-)
-def test_bad_engines(arguments, message):
-    # as users have it, without the tests' type checker in front
-    plain = inspect.unwrap(fedax.Simulation.__init__)
-    with pytest.raises(InvalidInput, match=message):
-        plain(object.__new__(fedax.Simulation), **arguments)
-
-
 class Broken(fedax.Algorithm):
     """Its work fails on client 3."""
 
@@ -191,15 +110,6 @@ def test_eager_says_where_work_failed():
         fedax.run(Broken(), regression(), rounds=1, engine=fedax.Eager())
 
 
-def test_grid_members_must_be_alike():
-    for grid in (
-        [fedax.FedAvg(), fedax.FedProx()],
-        [fedax.FedDANE(), fedax.FedDANE(cohorts="shared")],
-    ):
-        with pytest.raises(InvalidInput, match="all alike but for real hyperparameters"):
-            fedax.run_grid(grid, regression(), rounds=1)
-
-
 @pytest.mark.slow
 def test_grid_member_that_diverges_does_not_stop_the_others():
     task = fedax.Task(0.0, half_square, [[1.0]])
@@ -214,36 +124,6 @@ def test_grid_member_that_diverges_does_not_stop_the_others():
     assert bad.rounds.tolist() == alone.rounds.tolist()
     np.testing.assert_allclose(bad.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
     np.testing.assert_allclose(vector(good), 1.0, atol=1e-8)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32, 2**63, True])
-def test_seeds_that_would_be_another_are_refused(seed):
-    with pytest.raises(InvalidInput, match=r"run\(seed=...\).* in \[0, 4294967295\]"):
-        line(rounds=0, seed=seed)
-
-
-def test_numpy_integers_are_seeds():
-    task, schedule = regression([20, 30]), fedax.Schedule(batch_size=5)
-    plain, numpy = (
-        fedax.run(fedax.FedAvg(), task, rounds=1, schedule=schedule, seed=seed)
-        for seed in (3, np.int64(3))
-    )
-    assert np.array_equal(vector(plain), vector(numpy))
-
-
-@pytest.mark.parametrize(
-    ("amount", "message"),
-    [
-        ({"epochs": 2**31 - 1}, "at most 2147483647 steps"),
-        ({"epochs": (1, 2**31 - 1)}, "at most 2147483647 steps"),
-        ({"epochs": 2**31}, "whole numbers in"),
-        ({"steps": 2**31}, "whole numbers in"),
-        ({"times": (2**31,)}, "from 1 to 2147483647"),
-    ],
-)
-def test_more_steps_than_can_be_counted_are_refused(amount, message):
-    with pytest.raises(InvalidInput, match=message):
-        fedax.Schedule(batch_size=1, **amount).check_population([2])
 
 
 @pytest.mark.slow

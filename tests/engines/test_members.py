@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax import InvalidInput
 from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
 from problems import regression, vector
@@ -66,25 +65,6 @@ def test_members_are_runs(shape):
         for way in ("down", "up"):
             assert getattr(history.bits, way).tolist() == getattr(alone.bits, way).tolist()
     assert len({vector(history).tobytes() for history in together}) == settings * seeds
-
-
-@pytest.mark.slow
-def test_one_setting_with_several_seeds_continues_to_the_bit(tmp_path):
-    def go(**options):
-        return fedax.run_grid(grid_of(1), regression(), seed=[3, 4, 5], **OPTIONS | options)
-
-    go(rounds=2, checkpoint=tmp_path)
-    for a, b in zip(go(checkpoint=tmp_path), go(), strict=True):
-        assert vector(a).tobytes() == vector(b).tobytes()
-        np.testing.assert_array_equal(a.metrics["train_loss"], b.metrics["train_loss"])
-    with pytest.raises(InvalidInput, match="seed"):
-        fedax.run_grid(grid_of(1), regression(), seed=[3, 4, 6], checkpoint=tmp_path, **OPTIONS)
-
-
-@pytest.mark.parametrize("seeds", [[], [1, 1], [-1], [0, True]], ids=str)
-def test_bad_seeds(seeds):
-    with pytest.raises(InvalidInput, match=r"seed=\.\.\."):
-        fedax.run_grid(grid_of(1), regression(), seed=seeds, **OPTIONS)
 
 
 FEW = """

@@ -2,14 +2,13 @@
 
 import traceback
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedax
 from fedax import Algorithm, Upload, hyper
-from fedax.core import InvalidInput, UnknownName
+from fedax.core import InvalidInput
 
 ENGINES = {"simulation": fedax.Simulation(), "eager": fedax.Eager()}
 
@@ -176,50 +175,7 @@ def test_values_that_a_compiled_round_does_not_have_are_named(kind, function, ad
     assert run(kind(), task, engine=fedax.Eager()).outcome.ok
 
 
-class Asks(Base):
-    def train(self, client, w):
-        assert not hasattr(client, "n")
-        assert getattr(client, "_private", 3) == 3
-        return Upload(w * getattr(client, "momentum", 1))
-
-
-def test_attributes_may_be_asked_for(task):
-    assert run(Asks(), task, engine=fedax.Eager()).outcome.ok
-
-
-class NeedsRate(Base):
-    def train(self, client, w):
-        return Upload(w - client.learning_rate)
-
-
-def test_the_error_of_a_property_is_its_own(task):
-    """It is no missing attribute."""
-    with pytest.raises(InvalidInput, match="SGD without momentum"):
-        run(NeedsRate(), task, solver=fedax.SGD(0.1, momentum=0.5))
-
-
-def test_a_key_is_no_seed(task):
-    """`test_arguments.py` has keys of the newer kind, which the type checker of the tests knows."""
-    with pytest.raises(InvalidInput, match=r"run\(seed=\.\.\.\): .* whole numbers"):
-        fedax.run_grid([Base()], task, seed=jax.random.PRNGKey(0))
-
-
-def test_an_option_that_runs_do_not_have_is_refused(task):
-    for call in (fedax.run, fedax.start):
-        with pytest.raises(UnknownName, match=r"got 'schedul'; .*Did you mean 'schedule'"):
-            call(Base(), task, schedul=None)
-
-
 def test_a_decay_that_needs_the_count_is_named(task):
     solver = fedax.SGD(0.1, decay=lambda t: 0.5 if t > 1 else 1.0)
     with pytest.raises(InvalidInput, match=r"^SGD\(decay=\.\.\.\): .* Write jnp\.where"):
         run(Base(), task, solver=solver)
-
-
-def test_scores_of_the_user_are_observed_by_default(task):
-    """On the training examples, where there are no others."""
-    history = run(Base(), task, rounds=0)
-    arrays = [task.train[k] for k in range(3)]
-    expected = np.abs(np.concatenate([client["y"] for client in arrays])).mean()
-    assert set(history.metrics) == {"train_loss", "train_mae"}
-    np.testing.assert_allclose(history.last("train_mae"), expected, rtol=1e-6)

@@ -11,7 +11,6 @@ import fedax
 from fedax.core import InvalidInput
 from fedax.experiments.results.models import arrays_of
 from marks import quick
-from parts import with_parts, with_unseen
 
 SIZES, RATE, KEPT = (7, 12, 5), 0.05, 0.9
 RNG = np.random.default_rng(0)
@@ -244,12 +243,6 @@ def test_parts_trained_alone_train_the_state_too():
     assert found.model_state.all()["count"].tolist() == [8, 12, 8]
 
 
-def test_methods_that_refuse_a_state():
-    for kind in (fedax.FedRoD, fedax.FedALA):
-        with pytest.raises(InvalidInput, match=f"{kind.__name__}: got a model with a state"):
-            history("average", method=lambda kind=kind: kind(head="w"), rounds=1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_a_sleeping_node_keeps_its_state(policy):
@@ -341,20 +334,6 @@ def test_dsgd_mixes_the_states_of_the_round_before(engine):
     np.testing.assert_allclose(found.params["w"], np.mean([n[0] for n in nodes], 0), rtol=1e-10)
 
 
-def test_states_are_mixed_as_often_as_models():
-    """DFedSAM's Q averages, W^Q, are those of the statistics too."""
-
-    def gossip(gossips):
-        return fedax.DFedSAM(rho=0.0, gossips=gossips, graph=fedax.Graph.given(LINE))
-
-    once, thrice = (
-        history("average", method=lambda q=q: gossip(q), rounds=1).model_state.all()["mean"]
-        for q in (1, 3)
-    )
-    assert np.ptp(once, axis=0).min() > 1e-3
-    np.testing.assert_allclose(thrice, LINE @ LINE @ once, rtol=1e-10)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_resumed_from_a_checkpoint(policy, tmp_path):
@@ -364,14 +343,6 @@ def test_resumed_from_a_checkpoint(policy, tmp_path):
         *(jax.tree.leaves((h.params, h.model_state)) for h in (found, history(policy))), strict=True
     ):
         assert np.array_equal(a, b)
-
-
-def test_lossy_channels_code_models_and_not_their_state():
-    channel = fedax.Channel(up=fedax.codecs.TopK(0.5, feedback=True))
-    found = history("average", channel=channel, rounds=1)
-    state = transcription("average", rounds=1)[2][0]
-    np.testing.assert_allclose(found.model_state["mean"], state, rtol=1e-10)
-    assert len(found.lost) == 1
 
 
 def test_gathering_methods_average_the_state_too():
@@ -393,33 +364,6 @@ def test_loops_of_a_method_train_the_state():
     np.testing.assert_allclose(found.model_state.all()["mean"][0], state, rtol=1e-10)
 
 
-@pytest.mark.parametrize("engine", ["in turn", "eager"])
-def test_unseen_clients_adapt_on_filled_minibatches(engine):
-    """One has 5 examples: a minibatch of 4, and one of the last and the first three."""
-    even = [{name: rows[:4] for name, rows in CLIENTS[k].items()} for k in (0, 1)]
-    taking_part, unseen = (
-        fedax.Task(
-            START, centred, fedax.FederatedData.from_arrays(clients, test=clients), state=STATE
-        )
-        for clients in (even, CLIENTS[2:])
-    )
-    found = fedax.run(
-        fedax.FedAvg(),
-        with_parts(taking_part, unseen=unseen.data),
-        solver=fedax.SGD(RATE),
-        schedule=SCHEDULE,
-        engine=ENGINES[engine],
-        observe=[fedax.observe.Unseen("loss", steps=2)],
-        rounds=0,
-    )
-    w, scale, running = START["w"], START["scale"], STATE["mean"]
-    for begin in (0, 4):
-        w, scale, running = step(w, scale, running, *filled(CLIENTS[2], begin))
-    x, y = CLIENTS[2]["x"], CLIENTS[2]["y"]
-    expected = (((x - running) * scale @ w - y) ** 2 / 2).mean()
-    np.testing.assert_allclose(found.last("unseen_loss_adapted"), expected, rtol=1e-10)
-
-
 @pytest.mark.parametrize("batch_size", [(2, 4), 16])
 def test_minibatches_of_any_size_are_alike_on_all_engines(batch_size):
     """Drawn ones are repeated up to the largest."""
@@ -439,24 +383,6 @@ def test_minibatches_of_any_size_are_alike_on_all_engines(batch_size):
         np.testing.assert_allclose(
             history.model_state.all()["mean"], found[0].model_state.all()["mean"], rtol=1e-10
         )
-
-
-@pytest.mark.parametrize("batch_size", ["full", (6, "all")])
-@pytest.mark.parametrize("engine", ["in turn", "eager"])
-def test_minibatches_of_all_examples_need_clients_of_one_size(batch_size, engine):
-    """A compiled program would repeat examples up to the largest client's, and a client in a
-    process of its own would not."""
-    options = {
-        "schedule": fedax.Schedule(batch_size=batch_size),
-        "engine": ENGINES[engine],
-        "rounds": 1,
-    }
-    with pytest.raises(InvalidInput, match=r"batch_size=...\).*a model with a state"):
-        fedax.run(fedax.FedAvg(), task("local"), **options)
-    equal = [{name: values[:5] for name, values in client.items()} for client in CLIENTS]
-    data = fedax.FederatedData.from_arrays(equal)
-    whole = fedax.Task(START, centred, data, state=STATE, state_policy="local")
-    assert fedax.run(fedax.FedAvg(), whole, **options).outcome.ok
 
 
 def test_a_loss_that_couples_examples_sees_whole_minibatches():
@@ -548,94 +474,3 @@ def test_a_saved_model_comes_back_with_its_state(policy, tmp_path):
     )
     with pytest.raises(InvalidInput, match=r"state: mean: got shape \(3,\); allowed: shape \(2,\)"):
         fedax.load_state(path, like={"mean": np.zeros(2), "count": STATE["count"]})
-
-
-def test_the_best_model_and_a_stopped_run_keep_their_state(tmp_path):
-    """The test set becomes worse from some round on: of the model there, and its state, after
-    breaks too."""
-    worse = [{"x": client["x"], "y": -3 * client["y"]} for client in CLIENTS]
-    options = {
-        "solver": fedax.SGD(RATE),
-        "schedule": SCHEDULE,
-        "engine": ENGINES["in turn"],
-        "stop": fedax.EarlyStopping("test_loss", 2),
-    }
-    options |= {
-        "observe": [fedax.observe.TestLoss()],
-        "checkpoint": str(tmp_path),
-        "checkpoint_every": 1,
-    }
-    method, own = fedax.FedAvg(), task("average", test=worse)
-    fedax.run(method, own, rounds=1, **options)
-    found = fedax.run(method, own, rounds=6, **options)
-    assert (found.outcome.kind, len(found.bits.up) - found.best.round) == ("stopped", 2)
-    best, last = (
-        transcription("average", rounds)[2][0] for rounds in (found.best.round, len(found.bits.up))
-    )
-    np.testing.assert_allclose(found.best.state["mean"], best, rtol=1e-10)
-    np.testing.assert_allclose(found.model_state["mean"], last, rtol=1e-10)
-    for again in (
-        fedax.run(method, own, rounds=6, **options),
-        fedax.run(method, own, rounds=6, resume=found, **options | {"checkpoint": None}),
-    ):
-        assert again.outcome == found.outcome
-        assert np.array_equal(again.model_state["mean"], found.model_state["mean"])
-        assert np.array_equal(again.best.state["mean"], found.best.state["mean"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["average", "local", "frozen"])
-def test_clients_unseen_adapt_the_state_too(policy):
-    """Two steps from the global model and its state, on the client's own examples; then the
-    client's running mean is its own."""
-    whole = with_unseen(task(policy, test=CLIENTS), 0.3)
-    options = {
-        "solver": fedax.SGD(RATE),
-        "schedule": SCHEDULE,
-        "engine": ENGINES["in turn"],
-        "rounds": 1,
-    }
-    found = fedax.run(
-        fedax.FedAvg(), whole, observe=[fedax.observe.Unseen("loss", steps=2)], **options
-    )
-    own = {name: np.asarray(values) for name, values in whole.unseen.train[0].items()}
-    mean = STATE["mean"]
-    if policy == "average":
-        mean = np.asarray(found.model_state["mean"])
-    elif policy == "local":
-        mean = np.asarray(found.model_state.all()["mean"]).mean(0)
-    model = np.asarray(found.params["w"]), np.asarray(found.params["scale"])
-    adapted = (*model, mean)
-    for begin in (0, 4):
-        adapted = step(*adapted, *filled(own, begin))
-    if policy == "frozen":
-        adapted = (*adapted[:2], mean)
-    for name, (w, scale, running) in (
-        ("unseen_loss", (*model, mean)),
-        ("unseen_loss_adapted", adapted),
-    ):
-        expected = (((own["x"] - running) * scale @ w - own["y"]) ** 2 / 2).mean()
-        np.testing.assert_allclose(found.metrics[name][-1], expected, rtol=1e-10)
-
-
-def test_a_fixed_state_from_a_file_stays_with_the_model(tmp_path):
-    """The state of a task with `state_policy="frozen"` is that of the file it starts from."""
-    task = fedax.Task(
-        START,
-        centred,
-        CLIENTS,
-        state=STATE,
-        state_policy="frozen",
-        predictor=lambda p, e, *, state: e["x"] - state["mean"][None, :],
-    )
-    given = {"count": np.asarray(7, np.int32), "mean": np.full(3, 5.0)}
-    fedax.save_params(START, tmp_path / "given.safetensors", state=given)
-    begun = fedax.run(fedax.FedAvg(), task, rounds=1, params=tmp_path / "given.safetensors")
-    again = fedax.run(fedax.FedAvg(), task, rounds=1, params=begun)
-    resumed = fedax.run(fedax.FedAvg(), task, rounds=2, resume=begun)
-    for history in (begun, again, resumed):
-        np.testing.assert_array_equal(history.predict({"x": np.zeros((1, 3))}), -5)
-        history.save(tmp_path / "final.safetensors")
-        state = fedax.load_state(tmp_path / "final.safetensors", task)
-        np.testing.assert_array_equal(state["mean"], 5)
-        assert state["count"] == 7

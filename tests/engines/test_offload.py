@@ -2,9 +2,6 @@
 moved and no others."""
 
 import gc
-import inspect
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -89,34 +86,11 @@ def test_the_same_bits_as_on_the_device(name, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["host", "disk"])
-def test_personal_models_have_the_same_bits_in_single_precision(place):
-    """A mixture of two models is rounded in one way, wherever the clients' own ones lie."""
-    with jax.enable_x64(False):
-        task = regression(dtype=np.float32)
-        one, other = (go(fedax.APFL(), each, task) for each in (place, "device"))
-        assert np.asarray(jax.tree.leaves(one.personal)[0]).dtype == np.float32
-        same(one, other)
-
-
-@pytest.mark.slow
-def test_two_devices():
-    method = METHODS["FedBC, lam and gamma of each"]
-    same(go(method, "host", devices=2), go(method, "device", devices=2))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [slow(fedax.FedAvg()), fedax.FedDANE(mu=0.1)], ids=["one phase", "two phases"]
 )
 def test_what_messages_lost(method):
     same(go(method, "host", channel=FEEDBACK), go(method, "device", channel=FEEDBACK))
-
-
-@pytest.mark.slow
-def test_memories_of_codecs():
-    channel = fedax.Channel(up=fedax.codecs.EF21(fedax.codecs.RandK()))
-    same(*(go(fedax.FedAvg(), place, channel=channel) for place in ("host", "device")))
 
 
 def counted(w, e, *, state, training):
@@ -253,15 +227,6 @@ def test_either_place_continues_what_the_other_began(first, then, tmp_path):
         same(go(method, then, resume=half), straight)
 
 
-@pytest.mark.slow
-def test_the_eager_engine_continues_too():
-    half = go(fedax.SCAFFOLD(), "host", rounds=3)
-    options = OPTIONS | {"rounds": 4, "observe": []}
-    history = fedax.run(fedax.SCAFFOLD(), TASK, resume=half, engine=fedax.Eager(), **options)
-    whole = fedax.run(fedax.SCAFFOLD(), TASK, engine=fedax.Eager(), **options)
-    np.testing.assert_allclose(vector(history), vector(whole), rtol=1e-12)
-
-
 def test_a_session_takes_over_the_states_that_it_steps():
     """It makes the rounds of `run`; a state that was stepped is refused, not stepped wrongly."""
     session = fedax.start(
@@ -356,18 +321,6 @@ def test_rows_are_written_once_and_read_in_their_order(place):
         store.read(1, np.array([5]))
 
 
-@pytest.mark.parametrize("value", ["gpu", "auto", None])
-def test_places_that_there_are_not(value):
-    with pytest.raises(
-        InvalidInput,
-        match=r"Simulation\(memory=...\): got .*; allowed: one of "
-        r"'device', 'host', 'disk'",
-    ):
-        inspect.unwrap(fedax.Simulation.__init__)(
-            object.__new__(fedax.Simulation), memory=value
-        )  # past the tests' type checker
-
-
 class Anew(fedax.core.Algorithm):
     """Clients' memories that every round begins anew, or that the start already asks."""
 
@@ -394,37 +347,6 @@ class Anew(fedax.core.Algorithm):
 def test_memories_of_their_own_time_are_refused(early):
     with pytest.raises(InvalidInput, match=r'Simulation\(memory="device"\)'):
         go(Anew(early=early), "host")
-
-
-SINGLE = """
-import sys
-sys.path[:0] = sys.argv[1:]
-import jax
-jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_devices", 2)
-import numpy as np
-import fedax
-clients = [{"x": np.full((2, 1), i, np.float32)} for i in range(6)]
-task = fedax.Task(np.zeros(100_000, np.float32), lambda w, x: ((w[None, :4] - x["x"]) ** 2).sum(1), clients)
-options = {"schedule": fedax.Schedule(cohort=4, steps=1, batch_size=2), "rounds": 3, "observe": []}
-engines = [fedax.Simulation(memory=place, devices=2) for place in ("host", "device")]
-found = [fedax.run(fedax.SCAFFOLD(), task, engine=engine, **options).params for engine in engines]
-assert found[0].dtype == np.float32 and found[0].tobytes() == found[1].tobytes()
-print("agreed")
-"""
-
-
-@pytest.mark.slow
-def test_large_rows_in_single_precision_on_two_devices():
-    """Rows of a size that the CPU client copies in threads, of which none is left while devices
-    wait for each other."""
-    done = subprocess.run(
-        [sys.executable, "-c", SINGLE, *sys.path],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "agreed" in done.stdout, done.stderr
 
 
 def test_runs_on_the_same_task_share_their_programs(monkeypatch):

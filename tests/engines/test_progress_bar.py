@@ -22,17 +22,3 @@ def test_true_shows_a_bar(monkeypatch):
     assert "loss" in said
     plain = fedax.run(fedax.FedAvg(), regression(), rounds=3, progress=False)
     assert with_bar.metrics["train_loss"].tolist() == plain.metrics["train_loss"].tolist()
-
-
-@pytest.mark.parametrize(
-    ("engine", "text"),
-    [
-        (fedax.Eager(), "Eager()"),
-        (
-            fedax.Simulation(placement="sequential", microbatch=64),
-            "Simulation(placement='sequential', chunk=1, microbatch=64)",
-        ),
-    ],
-)
-def test_engines_print_as_they_are_made(engine, text):
-    assert repr(engine) == text

@@ -3,14 +3,11 @@ its rounds."""
 
 import re
 
-import equinox as eqx
-import jax
 import numpy as np
 import pytest
 
 import fedax
 from fedax.engine.compilation.identity import hash_arrays
-from fedax.results.page import PRIVACY
 from marks import slow
 from problems import SIZES, regression, vector
 
@@ -96,18 +93,6 @@ def test_other_privacy_is_refused(before, after, place):
 
 
 @pytest.mark.slow
-def test_another_schedule_is_refused_with_privacy_alone():
-    """Epsilon depends on who is drawn, and a model's steps do not."""
-    other = fedax.Schedule(cohort=3, sampling="poisson", steps=1, batch_size=4, weights="equal")
-    with pytest.raises(
-        fedax.InvalidInput,
-        match=r"run\(resume=...\), schedule.cohort: got 3; allowed: .* with 2",
-    ):
-        go(channel=private(), resume=go(channel=private()), rounds=4, schedule=other)
-    assert len(go(resume=go(), rounds=4, schedule=other).bits.up) == 4
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [{}, {"quantile": 0.5, "count_noise": 1.0}], ids=["fixed", "adaptive"]
 )
@@ -128,21 +113,6 @@ def test_a_continued_account_is_that_of_the_whole_run(engine, more):
     # a history of a history is one run too
     again = go(channel=channel, rounds=7, resume=ended, engine=engine)
     assert again.metrics["epsilon"][-1] > ended.metrics["epsilon"][-1]
-
-
-@pytest.mark.slow
-def test_a_budget_holds_for_a_continued_run():
-    """More budget goes on, the same does not."""
-    spent = go(channel=private(1.0), rounds=4).metrics["epsilon"]
-    budget = float(spent[-1]) + 1e-9
-    stopped = go(channel=private(1.0, budget=budget), rounds=30)
-    assert (stopped.outcome.kind, len(stopped.bits.up)) == ("stopped", 4)
-    assert len(go(channel=private(1.0, budget=budget), rounds=30, resume=stopped).bits.up) == 4
-    assert (
-        4
-        < len(go(channel=private(1.0, budget=1.5 * budget), rounds=30, resume=stopped).bits.up)
-        < 30
-    )
 
 
 @pytest.mark.slow
@@ -171,13 +141,6 @@ def test_checkpoints_keep_the_account(tmp_path):
             go(channel=other, rounds=6, **kept)
     # a history of a checkpoint continues in memory too
     assert len(go(channel=private(1.0), rounds=5, resume=whole).bits.up) == 5
-
-
-def test_a_history_of_unknown_privacy_is_refused():
-    begun = go(channel=private())
-    unknown = fedax.History(**{**vars(begun), "origin": None})
-    with pytest.raises(fedax.InvalidInput, match="the same run as before, with None"):
-        go(channel=private(), resume=unknown, rounds=4)
 
 
 @pytest.mark.slow
@@ -230,23 +193,6 @@ def test_a_session_ends_at_its_budget():
     assert np.isfinite(session.params(state)["w"]).all()
 
 
-@pytest.mark.slow
-def test_a_session_is_not_bound_to_the_rounds_of_a_run():
-    plain = fedax.start(fedax.FedAvg(), regression(), schedule=POISSON, engine=ONE)
-    assert plain.spent(plain.init()) is None
-    roomy = fedax.start(
-        fedax.FedAvg(),
-        regression(),
-        schedule=POISSON,
-        engine=ONE,
-        channel=private(9.0, budget=50.0),
-    )
-    state = roomy.init()
-    for _ in range(3):
-        state, _ = roomy.step(state)
-    assert 0 < roomy.spent(state) < 50
-
-
 def test_large_data_are_compared_by_blocks(tmp_path):
     """From arrays and from files, at the beginning, the end and between; small data by every
     number."""
@@ -262,33 +208,3 @@ def test_large_data_are_compared_by_blocks(tmp_path):
     assert hashed({"x": np.eye(300)}) != hashed(
         {"x": np.eye(300) + 1e-9 * (np.arange(90000) == 777).reshape(300, 300)}
     )
-
-
-def test_pages_say_what_epsilon_does_not_count(tmp_path):
-    go(channel=private(), rounds=1).report(tmp_path / "private.html")
-    go(rounds=1).report(tmp_path / "plain.html")
-    words = PRIVACY.split(".")[1].strip()
-    assert "not counted here" in words
-    assert words in (tmp_path / "private.html").read_text()
-    assert words not in (tmp_path / "plain.html").read_text()
-
-
-def test_other_frozen_leaves_are_another_model():
-    def task(b):
-        loss = lambda p, x: (p["w"] + p["b"] - x) ** 2  # noqa: E731
-        return fedax.Task({"w": 0.0, "b": b}, loss, [[1.0], [3.0]], frozen="b")
-
-    history = fedax.run(fedax.FedAvg(), task(1.0), rounds=1)
-    with pytest.raises(fedax.InvalidInput, match="frozen"):
-        fedax.run(fedax.FedAvg(), task(2.0), resume=history, rounds=2)
-
-
-def test_modules_with_functions_among_their_frozen_leaves_are_continued(tmp_path):
-    net = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
-    clients = [{"x": np.ones((3, 2)), "y": np.ones(3)}]
-    loss = lambda net, e: (jax.vmap(net)(e["x"])[:, 0] - e["y"]) ** 2  # noqa: E731
-    task = fedax.Task(net, loss, clients)
-    options = {"checkpoint": tmp_path, "checkpoint_every": 1}
-    history = fedax.run(fedax.FedAvg(), task, rounds=1, **options)
-    assert fedax.run(fedax.FedAvg(), task, rounds=2, resume=history).outcome.ok
-    assert fedax.run(fedax.FedAvg(), task, rounds=2, **options).outcome.ok

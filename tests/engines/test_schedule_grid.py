@@ -8,7 +8,6 @@ from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.engine.backends.simulation import engine as simulation
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.batches import batches_of, plan_of, run_batch
-from parts import with_unseen
 from problems import regression, vector
 
 COMMON = {"solver": fedax.SGD(0.05), "rounds": 4, "observe_every": 2, "seed": [1, 2]}
@@ -84,75 +83,12 @@ def test_probabilities_vary_with_the_method_and_the_solver(programs):
         )
 
 
-def test_schedules_of_several_programs_are_refused():
-    _, schedules = varied("stragglers")
-    privacy = fedax.Privacy(clip=1.0, noise=1.0, delta=1e-3)
-    server = fedax.Asynchronous(fedax.Devices(speed=100.0), concurrency=4)
-    refused = [
-        {"schedule": [Schedule(cohort=cohort) for cohort in (2, 3)]},
-        {"schedule": [Schedule(cohort=2, asynchronous=server, stragglers=p) for p in (0.0, 0.1)]},
-        {"engine": fedax.Eager()},
-        {"devices": fedax.Devices(speed=100.0)},
-        {"channel": fedax.Channel(privacy=privacy)},
-    ]
-    for options in refused:
-        with pytest.raises(
-            fedax.InvalidInput, match=r"run_grid\(schedule=...\): .*alike but for prob"
-        ):
-            fedax.run_grid(
-                [fedax.FedAvg()], regression(), **{**COMMON, "schedule": schedules} | options
-            )
-
-
-@pytest.mark.slow
-def test_a_grid_of_schedules_resumes(tmp_path):
-    """From checkpoints to the same bits, and not with other probabilities."""
-    _, schedules = varied("dropouts")
-    options = {**COMMON, "checkpoint": tmp_path, "checkpoint_every": 2}
-    run = lambda **other: fedax.run_grid(  # noqa: E731
-        [fedax.FedAvg()], regression(), **{**options, "schedule": schedules, **other}
-    )
-    straight = run(checkpoint=None)
-    run(rounds=2)
-    with pytest.raises(fedax.InvalidInput, match="schedule"):
-        run(schedule=[*schedules[:2], Schedule(**SMALL, dropouts=0.7)])
-    for one, other in zip(straight, run(), strict=True):
-        np.testing.assert_array_equal(vector(one), vector(other))
-
-
-@pytest.mark.slow
-def test_unseen_clients_adapt_under_a_varied_schedule():
-    """Their schedule is made inside the program, of probabilities that have no values there."""
-    task = with_unseen(fedax.task("synthetic", alpha=1.0, beta=1.0, clients=6), 0.34)
-    schedules = [Schedule(cohort=3, steps=2, dropouts=p, stragglers=p) for p in (0.1, 0.4)]
-    options = {"rounds": 2, "observe": [fedax.observe.Unseen(steps=2)], "observe_every": 2}
-    grid = fedax.run_grid([fedax.FedAvg()], task, schedule=schedules, **options)
-    for history, schedule in zip(grid, schedules, strict=True):
-        single = fedax.run(fedax.FedAvg(), task, schedule=schedule, **options)
-        for name, values in single.metrics.items():
-            np.testing.assert_allclose(history.metrics[name], values, rtol=1e-8)
-
-
 def test_only_what_differs_is_an_input():
     one, other = as_inputs([Schedule(dropouts=p, stragglers=0.5) for p in (0.1, 0.2)])
     assert (float(one.dropouts), float(other.dropouts)) == (0.1, 0.2)
     assert one.stragglers == other.stragglers == 0.5
     assert isinstance(one.stragglers, float)
     assert as_inputs([]) == ()
-
-
-def test_refused_schedules():
-    task, two = regression(), [fedax.FedProx(mu=0.1), fedax.FedProx(mu=1.0)]
-    three = [Schedule(cohort=k) for k in (1, 2, 3)]
-    with pytest.raises(
-        fedax.InvalidInput,
-        match=r"run_grid\(schedule=...\): got 3 schedules; allowed: one schedule, or 2",
-    ):
-        fedax.run_grid(two, task, schedule=three)
-    with pytest.raises(fedax.InvalidInput, match=r"got 2 solvers; allowed: one solver, or 3"):
-        fedax.run_grid(two[:1], task, schedule=three, solver=[fedax.SGD(0.1), fedax.SGD(0.2)])
-    with pytest.raises(fedax.InvalidInput, match=r"allowed: an object of Schedule"):
-        fedax.run_grid(two, task, schedule=[Schedule(), 3])
 
 
 def file_of(**grid):

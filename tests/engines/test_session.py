@@ -6,7 +6,6 @@ import pytest
 
 import fedax
 from fedax.communication.codecs import TopK
-from fedax.core import InvalidInput
 from marks import slow
 from problems import regression, vector
 
@@ -70,13 +69,3 @@ def test_a_report_names_the_client_that_is_not_finite():
     session = fedax.start(fedax.FedAvg(), task)
     _, report = session.step(session.init())
     assert str(report.outcome) == "non-finite in round 1 from client 1"
-
-
-def test_refusals():
-    with pytest.raises(fedax.UnknownName, match=r"got 'schedul'.* Did you mean 'schedule'"):
-        fedax.start(fedax.FedAvg(), regression(), schedul=SCHEDULE)
-    with pytest.raises(InvalidInput, match=r"Schedule\(cohort=...\): got 9; allowed: 1 to 5"):
-        fedax.start(fedax.FedAvg(), regression(), schedule=fedax.Schedule(cohort=9))
-    session = fedax.start(fedax.FedAvg(), regression())
-    with pytest.raises(InvalidInput, match="without test examples"):
-        session.observe(session.init(), fedax.observe.TestAccuracy())

@@ -84,43 +84,6 @@ def test_arrays_in_memory_may_stay_on_the_host(data, placement):
 
 
 @pytest.mark.slow
-def test_files_and_two_devices(data, folder):
-    engine = fedax.Simulation(devices=2)
-    runs = [
-        fedax.run(
-            fedax.SCAFFOLD(),
-            task_of(each),
-            schedule=SCHEDULE,
-            rounds=3,
-            observe=OBSERVED,
-            engine=engine,
-        )
-        for each in (data, stored(folder))
-    ]
-    same(*runs)
-
-
-@pytest.mark.slow
-def test_grids_of_settings_and_seeds_read_from_files(data, folder):
-    grid = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
-    runs = [
-        fedax.run_grid(grid, task_of(each), seed=[0, 1], schedule=SCHEDULE, rounds=2)
-        for each in (data, stored(folder))
-    ]
-    for one, other in zip(*runs, strict=True):
-        same(one, other)
-
-
-@pytest.mark.slow
-def test_every_engine_takes_files(data, folder):
-    runs = [
-        fedax.run(fedax.FedAvg(), task_of(each), schedule=SCHEDULE, rounds=2, engine=fedax.Eager())
-        for each in (data, stored(folder))
-    ]
-    same(*runs)
-
-
-@pytest.mark.slow
 def test_own_models_validation_and_unseen_clients_read_from_the_host(data):
     task = with_unseen(with_validation(task_of(data), 0.2), 0.25)
     observed = (
@@ -143,18 +106,6 @@ def test_own_models_validation_and_unseen_clients_read_from_the_host(data):
     same(*runs)
     for mine, theirs in zip(*(jax.tree.leaves(run.personal) for run in runs), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-
-
-@pytest.mark.slow
-def test_a_run_on_files_resumes_and_knows_its_data(data, folder, tmp_path):
-    options = {"schedule": SCHEDULE, "checkpoint": tmp_path / "kept", "checkpoint_every": 1}
-    fedax.run(fedax.FedAvg(), task_of(stored(folder)), rounds=2, **options)
-    went_on = fedax.run(fedax.FedAvg(), task_of(stored(folder)), rounds=4, **options)
-    same(went_on, fedax.run(fedax.FedAvg(), task_of(data), rounds=4, schedule=SCHEDULE))
-    changed = [{"x": c["x"] * 2, "y": c["y"]} for c in data.train]
-    changed = fedax.FederatedData.from_arrays(changed, classes=10, test=data.test, name=data.name)
-    with pytest.raises(fedax.InvalidInput, match=r"data\.train"):
-        fedax.run(fedax.FedAvg(), task_of(changed), rounds=4, **options)
 
 
 @pytest.mark.slow

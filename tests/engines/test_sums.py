@@ -8,7 +8,6 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
-from fedax.core.task import weighted_sum
 from fedax.data import FederatedData
 from fedax.engine.round.aggregation import add_weighted, finalize, weighted_mean
 from problems import regression
@@ -93,27 +92,6 @@ def _linear(w, batch, key):
     return batch["x"] * (1 - w[0])
 
 
-def test_observers_means_in_half_precision():
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-        values = np.full(100_000, 0.5, np.float32)
-        train = Ragged({"x": values}, np.array([0, 99_000, 100_000], np.int32), 2, 99_000)
-        task = Task(
-            start=lambda key: jnp.zeros(1, jnp.bfloat16),
-            loss=_linear,
-            data=FederatedData.from_arrays(train),
-        )
-        watch = [
-            fedax.observe.TrainLoss(),
-            fedax.observe.Objective(),
-            fedax.observe.Dissimilarity(),
-        ]
-        seen = fedax.run(
-            fedax.FedAvg(), task, rounds=0, observe=watch, engine=fedax.Simulation(devices=1)
-        )
-    assert (seen.last("train_loss"), seen.last("objective")) == (0.5, 0.5)
-    assert seen.last("gradient_norm") == pytest.approx(0.5, rel=float(jnp.finfo(jnp.bfloat16).eps))
-
-
 def test_a_methods_own_weights_add_up():
     """The weighted mean, with weights of the clients' own, of a million clients."""
 
@@ -154,62 +132,8 @@ def test_sums_stay_exact_over_many_terms():
         np.testing.assert_allclose(finalize(sums), 1e6 + 100_000 * 0.01, rtol=1e-7)
 
 
-LONG = 1 << 12
-PLACES = {
-    "one device": lambda: fedax.Simulation("sequential", devices=1),
-    "chunks on two devices": lambda: fedax.Simulation("chunked", chunk=2, devices=2),
-    "eager": fedax.Eager,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drop", ["stop", "drop"])
-@pytest.mark.parametrize("engine", PLACES.values(), ids=PLACES)
-def test_clients_with_many_parameters(engine, drop):
-    """The mean of their models where all are finite; where one is not, it is named or left out,
-    alone and in a grid."""
-    sent, last = (
-        np.random.default_rng(0).normal(size=(5, LONG + 3)),
-        np.arange(LONG + 3) == LONG + 1,
-    )
-
-    def distance(w, examples):
-        wrong = jnp.where(last[None] & (examples["k"][:, None] == 3), jnp.nan, 0)
-        return ((w[None] * (1 + wrong) - examples["x"]) ** 2).sum(1) / 2
-
-    def go(clients, methods):
-        made = [{"x": sent[[k]], "k": np.full(1, k)} for k in clients]
-        task = fedax.Task(np.zeros(LONG + 3), distance, made)
-        options = {
-            "solver": fedax.SGD(1.0),
-            "schedule": fedax.Schedule(steps=1, batch_size="full"),
-            "engine": engine(),
-        }
-        return fedax.run_grid(methods, task, rounds=1, observe=[], on_bad_client=drop, **options)
-
-    one, grid = [fedax.FedAvg()], [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)]
-    for methods in (one, grid):
-        for history in go([0, 1, 2, 4], methods):
-            np.testing.assert_allclose(
-                history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12
-            )
-        for history in go(range(5), methods):
-            if drop == "drop":
-                assert history.outcome.ok
-                np.testing.assert_allclose(
-                    history.params, sent[[0, 1, 2, 4]].mean(0), rtol=1e-12, atol=1e-12
-                )
-            else:
-                assert (history.outcome.kind, history.outcome.client) == ("non-finite", 3)
-
-
 @pytest.mark.parametrize(("weight", "mean"), [(0.5, 2.0), (0.0, 10.0)])
 def test_weights_of_an_algorithm_count_however_small_unless_all_are_zero(weight, mean):
     given = (2.0 * weight, weight, 40.0, 4.0)
     form = jax.ShapeDtypeStruct((), jnp.float64)
     assert weighted_mean(tuple(map(jnp.asarray, given)), form) == mean
-
-
-def test_values_without_a_weight_do_not_count_whatever_they_are():
-    values = jnp.asarray([[1.0, 2.0], [np.nan, np.inf]])
-    np.testing.assert_array_equal(weighted_sum(values, jnp.asarray([2.0, 0.0])), [2.0, 4.0])

@@ -261,24 +261,6 @@ def test_the_ends_of_spectra(dim):
     np.testing.assert_allclose([low, high], [wide.min(), wide.max()], atol=0.03)
 
 
-@pytest.mark.parametrize(
-    ("observer", "message"),
-    [
-        (
-            lambda: Curvature(steps=0),
-            r"Curvature\(steps=\.\.\.\): got 0; allowed: whole numbers in \[1, ",
-        ),
-        (
-            lambda: Inexactness(max_steps=0),
-            r"Inexactness\(max_steps=\.\.\.\): got 0; allowed: whole numbers in \[1, ",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused(observer, message):
-    with pytest.raises(InvalidInput, match=message):
-        observer()
-
-
 def test_a_minimiser_may_be_a_list():
     point = [0.5, -1.0, 2.0]
     listed, given = (
@@ -291,17 +273,3 @@ def test_a_minimiser_may_be_a_list():
     for wrong in ({"w": jnp.ones(3)}, "middle", [[1.0], [1.0, 2.0]]):
         with pytest.raises(InvalidInput, match=r"Optimum\(point=\.\.\.\): "):
             Optimum(wrong)
-
-
-@pytest.mark.slow
-def test_what_does_not_fit_a_run_is_refused():
-    with pytest.raises(
-        InvalidInput,
-        match=r"Optimum\(point=\.\.\.\): got shape \(2,\); allowed: a flat vector "
-        r"of 3 numbers",
-    ):
-        fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Optimum(jnp.zeros(2))])
-    with pytest.raises(
-        InvalidInput, match="observe LocalWork: got Exact; allowed: solvers with a learning rate"
-    ):
-        fedax.run(fedax.FedAvg(), TASK, solver=fedax.Exact(), rounds=0, observe=[LocalWork()])

@@ -140,36 +140,3 @@ def test_extremes_of_a_draw_with_replacement():
             share = sizes[k] / sizes[times > 0].sum()
             assert metrics[f"share_{name}"][t] == pytest.approx(share, rel=1e-6)
     assert repeats > 0
-
-
-@pytest.mark.slow
-def test_members_of_a_grid_and_a_resumed_run():
-    method, seeds = [fedax.FedDANE(mu=mu) for mu in (0.1, 1.0)], [3, 4]
-    options = {
-        **OPTIONS,
-        "observe": [Who(), fedax.observe.Extremes("loss")],
-        "engine": fedax.Simulation(devices=1),
-    }
-    del options["seed"]
-    sizes = (7, 20, 33, 4, 11)
-    task = regression(sizes)
-    task = dataclasses.replace(
-        task,
-        data=fedax.FederatedData.from_arrays(task.data, test=[task.train[k] for k in range(5)]),
-    )
-    grid = fedax.run_grid(method, task, seed=seeds, **options)
-    for history, (algorithm, seed) in zip(
-        grid, [(a, s) for a in method for s in seeds], strict=True
-    ):
-        alone = fedax.run(algorithm, task, seed=seed, **options)
-        assert np.array_equal(history.metrics["who"], alone.metrics["who"])
-        half = fedax.run(algorithm, task, seed=seed, **options | {"rounds": 3})
-        later = fedax.run(algorithm, task, seed=seed, resume=half, **options)
-        assert np.array_equal(later.metrics["who"], alone.metrics["who"])
-        for t, present in enumerate(alone.metrics["who"][1:] > 0):
-            share = (
-                np.where(present, sizes, 0)[np.argmax(np.where(present, sizes, 0))]
-                / np.where(present, sizes, 0).sum()
-            )
-            np.testing.assert_allclose(alone.metrics["weight_largest"][t + 1], share, rtol=1e-12)
-        assert np.isnan(alone.metrics["weight_largest"][0])

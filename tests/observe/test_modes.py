@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput
-from fedax.core.directions import check_mode, is_better, worst_of
-from fedax.papers.claims import Claim
-from fedax.papers.numbers import Results
-from fedax.results.record import Record
-from fedax.results.store import from_files, to_files
-from parts import with_unseen
+from fedax.core.directions import is_better, worst_of
 
 ONE = {
     "engine": fedax.Simulation(devices=1),
@@ -114,22 +109,6 @@ def test_early_stopping_follows_the_direction():
     assert ends == {"max": 6, "min": 2}
 
 
-@pytest.mark.slow
-def test_contradictory_directions_are_refused():
-    for options in (
-        {"keep_best": "test_accuracy", "mode": "min"},
-        {"stop": fedax.EarlyStopping("test_accuracy", mode="min")},
-        {"observe": [observe.CentralScore("accuracy", mode="min")]},
-        {"mode": "max"},
-    ):
-        with pytest.raises(InvalidInput, match="mode"):
-            fedax.run(fedax.FedAvg(), fedax.task("digits", clients=3), rounds=0, **ONE | options)
-    with pytest.raises(InvalidInput, match="one of recall"):
-        line(**WITH_RECALL, modes={"recal": "max"})
-    with pytest.raises(InvalidInput, match=r"Task\(modes"):
-        check_mode("Task(modes=...)", "up")
-
-
 def test_the_worst_tenth_of_a_loss_is_the_highest():
     clients = [[float(k)] for k in range(1, 21)]
     task = fedax.Task(
@@ -156,23 +135,6 @@ def test_the_worst_tenth_of_a_loss_is_the_highest():
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "observers",
-    [
-        [observe.TestLoss(), observe.CentralScore("loss")],
-        [observe.SetMetric("a", lambda y, p: 0.0), observe.SetMetric("a", lambda y, p: 1.0)],
-        [observe.Unseen(steps=1), observe.Unseen(steps=2)],
-    ],
-    ids=["equal", "host", "parameters"],
-)
-@pytest.mark.parametrize("engine", [ONE["engine"], fedax.Eager()], ids=["simulation", "eager"])
-def test_two_metrics_of_one_name_are_refused(observers, engine):
-    task = with_unseen(fedax.task("digits", clients=6), 0.34)
-    with pytest.raises(InvalidInput, match="one metric of each name"):
-        fedax.run(fedax.FedAvg(), task, rounds=0, observe=observers, **ONE | {"engine": engine})
-
-
 def test_a_score_cannot_have_the_name_of_the_loss():
     with pytest.raises(InvalidInput, match="the loss has this one"):
         line(scores={"loss": rising})
@@ -191,48 +153,3 @@ def test_nothing_that_is_not_finite_is_better_and_the_worst_is_finite(values, mo
     assert worst_of(values, mode) == (
         opposite(finite) if finite else (-np.inf if mode == "max" else np.inf)
     )
-
-
-@pytest.mark.slow
-def test_claims_and_tables_use_the_direction_that_a_run_states():
-    history = fedax.run(
-        fedax.FedAvg(),
-        line(**WITH_RECALL, modes={"recall": "max"}),
-        rounds=3,
-        observe=[observe.CentralScore("recall")],
-        **ONE,
-    )
-    low = fedax.run(
-        fedax.FedAvg(),
-        line(**WITH_RECALL),
-        rounds=1,
-        observe=[observe.CentralScore("recall")],
-        **ONE,
-    )
-    records = [Record.of(history, task="T", label="A", seed=s) for s in (0, 1)]
-    records = [from_files(to_files(record)) for record in records]
-    assert records[0].modes == {"test_recall": "max"}
-    others = [Record.of(low, task="T", label="B", seed=s) for s in (0, 1)]
-    claim = Claim(text="A is better.", check="better", a="A", b="B", exact=True)
-    assert claim.judge(Results([*records, *others]), "test_recall", "last").verdict == "holds"
-    with pytest.raises(InvalidInput, match="direction"):
-        claim.judge(Results([others[0], others[0].with_label("A")]), "test_recall", "last")
-    told = claim.model_copy(update={"mode": "min"})
-    assert (
-        told.judge(Results([others[0], others[0].with_label("A")]), "test_recall", "last").verdict
-        != "holds"
-    )
-
-
-@pytest.mark.slow
-def test_claims_that_rank_nothing_need_no_direction():
-    low = fedax.run(
-        fedax.FedAvg(),
-        line(**WITH_RECALL),
-        rounds=1,
-        observe=[observe.CentralScore("recall")],
-        **ONE,
-    )
-    results = Results([Record.of(low, task="T", label="A", seed=s) for s in (0, 1)])
-    claim = Claim(text="A is above -1.", check="above", a="A", margin=-1.0, exact=True)
-    assert claim.judge(results, "test_recall", "last").verdict == "holds"

@@ -10,7 +10,6 @@ import fedax
 from fedax import observe
 from fedax.core import Outcome
 from fedax.core.task import Given
-from parts import with_unseen
 
 ONE = {
     "engine": fedax.Simulation(devices=1),
@@ -65,27 +64,6 @@ def test_means_over_clients_with_one_that_is_not_finite(engine, personal, score)
     worst = np.sort(values)[:2] if score == "accuracy" else np.sort(values)[-2:]
     np.testing.assert_allclose(whole[f"{name}_mean"][0], values.mean(), rtol=1e-6)
     np.testing.assert_allclose(whole[f"{name}_worst_tenth"][0], worst.mean(), rtol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["", "_adapted"])
-def test_clients_unseen_that_are_not_finite(ending):
-    clients = [np.array([[1.0 + k, 0.0]]) for k in range(4)]
-    tests = [np.array([[1.5 + k, float(k == 3)]]) for k in range(4)]
-    task = fedax.Task(
-        0.0,
-        lambda w, x: jnp.where(x[:, 1] > 0, jnp.inf, (w - x[:, 0]) ** 2),
-        fedax.FederatedData.from_arrays(clients, test=tests),
-    )
-    parts = [with_unseen(task, 0.5, seed=seed) for seed in range(20)]
-    bad = [bool(np.asarray(part.unseen.test.arrays["x"])[:, 1].any()) for part in parts]
-    for expected in (True, False):
-        held = parts[bad.index(expected)]
-        seen = fedax.run(
-            fedax.FedAvg(), held, rounds=0, observe=[observe.Unseen("loss")], **ONE
-        ).metrics
-        assert np.isfinite(seen[f"unseen_loss{ending}"][0]) != expected
-        assert np.isfinite(seen[f"unseen_loss{ending}_each"][0]).all() != expected
 
 
 def test_accuracy_of_a_model_that_is_not_a_number():
@@ -171,14 +149,3 @@ def test_a_best_model_is_finite_and_an_early_stop_says_what_was_not(value):
     assert not stopped.outcome.ok
     none = fedax.run(Rises(), watched([value] * 6), keep_best="validation_accuracy", **options)
     assert none.best is None
-
-
-@pytest.mark.slow
-def test_a_best_model_of_another_metric_is_not_compared_after_a_resumption():
-    options = {"observe": [observe.ValidationAccuracy(), observe.TrainLoss()]} | ONE
-    task = watched([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    half = fedax.run(Rises(), task, rounds=2, keep_best="train_loss", **options)
-    whole = fedax.run(
-        Rises(), task, rounds=4, resume=half, keep_best="validation_accuracy", **options
-    )
-    assert (whole.best.metric, whole.best.round) == ("validation_accuracy", 4)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import UnknownName
 from fedax.engine.round import evaluation
 from marks import slow
 from problems import SIZES, regression, squares
@@ -122,20 +121,6 @@ def test_a_global_test_set_comes_first():
         observe=[fedax.observe.TestAccuracy()],
     )
     np.testing.assert_allclose(history.last("test_accuracy"), 0.75, rtol=1e-12)
-
-
-def test_an_unknown_score_is_refused():
-    with pytest.raises(
-        UnknownName,
-        match=r"got 'acuracy'; allowed: one of accuracy, loss. Did "
-        r"you mean 'accuracy'\?",
-    ):
-        fedax.run(
-            fedax.FedAvg(),
-            scored([[2.0]] * 4),
-            rounds=0,
-            observe=[fedax.observe.CentralScore("acuracy")],
-        )
 
 
 @pytest.mark.slow

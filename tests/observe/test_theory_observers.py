@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import InvalidInput
 from fedax.observe import Constraints, LocalSpread
 from fedax.theory import fedbc, local_gd
 from problems import quadratic, random_quadratic
@@ -94,28 +93,6 @@ def test_methods_without_constraints_have_none():
     run = fedax.run(fedax.FedAvg(), TASK, rounds=0, observe=[Constraints()])
     assert not run.metrics["violation"].any()
     assert run.metrics["lagrangian"][0] == pytest.approx(values(np.zeros((4, 3))).mean())
-
-
-@pytest.mark.parametrize(
-    ("solver", "schedule"),
-    [
-        (fedax.SGD(0.1, decay=0.9), fedax.Schedule(steps=2, batch_size="full")),
-        (fedax.SGD(0.1, momentum=0.5), fedax.Schedule(steps=2, batch_size="full")),
-        (fedax.SGD(0.1), fedax.Schedule(steps=2, batch_size=1)),
-        (fedax.SGD(0.1), fedax.Schedule(times=(1, 3), batch_size="full")),
-        (fedax.SGD(0.1), fedax.Schedule(sync_probability=0.2, batch_size="full")),
-    ],
-)
-def test_other_solvers_and_schedules_are_refused(solver, schedule):
-    with pytest.raises(InvalidInput):
-        fedax.run(
-            fedax.FedAvg(),
-            TASK,
-            solver=solver,
-            schedule=schedule,
-            rounds=1,
-            observe=[LocalSpread()],
-        )
 
 
 def test_a_coin_that_always_ends_the_round_is_one_step():

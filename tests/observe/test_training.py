@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import InvalidInput
 from problems import SIZES, regression
 from transcription import LR, SCHEDULE, World
 
@@ -65,8 +64,3 @@ def test_it_is_lower_than_the_loss_of_the_global_model_where_clients_differ():
         fedax.FedAvg(), task, solver=fedax.SGD(0.3), schedule=schedule, rounds=4, observe=watched
     ).metrics
     assert np.all(found["training_loss"][1:] < 0.5 * found["train_loss"][1:])
-
-
-def test_it_needs_one_step_size():
-    with pytest.raises(InvalidInput, match="SGD without momentum"):
-        run(1, solver=fedax.SGD(0.1, momentum=0.9))

@@ -9,7 +9,6 @@ from jaxtyping import Array, Bool, Float
 from fedax.core.federation import Gathered
 from fedax.numerics.simplex import MinNorm, min_norm
 from fedax.utils.layout import Vector
-from fedax.utils.memory_check import check_room
 from fedax.utils.norms import scale_of
 
 
@@ -32,14 +31,8 @@ class ClientVectors(eqx.Module):
     known: Bool[Array, "clients"]
 
     @staticmethod
-    def zeros(clients: int, like: Vector, method: str) -> "ClientVectors":
-        """Returns the state before any vector is set.
-
-        Raises:
-            InvalidInput: they do not fit into memory; names the method.
-        """
-        needed = clients * (like.shape[0] + clients) * like.dtype.itemsize
-        check_room(method, clients, needed, "vectors and inner products")
+    def zeros(clients: int, like: Vector) -> "ClientVectors":
+        """Returns the state before any vector is set."""
         vectors = jnp.zeros((clients, like.shape[0]), like.dtype)
         return ClientVectors(
             vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool)

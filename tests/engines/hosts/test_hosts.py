@@ -14,8 +14,7 @@ import pytest
 from hosts_program import result
 
 import fedax
-from fedax.core import FedaxError, InvalidInput
-from fedax.experiments.results.store import RunDirectory
+from fedax.core import FedaxError
 from problems import WATCHED
 
 PROGRAM = Path(__file__).parent / "hosts_program.py"
@@ -141,42 +140,12 @@ def test_an_error_of_one_ends_all(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_says_what_all_refuse(tmp_path):
-    """The coordinator ends last: without it the others end at once, before they have said why."""
-    codes, outputs = launch(2, tmp_path, "refused", limit=120)
-    assert codes == [1, 1], outputs
-    for rank, (_, error) in enumerate(outputs):
-        assert f"rank {rank} of 2: InvalidInput: FedProx(mu=...): got -1.0" in error
-
-
-@pytest.mark.slow
 def test_three_processes_run_algorithms_of_every_kind(tmp_path):
     names = sorted(WATCHED | {"AFL", "FedBC", "PFedMe", "PushSum"})
     first, *others = results(3, tmp_path, *names, limit=1200)
     for name in names:
         agree(first[name], result(name, tmp_path, 0))
         assert all(other[name] == first[name] for other in others)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"processes": 0}, r"connect_hosts\(processes=...\): got 0; allowed: whole numbers >= 1"),
-        (
-            {"processes": 2, "process": 2},
-            r"connect_hosts\(process=...\): got 2; allowed: whole "
-            r"numbers from 0 to 1",
-        ),
-        (
-            {"processes": 2, "process": -1},
-            r"connect_hosts\(process=...\): got -1; allowed: "
-            r"whole numbers >= 0",
-        ),
-    ],
-)
-def test_numbers_out_of_range(given, words):
-    with pytest.raises(InvalidInput, match=words):
-        fedax.connect_hosts("127.0.0.1:1", **given)
 
 
 def test_without_a_launcher_nobody_is_found(monkeypatch):
@@ -188,47 +157,3 @@ def test_without_a_launcher_nobody_is_found(monkeypatch):
     ):
         fedax.connect_hosts()
     assert not jax.distributed.is_initialized()
-
-
-@pytest.mark.slow
-def test_the_command_line_on_two_hosts_keeps_one_folder(tmp_path):
-    """Each process in a folder of its own, as on hosts without a common disk."""
-    settings = (
-        'name = "t"\nrounds = 3\n[task]\nname = "synthetic"\nclients = '
-        '4\n[[algorithm]]\nname = "fedavg"\n'
-    )
-    paths = [tmp_path / "first", tmp_path / "second", tmp_path / "alone"]
-    for path in paths:
-        path.mkdir()
-        (path / "a.toml").write_text(settings)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    hosts = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
-    more = [hosts | {"JAX_PROCESS_ID": "0"}, hosts | {"JAX_PROCESS_ID": "1"}, {}]
-    command = [sys.executable, "-m", "fedax", "run", "a.toml", "--out", "a"]
-    usual = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(Path(fedax.__file__).parents[1]),
-    }
-    children = [
-        subprocess.Popen(
-            command + ["--hosts"] * bool(own), cwd=path, env=usual | own, stdout=subprocess.DEVNULL
-        )
-        for path, own in zip(paths, more, strict=True)
-    ]
-    try:
-        assert [child.wait(300) for child in children] == [0, 0, 0]
-    finally:
-        for child in children:
-            child.kill()
-    assert not (paths[1] / "a").exists()
-    one, other = (
-        (path / "a" / "metrics.csv").read_text().splitlines() for path in (paths[0], paths[2])
-    )
-    assert len(one) == len(other) > 3
-    both = [
-        [RunDirectory.load(path / "a").records[0].metrics["train_loss"]]
-        for path in (paths[0], paths[2])
-    ]
-    np.testing.assert_allclose(both[0], both[1], rtol=1e-5)

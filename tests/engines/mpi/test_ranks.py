@@ -48,17 +48,6 @@ def test_another_number_of_ranks_is_refused_before_data_are_made(size, no_data, 
         Experiment.parse(FILE).plan()
 
 
-def test_a_default_number_of_clients_counts_too(no_data, monkeypatch):
-    ranks(monkeypatch, 4)
-    with pytest.raises(InvalidInput, match="a task of 30 clients"):
-        Experiment.parse(FILE.replace("clients = 4\n", "")).plan()
-
-
-def test_as_many_ranks_as_clients_go_on(monkeypatch):
-    ranks(monkeypatch, 4)
-    assert Experiment.parse(FILE).plan().task.train.clients == 4
-
-
 def test_the_command_says_it(no_data, monkeypatch, tmp_path):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     monkeypatch.chdir(tmp_path)

@@ -106,7 +106,7 @@ class FedAWARE(Algorithm[AwareState]):
     )
 
     def init(self, fed: Federation, w: Vector) -> AwareState:
-        momenta = ClientVectors.zeros(fed.clients, w, "FedAWARE")
+        momenta = ClientVectors.zeros(fed.clients, w)
         return AwareState(w, momenta, jnp.full(fed.clients, 1 / fed.clients, w.dtype))
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:

@@ -10,6 +10,7 @@ environment variable `FEDAX_KERNELS=0`, steps run in a plain loop, and results d
 only. `fedax doctor` prints which case holds.
 """
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -78,14 +79,15 @@ def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry
         The last carry, or None if an operation cannot be fused or a product is too large; the
         caller then takes a plain loop.
     """
-    program, form = jax.make_jaxpr(step, return_shape=True)(jnp.int32(0), carry)
+    # traced here and not within the call, whose mark all operations of a loop body would have too
+    loop = functools.partial(jax.lax.fori_loop, jnp.int32(0), body_fun=step)
+    program, form = jax.make_jaxpr(loop, return_shape=True)(count, init_val=carry)
     if not is_fusable(program.jaxpr):
         return None
 
     def kernel(operands: Any) -> Any:
         consts, count, carry = operands
-        body = Staged(program.jaxpr, consts, form)
-        last_carry = jax.lax.fori_loop(jnp.int32(0), count, body, carry)
+        last_carry = Staged(program.jaxpr, consts, form)(count, carry)
         return last_carry, jax.tree.map(_first_element, operands)
 
     def call(carry: Carry) -> Carry:

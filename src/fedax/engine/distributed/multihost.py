@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 
 from fedax.engine.distributed import abort
 from fedax.engine.distributed.process_group import ProcessGroup
-from fedax.errors import FedaxError, InvalidInput
+from fedax.errors import FedaxError
 
 HEARTBEAT = 20
 """Seconds without a heartbeat after which a process counts as lost and the others end."""
@@ -40,7 +40,6 @@ def connect_hosts(
         The group of all processes, with `rank` and `size`.
 
     Raises:
-        InvalidInput: numbers out of range.
         FedaxError: no coordinator is known, or it does not answer.
 
     Example:
@@ -48,12 +47,8 @@ def connect_hosts(
         >>> group = fedax.connect_hosts("10.0.0.5:1234", processes=2, process=0)  # doctest: +SKIP
     """
     if not jax.distributed.is_initialized():
-        processes = _read_number("processes", processes, "JAX_NUM_PROCESSES")
-        process = _read_number("process", process, "JAX_PROCESS_ID")
-        if processes is not None and process is not None and process >= processes:
-            raise InvalidInput.of(
-                "connect_hosts(process=...)", process, f"whole numbers from 0 to {processes - 1}"
-            )
+        processes = _read_number(processes, "JAX_NUM_PROCESSES")
+        process = _read_number(process, "JAX_PROCESS_ID")
         try:
             jax.distributed.initialize(
                 coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT
@@ -66,15 +61,10 @@ def connect_hosts(
     return multihost_group()
 
 
-def _read_number(name: str, value: int | None, variable: str) -> int | None:
+def _read_number(value: int | None, variable: str) -> int | None:
     """Returns an argument, or the number in the environment variable; None if there is neither."""
     text = os.environ.get(variable) if value is None else value
-    if text is None:
-        return None
-    low = 1 if name == "processes" else 0
-    if not str(text).isdigit() or int(text) < low:
-        raise InvalidInput.of(f"connect_hosts({name}=...)", text, f"whole numbers >= {low}")
-    return int(text)
+    return None if text is None else int(text)
 
 
 def multihost_group() -> ProcessGroup:

@@ -10,16 +10,12 @@ import json
 import signal
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from fedax.engine.distributed import abort
-from fedax.errors import InvalidInput, RankFailed
-
-_SHOWN = 3
-"""The most differences in one message."""
+from fedax.errors import InvalidInput, RankFailed, short
 
 
 class ProcessGroup:
@@ -99,13 +95,7 @@ class ProcessGroup:
         fingerprint: dict[str, Any] = {}
         with self.raise_on_all_ranks():
             # through JSON, so that values compare as a checkpoint would store them
-            try:
-                fingerprint = json.loads(json.dumps(facts()))
-            except InvalidInput as error:
-                # a checkpoint needs the fingerprint, a run without one does not
-                if settings.get("checkpoint_every"):
-                    raise
-                warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
+            fingerprint = json.loads(json.dumps(facts()))
             settings = json.loads(json.dumps(settings))
         # after the block above, in which a rank may have failed
         gathered = self._exchange((settings, fingerprint))
@@ -136,12 +126,12 @@ class ProcessGroup:
         failed = {rank: text for rank, (text, _) in enumerate(gathered) if text}
         if not failed:
             return [content for _, content in gathered]
-        by_line = _group_by_value({rank: line for rank, (line, _) in failed.items()})
-        lines = [f"{_list_ranks(ranks)}: {line}" for line, ranks in by_line.items()]
-        shared = error or RankFailed("; ".join(lines))
+        first = min(failed)
+        line, trace = failed[first]
+        shared = error or RankFailed(f"rank {first}: {line}")
         shared.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
         if error is None:
-            shared.add_note(f"\nThere:\n{failed[min(failed)][1]}")
+            shared.add_note(f"\nThere:\n{trace}")
         raise shared
 
     @contextlib.contextmanager
@@ -179,54 +169,14 @@ def check_equal_configs(name: str, configs: Sequence[dict[str, Any]]) -> None:
         configs: the configuration of each rank, by rank.
 
     Raises:
-        InvalidInput: with the first fields that differ, and their values by rank.
+        InvalidInput: with the first field that differs, and its values by rank.
     """
-    flat = [dict(_flatten(config)) for config in configs]
-    fields = dict.fromkeys(field for config in flat for field in config)
-    different = [field for field in fields if len({repr(config.get(field)) for config in flat}) > 1]
-    if not different:
-        return
-    shown = []
-    for field in different[:_SHOWN]:
-        values = {
-            rank: _shorten(config[field]) if field in config else "nothing"
-            for rank, config in enumerate(flat)
-        }
-        descriptions = [
-            f"{value} on {_list_ranks(ranks)}" for value, ranks in _group_by_value(values).items()
-        ]
-        shown.append(f"{field}: " + "; ".join(descriptions))
-    omitted = len(different) - len(shown)
-    suffix = [f"And {omitted} more"] if omitted else []
-    text = ". ".join(["the ranks disagree", *shown, *suffix])
-    error = InvalidInput.because(name, text, "All must run the same.")
-    error.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
-    raise error
-
-
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the leaves of nested dictionaries and lists of dictionaries with their paths."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _flatten(inner, f"{path}.{name}".lstrip("."))
-    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
-        for i, inner in enumerate(value):
-            yield from _flatten(inner, f"{path}[{i}]")
-    else:
-        yield path, value
-
-
-def _group_by_value(by_rank: dict[int, str]) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for rank, value in by_rank.items():
-        groups.setdefault(value, []).append(rank)
-    return groups
-
-
-def _list_ranks(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-
-
-def _shorten(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    for field in dict.fromkeys(field for config in configs for field in config):
+        values = [config.get(field) for config in configs]
+        if all(value == values[0] for value in values):
+            continue
+        texts = [f"{short(str(value))} on rank {rank}" for rank, value in enumerate(values)]
+        reason = f"the ranks disagree. {field}: {'; '.join(texts)}"
+        error = InvalidInput.because(name, reason, "All must run the same.")
+        error.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
+        raise error

@@ -12,7 +12,6 @@ import numpy as np
 from fedax.core.directions import Mode, check_mode, find_mode, is_better
 from fedax.core.hyper import Hyper, check_declared, hyper
 from fedax.errors import InvalidInput
-from fedax.observe.modes import built_in_modes
 from fedax.utils.numbers import convert_fields
 
 
@@ -123,8 +122,8 @@ class EarlyStopping(_Rule):
 
     def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
         """Returns whether the rule fires at the last of these observations."""
-        mode = self.mode or self.resolve(built_in_modes()).mode
-        assert mode is not None, "resolve finds one or raises"
+        mode = self.mode
+        assert mode is not None, "rules of a run are resolved"
         best = None
         since = rounds[0]
         change = self.min_change if mode == "max" else -self.min_change

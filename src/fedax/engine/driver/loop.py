@@ -22,13 +22,12 @@ from fedax.core.validation.own_methods import call_model
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
-from fedax.engine.driver.options import Progress, RunOptions, require_concrete
+from fedax.engine.driver.options import Progress, RunOptions
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.recorder import Recorder, has_ended
 from fedax.engine.driver.resume import (
     check_lengths,
     check_resumed,
-    check_same_course,
     rounds_done,
 )
 from fedax.engine.round.engine import RunCarry, compute_metrics
@@ -50,7 +49,6 @@ def open_loop(
         resume: histories to continue, one for each run; empty for runs that start from round 0 or
             from a checkpoint.
     """
-    require_concrete("run", algorithms, task, seeds, vars(options))
     if resume and options.params is None:
         # the fixed state that came with `params` of the run before
         task = task.at(resume[0].fixed_state)
@@ -116,8 +114,6 @@ class RoundLoop:
             self.states = grid.init()
         if self.checkpoints:
             stored = self.checkpoints.load(self.program.split(self.states))
-            if stored and resume:
-                check_same_course(stored, resume)
             # the folder may be ahead of the given histories, whose continuation it has then
             lengths = [sum(len(h.bits.up) for h in histories) for histories in (stored, resume)]
             if stored and (not resume or lengths[0] > lengths[1]):

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.core import Tracer
 
 from fedax.communication.channel import Channel
 from fedax.core.client import Solver
@@ -262,32 +259,4 @@ def check_kind(
         # the text of a task or a schedule fills the screen
         is_record = isinstance(value, eqx.Module)
         got = f"an object of {type(value).__name__}" if is_record else shown(value)
-        raise InvalidInput.found(field, got, allowed, _advice(value, kinds[0]))
-
-
-def _advice(value: Any, kind: type) -> str:
-    """Returns a sentence on what to write instead of a value of the wrong type."""
-    if isinstance(value, type) and issubclass(value, kind):
-        return f"Write {value.__name__}(), with parentheses."
-    if kind in (Solver, Schedule) and isinstance(value, list | tuple):
-        name = kind.__name__.lower()
-        return f"Several {name}s are a grid: run_grid([algorithm], task, {name}=[...])."
-    if kind is Solver and isinstance(value, int | float):
-        return f"Write fedax.SGD({value!r})."
-    return ""
-
-
-def require_concrete(name: str, *arguments: Any) -> None:
-    """Refuses a call inside a transformation of JAX, where arrays have no values.
-
-    Args:
-        name: of the function, for the message.
-        arguments: its arguments.
-
-    Raises:
-        InvalidInput: called inside `jax.jit`, or with an array of `jax.vmap` or `jax.grad`.
-    """
-    # inside `jax.jit` even a new array is a tracer
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((jnp.zeros(()), arguments))):
-        hint = "Call it outside. For several settings at once there is run_grid."
-        raise InvalidInput.because(name, "called inside jax.jit, jax.vmap or jax.grad", hint)
+        raise InvalidInput.found(field, got, allowed)

@@ -12,7 +12,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.driver.grid import Grid, not_published
-from fedax.engine.driver.options import RunOptions, Setting, require_concrete
+from fedax.engine.driver.options import RunOptions, Setting
 from fedax.engine.round.engine import compute_metrics
 from fedax.errors import InvalidInput
 from fedax.observe.base import Observer
@@ -142,7 +142,6 @@ def start(
     Raises:
         InvalidInput: as `run`.
     """
-    require_concrete("start", algorithm, task, setting)
     # a session has no number of rounds, but a schedule with synchronisation times bounds it
     schedule = setting.get("schedule")
     rounds = schedule.rounds if isinstance(schedule, Schedule) else None

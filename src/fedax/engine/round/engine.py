@@ -4,7 +4,6 @@ rounds.
 `Log` is what the rounds of a run report.
 """
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -215,22 +214,6 @@ class Engine(ABC):
     shares_memory: ClassVar[bool] = False
     is_simulated: ClassVar[bool] = True
     checkpoint_seconds: float | None = None
-
-    def __repr__(self) -> str:
-        """The constructor's call with the arguments that differ from its defaults, as far as they
-        are plain values.
-        """
-        parameters = inspect.signature(type(self).__init__).parameters
-        arguments = {
-            name: (getattr(self, name, p.default), p.default) for name, p in parameters.items()
-        }
-        changed = {
-            name: value
-            for name, (value, default) in arguments.items()
-            if isinstance(value, str | int | float) and value != default
-        }
-        shown = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-        return f"{type(self).__name__}({shown})"
 
     def has_all(self, task: Task) -> bool:
         """Returns whether this process has all clients' examples."""

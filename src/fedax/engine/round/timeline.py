@@ -315,7 +315,7 @@ def timing_of(
         _refuse_privacy(setup, field, reason)
     if devices is None:
         return None
-    _check_counted(setup, devices)
+    _check_counted(setup, devices.passes, "run(devices=...)")
     if field is not None:
         phase = only_phase(algorithm, setup, field)
         return Timing(devices, (phase.gradients,), _bits_of(phase))
@@ -335,14 +335,7 @@ def _timing_of_server(
             "would discard newer ones"
         )
         raise InvalidInput.because(ASYNCHRONOUS, reason, "Freeze it.")
-    if not setup.solver.is_counted and _passes_per_client(server) is None:
-        reason = f"how long {type(setup.solver).__name__} works depends on the data"
-        raise InvalidInput.because(
-            ASYNCHRONOUS,
-            reason,
-            "Declare its cost: Asynchronous(passes=...) or Devices(passes=...), in passes over "
-            "the examples.",
-        )
+    _check_counted(setup, _passes_per_client(server), ASYNCHRONOUS)
     phase = only_phase(algorithm, setup, ASYNCHRONOUS)
     refusal = f"{ASYNCHRONOUS}, {type(algorithm).__name__}"
     _check_lateness(phase, refusal)
@@ -364,17 +357,17 @@ def _passes_per_client(server: Asynchronous) -> float | None:
     return getattr(server.devices, "passes", None) if server.passes is None else server.passes
 
 
-def _check_counted(setup: Setup, devices: Devices) -> None:
+def _check_counted(setup: Setup, passes: float | None, field: str) -> None:
     """Refuses a solver whose work depends on the data, without a declared cost.
 
     Raises:
         InvalidInput: names the solver.
     """
     uncounted = [solver for solver in (setup.solver, *setup.solvers) if not solver.is_counted]
-    if uncounted and devices.passes is None:
+    if uncounted and passes is None:
         reason = f"how long {type(uncounted[0]).__name__} works depends on the data"
         hint = "Declare its cost: Devices(passes=...), in passes over the examples."
-        raise InvalidInput.because("run(devices=...)", reason, hint)
+        raise InvalidInput.because(field, reason, hint)
 
 
 def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPhase:

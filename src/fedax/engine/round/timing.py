@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from fedax.core.scheduling.timeline import Timeline
-from fedax.utils.memory_check import bytes_of, check_room
 
 ASYNCHRONOUS = "Schedule(asynchronous=...)"
 
@@ -50,8 +49,6 @@ class LateUploads:
         slots = max(timeline.slots(max(steps, self.rounds)) for timeline in timelines)
         if steps > self.rounds:  # of a session: another number of slots is another program
             slots = 1 << (slots - 1).bit_length()
-        size = slots * len(timelines) * bytes_of(self.form)
-        check_room(ASYNCHRONOUS, slots, size, "versions of the model that are in use")
 
         def pad(leaf: Array) -> Array:
             missing = max(slots - leaf.shape[axis], 0)

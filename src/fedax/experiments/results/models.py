@@ -10,7 +10,7 @@ from fedax.core import History, InvalidInput, Task
 from fedax.models.storage import named_arrays, place_model, read_weights, to_bytes
 from fedax.results import Record
 from fedax.utils.files import write
-from fedax.utils.memory_check import bytes_of
+from fedax.utils.layout import bytes_of
 
 KINDS = ("", "best", "personal")
 """Models of a run: the final one, the best on validation examples, and the clients' own, with a

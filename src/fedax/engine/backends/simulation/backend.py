@@ -25,7 +25,6 @@ from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
 from fedax.engine.round.client import CompiledClient, Setup, local_work
 from fedax.graphs import mixed
 from fedax.utils.layout import accumulator
-from fedax.utils.memory_check import bytes_of, check_memories, check_room
 from fedax.utils.random import Index
 
 
@@ -45,7 +44,6 @@ class SimulationBackend(Backend):
     def memory(self, initial: PyTree) -> Memory:
         if self.setup.placement.offloads:
             return OffloadedMemory.create(initial, self.setup.population.clients)
-        check_memories(self.setup.population.clients, initial)
         return super().memory(initial)
 
     def work(
@@ -171,9 +169,6 @@ class SimulationBackend(Backend):
         trace = jax.make_jaxpr(client_work, return_shape=True)
         program, (shapes, form) = trace(jnp.int32(0), jnp.bool_(True))
         run_client = Staged(program.jaxpr, program.consts, (shapes, form))
-        if gather:
-            size = capacity * bytes_of(shapes.value)
-            check_room(f"gather({client_work.phase_work.name})", capacity, size, "uploads together")
         slots = jnp.pad(slots, (0, chunk))  # the last chunk may run over the end
 
         def run_chunk(i: Index, results: _Results) -> _Results:

@@ -27,7 +27,6 @@ from fedax.engine.backends.simulation.offloaded_state import (
     allocate_stores,
     attach_stores,
     detach_stores,
-    has_unallocated_state,
     offload_state,
 )
 from fedax.engine.backends.simulation.sweep_axes import SweepAxes
@@ -217,11 +216,6 @@ class SimulationProgram(Program):
         placement = placement._replace(kernels=can_fuse and is_available())
         return dataclasses.replace(self.setup, placement=placement)
 
-    @property
-    def algorithm(self) -> Algorithm[Any]:
-        """The algorithms, stacked along a first axis if there are several."""
-        return self.setting.algorithm
-
     def join(self, carry: Sequence[RunCarry]) -> Any:
         # on the devices where `start` puts them, so that the same program is used; a resumed run
         # works before it is observed
@@ -352,11 +346,6 @@ def one_round(
     with explained(algorithm.round):
         state = algorithm.round(fed, carry.state)
     check_state(algorithm, carry.state, state)
-    if has_unallocated_state(state):
-        reason = "makes new memories in a round, which have to lie on the device"
-        raise InvalidInput.because(
-            f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").'
-        )
     new_carry = fed.end(state)
     last_cohort = fed.last or empty_cohort(0, setup.layout.dtype)
     # an empty phase leaves the state as it was

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedax.core.federation import Memory, is_memory, rows_as, with_memories
+from fedax.core.federation import Memory, rows_as, with_memories
 from fedax.engine.backends.simulation.host_callback import HandleRegistry, call_host
 from fedax.engine.compilation.jaxpr import Staged
 from fedax.errors import FedaxError, InvalidInput
@@ -320,12 +320,6 @@ def offload_state(tree: Any) -> Any:
         return OffloadedMemory.create(zeros, len(rows[0])).restored(None, rows)
 
     return with_memories(tree, offload)
-
-
-def has_unallocated_state(tree: Any) -> bool:
-    """Returns whether a carry has states that were created inside a round, without a store."""
-    nodes = jax.tree.leaves(tree, is_leaf=is_memory)
-    return any(isinstance(node, OffloadedMemory) and node.number is None for node in nodes)
 
 
 def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[RowStore]]:
