@@ -5,21 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax.core import InvalidInput
-from fedax.models import MLP, Softmax, parameter_count
-
-PUBLISHED = {  # parameter counts of the papers
-    Softmax(60, 10): 610,
-    Softmax(784, 10): 7_850,
-    Softmax(784, 26): 20_410,
-    MLP((784, 200, 200, 10)): 199_210,
-    MLP((784, 128, 10)): 101_770,
-}
-
-
-@pytest.mark.parametrize("model", PUBLISHED, ids=repr)
-def test_parameter_counts_are_the_published_ones(model):
-    assert parameter_count(model) == PUBLISHED[model]
+from fedax.models import MLP, Softmax
 
 
 def test_kernels_come_before_biases():
@@ -46,11 +32,6 @@ def test_kernels_start_glorot_uniform_and_biases_at_zero():
     assert not np.array_equal(again, other)
 
 
-def test_layers_start_differently():
-    first, second = MLP((6, 6, 6)).init(jax.random.key(0))[0]
-    assert not np.array_equal(first.kernel, second.kernel)
-
-
 @pytest.mark.parametrize("wide", [False, True])
 def test_parameters_have_the_default_float_type(wide):
     with jax.enable_x64(wide):
@@ -59,15 +40,6 @@ def test_parameters_have_the_default_float_type(wide):
             expected = jnp.float64 if wide else jnp.float32
             assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(expected)}
             assert model.apply(params, None, jnp.ones((5, 3)), None)[0].dtype == expected
-
-
-def test_softmax_forward():
-    model, rng = Softmax(4, 3), np.random.default_rng(0)
-    W, b, x = rng.normal(size=(4, 3)), rng.normal(size=3), rng.normal(size=(7, 4))
-    params = jax.tree.map(jnp.asarray, type(model.init(jax.random.key(0))[0])(W, b))
-    np.testing.assert_allclose(
-        model.apply(params, None, jnp.asarray(x), None)[0], x @ W + b, rtol=1e-12
-    )
 
 
 def test_mlp_forward_has_no_activation_on_top():
@@ -98,18 +70,3 @@ def test_equal_models_share_one_compiled_program():
         compiled(model, model.init(jax.random.key(0))[0], jnp.ones((4, 3)))
     assert len(traces) == 1
     assert MLP((3, 2)) == MLP((3, 2)) != MLP((3, 4, 2))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Softmax(0, 10), r"Softmax\(features=...\): got 0; allowed: whole numbers >= 1"),
-        (lambda: Softmax(3, True), r"Softmax\(classes=...\): got True"),
-        (lambda: MLP((3, 0, 2)), r"got \(3, 0, 2\)"),
-        (lambda: MLP((3, True)), r"got \(3, True\)"),
-        (lambda: MLP((3, 2), dropout=1.0), r"MLP\(dropout=...\): got 1\.0"),
-    ],
-)
-def test_bad_sizes_are_refused(make, message):
-    with pytest.raises(InvalidInput, match=message):
-        make()

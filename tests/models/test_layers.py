@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedax.core import InvalidInput
-from fedax.ops import LSTM, Convolution, GroupNorm, conv, convolve, max_pool
+from fedax.ops import LSTM, conv, convolve, max_pool
 from fedax.ops.lstm import recur
 
 RNG = np.random.default_rng(0)
@@ -45,13 +44,8 @@ def same(ours, reference, arguments, rtol=1e-9):
 # rows, columns, channels, height, width, outputs, stride, padding: every form, odd sizes, oblong
 # images
 CONVOLUTIONS = [
-    (7, 6, 3, 5, 3, 2, 1, "VALID"),
     (6, 5, 2, 3, 4, 5, 1, "SAME"),
-    (6, 7, 1, 5, 5, 4, 1, "SAME"),
-    (6, 5, 6, 3, 3, 4, 1, "VALID"),
-    (5, 6, 17, 3, 2, 4, 1, "SAME"),
     (6, 7, 16, 3, 5, 3, 1, "VALID"),
-    (7, 6, 16, 3, 3, 2, 2, "SAME"),
     (8, 7, 3, 2, 3, 2, 3, "VALID"),
 ]
 
@@ -81,7 +75,7 @@ def test_convolution_by_hand():
     assert convolve(x, kernel, padding="SAME").ravel().tolist() == [21, 32, 3]
 
 
-@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
+@pytest.mark.parametrize("mapped", [(0, None), (0, 0)])
 def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(mapped, monkeypatch):
     without_extension(monkeypatch)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -97,8 +91,8 @@ def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(mapped, monkeyp
     assert ("conv_general_dilated" in text) == (mapped[1] is None)
 
 
-@pytest.mark.parametrize("channels", [2, 16])
-def test_convolution_under_vmap_and_inside_a_loop(channels):
+def test_convolution_under_vmap_and_inside_a_loop():
+    channels = 16
     x, kernels = normal(3, 2, 6, 6, channels), normal(3, 3, 3, channels, 4)
 
     def descent(convolution):
@@ -114,38 +108,11 @@ def test_convolution_under_vmap_and_inside_a_loop(channels):
     np.testing.assert_allclose(ours, descent(lambda x, k: plain(x, k, 1, "VALID")), rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"padding": "FULL"}, r"convolve\(padding, stride\): got \('FULL', \(1, 1\)\)"),
-        (
-            {"padding": ((0, 0), (0, -1))},
-            r"convolve\(padding, stride\): got \(\(\(0, 0\), \(0, "
-            r"-1\)\)",
-        ),
-        ({"stride": 0}, r"got \('VALID', \(0, 0\)\)"),
-        ({}, r"convolve\(x=...\): got \(2, 3\); allowed: images of at least 3 x 3"),
-    ],
-)
-def test_convolutions_that_cannot_be_are_refused(options, message):
-    with pytest.raises(InvalidInput, match=message):
-        convolve(jnp.ones((1, 2, 3, 1)), jnp.ones((3, 3, 1, 1)), **options)
-
-
-def test_a_convolution_adds_its_bias():
-    layer = Convolution(normal(3, 3, 2, 4), normal(4))
-    x = normal(2, 5, 5, 2)
-    np.testing.assert_allclose(
-        layer(x), plain(x, layer.kernel, 1, "VALID") + layer.bias.reshape(1, 1, 1, 4), rtol=1e-9
-    )
-
-
-@pytest.mark.parametrize("shape", [(2, 4, 6, 3), (2, 5, 7, 2)])
-def test_max_pool_is_the_windowed_maximum(shape):
+def test_max_pool_is_the_windowed_maximum():
     def windowed(x):
         return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
 
-    same(max_pool, windowed, (normal(*shape),))
+    same(max_pool, windowed, (normal(2, 5, 7, 2),))
 
 
 def test_of_equal_pixels_the_first_gets_the_gradient():
@@ -153,29 +120,6 @@ def test_of_equal_pixels_the_first_gets_the_gradient():
         jnp.array([[0.0, 1], [1, 1]]).reshape(1, 2, 2, 1)
     )
     assert gradient.ravel().tolist() == [0, 1, 0, 0]
-
-
-def test_group_norm_is_the_formula():
-    def formula(x, scale, offset):
-        batch, rows, columns, channels = x.shape
-        groups = x.reshape(batch, rows * columns, 2, channels // 2)
-        z = (groups - groups.mean((1, 3), keepdims=True)) / jnp.sqrt(
-            groups.var((1, 3), keepdims=True) + 1e-5
-        )
-        return z.reshape(x.shape) * scale[None, None, None, :] + offset[None, None, None, :]
-
-    same(
-        lambda x, a, b: GroupNorm(a, b)(x, 2),
-        formula,
-        (normal(3, 4, 5, 6) + 2, normal(6), normal(6)),
-        rtol=1e-8,
-    )
-
-
-def test_group_norm_of_a_constant_image_is_the_offset():
-    assert GroupNorm(jnp.ones(4), jnp.arange(4.0))(jnp.full((1, 2, 2, 4), 7.0), 2)[
-        0, 0, 0
-    ].tolist() == [0, 1, 2, 3]
 
 
 def naive(layer, x, forget_bias):
@@ -196,9 +140,9 @@ def naive(layer, x, forget_bias):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden", [4, 21])  # without and with the extension
-@pytest.mark.parametrize(
-    ("biases", "peepholes", "forget"), [(1, False, 1.0), (2, False, 0.0), (1, True, 0.5)]
+@pytest.mark.parametrize(  # without and with the extension
+    ("biases", "peepholes", "forget", "hidden"),
+    [(1, False, 1.0, 4), (2, False, 0.0, 21), (1, True, 0.5, 21)],
 )
 def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
     layer = LSTM.init(
@@ -212,9 +156,9 @@ def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden", [4, 21])
-def test_hessian_products_of_an_lstm(hidden):
+def test_hessian_products_of_an_lstm():
     """As Per-FedAvg and the theory's estimates take them."""
+    hidden = 21
     layer, x = (
         LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True),
         normal(4, 2, 3),

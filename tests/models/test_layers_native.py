@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from jax import lax
-from jax.sharding import PartitionSpec as P
 
-from fedax.core import InvalidInput
 from fedax.ops import activate, convolve, group_norm, join, lstm, max_pool
 from fedax.ops.extension import status
 from fedax.ops.lstm import SMALLEST, recur
@@ -24,14 +22,9 @@ from layer_samples import agree, close, normal, placed, plain_conv, plain_norm, 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 BATCHES = [1, 2, 3, 7, 16, 17, 50, 64, 129, 200]
 CASES = [  # batch, rows, columns, channels, height, width, outputs, strides, padding
-    (1, 5, 6, 1, 3, 3, 1, (1, 1), "SAME"),
     (7, 8, 7, 3, 5, 3, 6, (1, 1), "VALID"),
     (17, 7, 9, 2, 3, 4, 9, (2, 3), ((2, 0), (1, 3))),
-    (64, 6, 6, 33, 3, 3, 17, (2, 2), "SAME"),
-    (129, 4, 5, 3, 2, 2, 7, (3, 2), "VALID"),
-    (3, 5, 5, 4, 1, 1, 8, (2, 2), "VALID"),
     (2, 1, 1, 2, 3, 3, 2, (1, 1), ((3, 4), (4, 3))),
-    (200, 3, 40, 20, 3, 2, 3, (1, 2), "SAME"),
 ]
 
 
@@ -75,7 +68,7 @@ def shapes(draw):
 
 @native
 @pytest.mark.slow
-@hypothesis.settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @hypothesis.given(shapes(), st.sampled_from(["float32", "float64"]))
 def test_convolution_of_any_shape(sizes, dtype):
     rng = np.random.default_rng(0)
@@ -84,7 +77,7 @@ def test_convolution_of_any_shape(sizes, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (2, 3)])
+@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (2, 3)])
 def test_convolution_under_vmap(mapped):
     rng = np.random.default_rng(1)
     x, kernel = case(rng, 5, 6, 5, 3, 3, 2, 4, "float64")
@@ -172,25 +165,9 @@ def test_descent_with_curvature_inside_scan_and_vmap(dtype):
 
 
 @pytest.mark.slow
-def test_network_under_shard_map():
-    rng = np.random.default_rng(4)
-    params, xs = parameters(rng, "float64"), normal(rng, (4, 6, 6, 2), "float64")
-    mesh = jax.make_mesh((2,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
-
-    def mean(x):
-        return lax.pmean(jax.grad(OURS)(params, x), "devices")
-
-    program = jax.shard_map(mean, mesh=mesh, in_specs=P("devices"), out_specs=P(), check_vma=False)
-    for own, other in zip(jax.jit(program)(xs), jax.grad(PLAIN)(params, xs)):
-        close(own, other)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("shape", "window"), [((1, 5, 4, 1), (2, 2)), ((17, 7, 8, 3), (3, 2)), ((50, 4, 4, 5), (1, 1))]
-)
-def test_pooling_with_bias_and_relu(shape, window, dtype):
+def test_pooling_with_bias_and_relu(dtype):
+    shape, window = (17, 7, 8, 3), (3, 2)
     rng = np.random.default_rng(5)
     x, bias = normal(rng, shape, dtype), normal(rng, shape[3:], dtype)
 
@@ -199,21 +176,6 @@ def test_pooling_with_bias_and_relu(shape, window, dtype):
 
     agree(partial(activate, window=window), plain, (x, bias), rng)
     agree(partial(max_pool, window=window), lambda x: plain_pool(x, window), (x,), rng)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0)])
-def test_pooling_under_vmap(mapped):
-    rng = np.random.default_rng(6)
-    x, bias = (
-        normal(rng, shape[axis is None :], "float64")
-        for shape, axis in zip([(3, 2, 4, 4, 5), (3, 5)], mapped)
-    )
-
-    def plain(x, bias):
-        return jax.nn.relu(plain_pool(x, (2, 2)) + bias[None, None, None, :])
-
-    agree(jax.vmap(partial(activate, window=2), mapped), jax.vmap(plain, mapped), (x, bias), rng)
 
 
 @st.composite
@@ -249,21 +211,9 @@ def check_recurrence(sizes, dtype, spread=1.0):
         close(mine, plain)
 
 
-@pytest.mark.slow
-@native
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "sizes",
-    [(1, 1, 1, 16, False), (2, 3, 7, 17, True), (1, 4, 10, 64, False), (1, 2, 33, 50, True)],
-    ids=str,
-)
-def test_recurrence(sizes, dtype):
-    check_recurrence(sizes, dtype)
-
-
 @native
 @pytest.mark.slow
-@hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @hypothesis.given(recurrences(), st.sampled_from(["float32", "float64"]))
 def test_recurrence_of_any_shape(sizes, dtype):
     check_recurrence(sizes, dtype)
@@ -290,7 +240,7 @@ def test_saturated_gates_are_one_and_zero(dtype):
 
 @pytest.mark.slow
 @native
-@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (2, 1)])
+@pytest.mark.parametrize("mapped", [(0, None), (2, 1)])
 def test_recurrence_under_vmap(mapped):
     rng = np.random.default_rng(11)
     projected, kernel = normal(rng, (3, 4, 80), "float64"), normal(rng, (20, 80), "float64") / 4
@@ -320,15 +270,8 @@ def plain_join(x, shortcut, stride):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("shape", "shortcut", "stride"),
-    [
-        ((1, 5, 4, 3), (1, 5, 4, 3), 1),
-        ((17, 3, 2, 4), (17, 6, 3, 2), 2),
-        ((3, 2, 3, 4), (3, 5, 7, 4), 3),
-    ],
-)
-def test_join_with_a_shortcut(shape, shortcut, stride, dtype):
+def test_join_with_a_shortcut(dtype):
+    shape, shortcut, stride = (17, 3, 2, 4), (17, 6, 3, 2), 2
     rng = np.random.default_rng(10)
     arguments = normal(rng, shape, dtype), normal(rng, shortcut, dtype)
     agree(partial(join, stride=stride), partial(plain_join, stride=stride), arguments, rng)
@@ -337,11 +280,6 @@ def test_join_with_a_shortcut(shape, shortcut, stride, dtype):
         jax.vmap(partial(join, stride=stride))(*together),
         jax.vmap(partial(plain_join, stride=stride))(*together),
     )
-
-
-def test_shortcuts_that_do_not_fit_are_refused():
-    with pytest.raises(InvalidInput, match=r"join\(x, shortcut, stride\): got"):
-        join(jnp.ones((1, 3, 3, 2)), jnp.ones((1, 4, 4, 2)), 2)
 
 
 def test_what_is_not_a_number_is_kept():
@@ -353,10 +291,8 @@ def test_what_is_not_a_number_is_kept():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("shape", "groups"), [((1, 3, 2, 1), 1), ((17, 5, 4, 6), 3), ((130, 2, 3, 4), 4)]
-)
-def test_group_norm(shape, groups, dtype):
+def test_group_norm(dtype):
+    shape, groups = (130, 2, 3, 6), 3
     rng = np.random.default_rng(7)
     arguments = (
         normal(rng, shape, dtype) + 2,
@@ -364,18 +300,6 @@ def test_group_norm(shape, groups, dtype):
         normal(rng, shape[3:], dtype),
     )
     agree(lambda *a: group_norm(*a, groups), lambda *a: plain_norm(*a, groups), arguments, rng)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mapped", [(0, None, None), (None, 0, None), (0, 0, 0)])
-def test_group_norm_under_vmap(mapped):
-    rng = np.random.default_rng(8)
-    arguments = [
-        normal(rng, shape[axis is None :], "float64")
-        for shape, axis in zip([(3, 2, 3, 4, 6), (3, 6), (3, 6)], mapped)
-    ]
-    ours, plain = (jax.vmap(lambda *a, f=f: f(*a, 2), mapped) for f in (group_norm, plain_norm))
-    agree(ours, plain, tuple(arguments), rng)
 
 
 def test_a_large_mean_does_not_spoil_the_variance():

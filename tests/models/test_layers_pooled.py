@@ -13,29 +13,21 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from fedax.core import InvalidInput
 from fedax.models import lenet
 from fedax.ops import block, convolve_activate
 from fedax.ops.conv import make_plan
 from fedax.ops.extension import status
 from layer_samples import agree, close, normal, plain_conv, plain_pool
-from marks import most_slow
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 
 CASES = [  # batch, rows, columns, channels, kernel, outputs, window, stride, padding
-    (64, 12, 11, 3, (5, 5), 6, (2, 2), 1, "VALID"),
-    (50, 8, 8, 16, (3, 3), 8, (2, 2), 1, "SAME"),
     (17, 9, 12, 20, (3, 2), 7, (3, 1), 2, "SAME"),
-    (1, 6, 5, 2, (2, 2), 3, (2, 2), 1, "VALID"),
-    (3, 7, 7, 4, (3, 3), 5, (1, 1), 1, "VALID"),
     (130, 6, 7, 2, (3, 3), 3, (2, 3), 1, ((1, 0), (0, 2))),  # columns that fill no window
     (20, 8, 8, 32, (3, 3), 32, (2, 2), 1, "SAME"),  # with fewer multiplications
     # images' gradients by regions, of blocks of channels
-    (33, 11, 12, 20, (5, 5), 40, (2, 2), 1, "SAME"),
     (16, 9, 9, 33, (4, 4), 20, (2, 2), 1, ((3, 0), (0, 2))),
     (17, 13, 9, 6, (5, 5), 20, (2, 2), 1, "VALID"),  # and of columns side by side
-    (4, 8, 9, 10, (3, 3), 17, (2, 2), 1, "SAME"),
     (50, 40, 41, 3, (3, 3), 40, (2, 2), 1, "SAME"),  # outputs pooled some rows at a time
     (5, 3, 3, 2, (2, 2), 3, (4, 4), 1, "VALID"),  # no window fits
 ]
@@ -92,8 +84,8 @@ def windows(gradient, winner, size, window):
 @native
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 # of windows that have a winner: lists and plain sums
-@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("sizes", most_slow(CASES[:-1], 4), ids=str)
+@pytest.mark.parametrize("share", [0.1, 1.0])
+@pytest.mark.parametrize("sizes", CASES[:-1:2], ids=str)
 def test_gradients_from_any_winners(sizes, share, dtype):
     (x, kernel, _), _, _, rng = case(sizes, dtype, 1)
     *_, window, stride, padding = sizes
@@ -117,9 +109,7 @@ def test_gradients_from_any_winners(sizes, share, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mapped", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0), (None, 0, 0)]
-)
+@pytest.mark.parametrize("mapped", [(0, None, None), (0, 0, 0), (None, 0, 0)])
 def test_under_vmap(mapped):
     operands, ours, plain, rng = case((4, 6, 6, 3, (3, 3), 4, (2, 2), 1, "VALID"), "float64")
     batched = tuple(
@@ -162,15 +152,6 @@ def test_no_gradient_of_all_outputs_is_written():
     # two blocks, two gradients of kernels and one of images: none of the data
     assert text.count('custom_call_target="fedax_convolve"') == 5
     assert "scatter" not in text
-
-
-def test_what_does_not_fit_is_refused():
-    (x, kernel, bias), ours, _, _ = case(CASES[3], "float32")
-    with pytest.raises(InvalidInput, match="window"):
-        convolve_activate(x, kernel, bias, 0)
-    with pytest.raises(InvalidInput, match="kernel"):
-        convolve_activate(x[..., :1], kernel, bias)
-    assert jnp.isnan(ours(x.at[0, 0, 0, 0].set(jnp.nan), kernel, bias)).any()
 
 
 @pytest.mark.slow

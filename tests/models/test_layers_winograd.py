@@ -19,16 +19,12 @@ from layer_samples import agree, normal, placed, plain_conv
 pytestmark = pytest.mark.skipif(not status().used, reason=status().reason)
 
 CASES = [  # batch, rows, columns, channels, window, stride, outputs, padding
-    (50, 8, 8, 64, (3, 3), 1, 64, "SAME"),
     (64, 13, 12, 33, (3, 3), 1, 30, "VALID"),
-    (50, 9, 10, 32, (5, 5), 1, 41, "SAME"),
     (17, 11, 9, 40, (4, 4), 1, 37, ((2, 0), (1, 3))),
     (130, 6, 7, 32, (3, 3), 1, 32, "VALID"),  # in parts of the batch
     (10, 16, 16, 48, (3, 3), 1, 64, "SAME"),  # fewer examples than lanes
     (50, 1, 1, 40, (5, 5), 1, 40, ((4, 4), (4, 4))),  # one pixel: everything around is zeros
     # rows of outputs
-    (64, 14, 14, 6, (5, 5), 1, 16, "VALID"),
-    (50, 9, 13, 8, (1, 3), 1, 8, "SAME"),
     (17, 12, 9, 16, (2, 4), 1, 13, ((3, 0), (0, 2))),
     (130, 11, 21, 5, (3, 3), (2, 1), 16, "VALID"),
     (9, 7, 40, 3, (7, 5), (3, 1), 11, "SAME"),
@@ -83,7 +79,7 @@ def shapes(draw):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @hypothesis.given(shapes())
 def test_any_shape(sizes):
     test_values_and_derivatives(sizes, "float32")

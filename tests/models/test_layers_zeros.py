@@ -12,13 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec as P
 
-from fedax.ops import activate, affine, convolve
+from fedax.ops import affine, convolve
 from fedax.ops.conv import lay_images
 from fedax.ops.extension import status
 from layer_samples import agree, close, normal, placed, plain_conv, thinned
-from marks import most_slow
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 pytestmark = native
@@ -37,17 +35,11 @@ def gradients(x, kernel, cotangent, stride, padding, convolution=convolve):
 
 
 CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, padding
-    (50, 14, 14, 32, 5, 5, 8, 1, "SAME"),
-    (64, 12, 11, 6, 5, 5, 16, 1, "VALID"),
     (17, 9, 12, 20, 3, 3, 7, 2, "SAME"),  # two blocks of channels, the second of four
     (5, 13, 9, 40, 7, 4, 3, (3, 2), ((2, 0), (1, 4))),
-    (129, 7, 5, 64, 2, 6, 3, 1, ((1, 5), (5, 0))),
     (16, 8, 8, 33, 6, 3, 5, 3, "VALID"),  # rows and columns that no kernel meets
-    (50, 9, 9, 3, 5, 5, 6, 1, "VALID"),
     (17, 7, 8, 33, 4, 4, 35, 1, "SAME"),  # images' gradients by regions, of blocks of channels
-    (33, 6, 6, 20, 3, 3, 70, 1, "VALID"),
     (50, 9, 10, 12, 5, 5, 20, 1, ((4, 0), (1, 3))),  # and of columns side by side
-    (4, 7, 5, 7, 3, 3, 17, 1, "SAME"),
 ]
 
 
@@ -91,7 +83,7 @@ def shapes(draw):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @hypothesis.given(shapes(), st.sampled_from([0.2, 0.05]))
 def test_gradients_of_few_numbers_in_any_shape(sizes, share):
     *four, height, width, outputs, strides, padding = sizes
@@ -128,23 +120,9 @@ def test_zeros_are_left_out_where_they_are_many():
     assert jnp.isnan(gradients(x, kernel, many, 1, "SAME")[1]).all()
 
 
-def test_pooling_and_relu_through_a_network():
-    rng = np.random.default_rng(2)
-    x, first = normal(rng, (20, 16, 16, 16), "float32"), normal(rng, (5, 5, 16, 8), "float32")
-    second, bias = normal(rng, (3, 3, 8, 4), "float32"), normal(rng, (8,), "float32")
-
-    def network(convolution, x, first, second, bias):
-        h = activate(convolution(x, first, stride=1, padding="SAME"), bias, 2)
-        return convolution(h, second, stride=1, padding="VALID")
-
-    agree(partial(network, convolve), partial(network, plain), (x, first, second, bias), rng)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "shape", [(1, 3, 2, 1), (16, 4, 4, 3), (50, 5, 7, 3), (17, 1, 1, 5), (33, 28, 28, 1)], ids=str
-)
+@pytest.mark.parametrize("shape", [(50, 5, 7, 3), (17, 1, 1, 5)], ids=str)
 def test_images_laid_out_are_the_same(shape, dtype):
     x = normal(np.random.default_rng(5), shape, dtype)
     assert (jax.jit(lay_images)(x) == x).all()
@@ -155,24 +133,10 @@ def test_images_laid_out_are_the_same(shape, dtype):
     close(jax.vjp(gradient, x)[1](x)[0], 6 * x**2)
 
 
-SIZES = [
-    (1, 784, 200),
-    (50, 784, 10),
-    (64, 20, 1),
-    (9, 5, 40),
-    (50, 784, 200),
-    (33, 100, 16),
-    (64, 401, 120),
-    (7, 65, 33),
-    (129, 17, 277),
-    (13, 1030, 64),
-]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("share", [1, 0.2, 0.0])
-@pytest.mark.parametrize("sizes", most_slow(SIZES, 3), ids=str)
+@pytest.mark.parametrize("share", [1, 0.2])
+@pytest.mark.parametrize("sizes", [(1, 784, 200), (64, 20, 1), (129, 17, 277)], ids=str)
 def test_fully_connected(sizes, share, dtype):
     rng = np.random.default_rng(0)
     n, k, o = sizes
@@ -181,7 +145,7 @@ def test_fully_connected(sizes, share, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mapped", [(0, None), (None, 0), (0, 0), (1, 1)])
+@pytest.mark.parametrize("mapped", [(0, None), (1, 1)])
 def test_fully_connected_under_vmap(mapped):
     rng = np.random.default_rng(1)
     x, kernel = normal(rng, (9, 30), "float64"), normal(rng, (30, 19), "float64")
@@ -209,23 +173,6 @@ def test_leaving_zeros_out_changes_no_bit(dtype):
         return affine.kernel_gradient(x, y)
 
     assert (gradient(few.T) == gradient(jnp.concatenate([few, many]).T)[:40]).all()
-
-
-@pytest.mark.slow
-def test_fully_connected_over_a_mesh():
-    rng = np.random.default_rng(4)
-    x, kernel = normal(rng, (64, 300), "float32"), normal(rng, (300, 40), "float32")
-    mesh = jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
-
-    def loss(x, kernel):
-        return (affine.product(x, kernel) ** 2).sum()
-
-    def part(x, kernel):
-        return jax.lax.psum(jax.grad(loss, 1)(x, kernel), "clients")
-
-    specs = {"in_specs": (P("clients"), P()), "out_specs": P()}
-    whole = jax.shard_map(part, mesh=mesh, check_vma=False, **specs)(x, kernel)
-    close(whole, jax.grad(lambda x, k: (jnp.matmul(x, k) ** 2).sum(), 1)(x, kernel))
 
 
 @pytest.mark.slow
