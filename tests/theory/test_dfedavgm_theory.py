@@ -284,28 +284,3 @@ def test_the_matrix_of_these_tests_is_the_librarys():
         w, lam = mixing(kind, np.random.default_rng(1))
         assert Graph.of(g).lam == pytest.approx(lam)
         np.testing.assert_allclose(w.sum(0), 1)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"momentum": 1.0}, r"Setting\(momentum=\.\.\.\): got 1.0; allowed: numbers in \[0, 1\)"),
-        ({"mixing": 1.0}, r"Setting\(mixing=\.\.\.\): got 1.0; allowed: numbers in \[0, 1\)"),
-        (
-            {"local_steps": 0},
-            r"Setting\(local_steps=\.\.\.\): got 0; allowed: whole numbers in "
-            r"\[1, infinity\)",
-        ),
-        ({"smoothness": math.nan}, r"Setting\(smoothness=\.\.\.\): got nan"),
-    ],
-)
-def test_bad_settings_are_refused(change, message):
-    given = {
-        "smoothness": 1.0,
-        "local_variance": 0.0,
-        "global_variance": 0.0,
-        "gradient_bound": 1.0,
-        "local_steps": 1,
-    }
-    with pytest.raises(InvalidInput, match=message):
-        Setting(**{**given, "rate": 1e-3, **change})

@@ -12,7 +12,7 @@ import fedax
 from convex import newton, value
 from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
-from fedax.theory import estimate, feddane, local_gd
+from fedax.theory import estimate, feddane
 from random_problems import quadratics
 
 
@@ -78,37 +78,8 @@ def test_optimum_of_quadratics():
 def test_no_optimum_where_the_curvature_is_negative():
     q = quadratics(np.random.default_rng(0))
     losses = estimate.Losses(task_of(q._replace(a=q.a - 5 * np.eye(4))))
-    with pytest.raises(
-        InvalidInput,
-        match=r"optimum\(losses=...\): got negative curvature; "
-        r"allowed: convex losses",
-    ):
+    with pytest.raises(InvalidInput, match="curvature"):
         estimate.optimum(losses)
-
-
-KNOWN = {
-    "a5a": (1.574027, 0.32362128215943686, 1.62748, 0.00542725),
-    "mushrooms": (2.586214, 0.014485866128334239, 3.88629, 0.000185239),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["a5a", "mushrooms"])
-def test_constants_of_local_gds_problems(name, data_folder):
-    """As computed elsewhere for 20 blocks of examples: L without l2, f*, max L_m, sigma^2 at the
-    pooled optimum."""
-    if not (data_folder / "libsvm").is_dir():
-        pytest.skip("no LIBSVM files")
-    task = fedax.task(name, clients=20, folder=str(data_folder))
-    losses = estimate.Losses(task)
-    smooth, least, worst, variance = KNOWN[name]
-    assert estimate.smoothness(losses) - task.l2 == pytest.approx(smooth, rel=1e-5)
-    assert max(estimate.smoothness(losses, client=k) for k in range(20)) == pytest.approx(
-        worst, rel=1e-5
-    )
-    found = estimate.optimum(losses)
-    assert found.value == pytest.approx(least, abs=1e-11)
-    assert local_gd.variance(losses.gradients(found.w)) == pytest.approx(variance, rel=1e-5)
 
 
 def logistic_task(rng):
@@ -149,20 +120,15 @@ def test_local_variance_is_that_of_all_minibatches():
         batches = [each[list(rows)].mean(0) for rows in itertools.combinations(range(7), b)]
         truth = np.mean([np.sum((g - each.mean(0)) ** 2) for g in batches])
         found = estimate.local_variance(losses, w, 1, batch_size=b)
-        assert found.mean == pytest.approx(truth, abs=1e-14)
-        assert found.low == found.mean == found.high
+        assert found == pytest.approx(truth, abs=1e-14)
 
 
 @pytest.mark.slow
-def test_sampled_variance_covers_the_truth():
-    """19 of 20 intervals should; 200 draws have a standard error of 1.5 %, and few examples a
-    skewed mean."""
+def test_sampled_variance_is_right_in_the_mean():
     task, _, _ = logistic_task(np.random.default_rng(0))
     losses, w = estimate.Losses(task), np.array([0.3, -0.2, 0.5])
-    truth = estimate.local_variance(losses, w, 2).mean
     found = [estimate.local_variance(losses, w, 2, samples=9, seed=seed) for seed in range(200)]
-    assert np.mean([low <= truth <= high for _, low, high in found]) > 0.85
-    assert np.mean([mean for mean, _, _ in found]) == pytest.approx(truth, rel=0.03)
+    assert np.mean(found) == pytest.approx(estimate.local_variance(losses, w, 2), rel=0.03)
 
 
 def test_global_variance():
@@ -195,31 +161,3 @@ def test_single_precision():
         assert estimate.lowest_eigenvalue(losses) == pytest.approx(
             lowest, abs=1e-2 * estimate.smoothness(losses)
         )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda t: estimate.Losses(t, weights="sizes"),
-            r"Losses\(weights=\.\.\.\): got 'sizes'; allowed: one of equal, shares",
-        ),
-        (
-            lambda t: estimate.Losses(t, piece=0),
-            r"Losses\(piece=\.\.\.\): got 0; allowed: whole "
-            r"numbers >= 1",
-        ),
-        (
-            lambda t: estimate.Losses(t).gradient(np.zeros(3)),
-            r"w: got shape \(3,\); allowed: a "
-            r"flat vector of 4 numbers",
-        ),
-        (
-            lambda t: estimate.local_variance(estimate.Losses(t), np.zeros(4), 1, batch_size=2),
-            r"local_variance\(batch_size=\.\.\.\): got 2; allowed: whole numbers in \[1, 1\]",
-        ),
-    ],
-)
-def test_bad_input_is_refused(call, message):
-    with pytest.raises(InvalidInput, match=message):
-        call(task_of(quadratics(np.random.default_rng(0))))

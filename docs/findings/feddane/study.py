@@ -17,7 +17,7 @@ from fedax.observe import Curvature, Dissimilarity, Inexactness, Objective, Trai
 from fedax.results import Record
 from fedax.results.drawing import Picture, curves, save
 from fedax.results.store import read_run, write_run
-from fedax.theory import feddane, live
+from fedax.theory import feddane
 
 SETS = {
     "iid": {"iid": True},
@@ -82,25 +82,20 @@ def against_theory(record: Record) -> dict[str, np.ndarray]:
     ask for.
     """
     curves, metrics = watched(record), record.metrics
-    mu = np.asarray(metrics["proximal"], float)
     constants = {
-        "smoothness": float(np.nanmax(metrics["smoothness_largest"])),
-        "concavity": max(-float(np.nanmin(metrics["eigenvalue_lowest"])), 0.0),
+        "smoothness": np.nanmax(metrics["smoothness_largest"]),
+        "concavity": max(-np.nanmin(metrics["eigenvalue_lowest"]), 0.0),
     }
-    descent = live.feddane_descent(
-        objective=metrics["objective"],
-        gradient=metrics["gradient_norm"],
-        dissimilarity=curves["B"],
-        mu=float(mu[0]),
-        inexactness=float(np.nanmax(curves["gamma"])),
-        **constants,
-    )
-    best = [feddane.best_mu(dissimilarity=float(b), **constants).mu for b in curves["B"]]
+    best = [feddane.best_mu(dissimilarity=b, **constants).mu for b in curves["B"]]
+    constants |= {"mu": metrics["proximal"][0], "inexactness": np.nanmax(curves["gamma"])}
+    # B before each round: the last one belongs to no round
+    rho = [feddane.decrease(dissimilarity=b, **constants) for b in curves["B"][:-1]]
+    fell = -np.diff(metrics["objective"])
     return curves | {
-        "fell": descent.measured,
-        "rose": -descent.measured,
-        "promised": descent.promised,
-        "mu": mu,
+        "fell": fell,
+        "rose": -fell,
+        "promised": np.maximum(rho, 0) * metrics["gradient_norm"][:-1] ** 2,
+        "mu": metrics["proximal"],
         "best mu": np.array(best),
     }
 

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedax.core.directions import Mode
 from fedax.experiments.config.sections import Table
 from fedax.papers.numbers import Results, Values
 from fedax.results.tables.statistics import (
@@ -97,7 +96,6 @@ class Claim(Table):
         at_least: on how many of them it is claimed to hold, by default on each.
         metric, read: the compared numbers, by default those of the recipe.
         exact: the runs do not depend on chance, so that a single one decides.
-        mode: `"max"` or `"min"`, the direction of a metric that no observer of this package gives.
     """
 
     text: str
@@ -111,7 +109,6 @@ class Claim(Table):
     metric: str | None = None
     read: str | None = None
     exact: bool = False
-    mode: Mode | None = None
 
     @model_validator(mode="after")
     def _names_its_algorithms(self) -> "Claim":
@@ -197,7 +194,7 @@ class Claim(Table):
         }
         if self.check in bounds:
             bound = bounds[self.check]
-        elif results.higher_is_better(metric, read, self.mode):
+        elif results.higher_is_better(metric, read):
             bound = f"above {margin}"
         else:
             bound = f"below {digits(0.0 - self.margin)}"
@@ -212,7 +209,7 @@ class Claim(Table):
     ) -> list[Part]:
         """Compares one algorithm on each task with the one before."""
         a = str(self.a)
-        values = {task: results.of(task, a, metric, read, mode=self.mode) for task in tasks}
+        values = {task: results.of(task, a, metric, read) for task in tasks}
         parts = []
         for low, high in itertools.pairwise(tasks):
             rise, unit = results.units(_pair(values[high], values[low], lambda x, y: x - y))
@@ -224,7 +221,7 @@ class Claim(Table):
         self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]
     ) -> list[Part]:
         def values(algorithm: str | None, worst: float | None = None) -> Values:
-            return results.of(task, str(algorithm), metric, read, worst, self.mode)
+            return results.of(task, str(algorithm), metric, read, worst)
 
         margin = self.margin
         if self.check in ("below", "above"):
@@ -250,7 +247,7 @@ class Claim(Table):
                 # two one-sided tests
                 tested = [margin - gaps, margin + gaps]
             else:
-                sign = 1 if results.higher_is_better(metric, read, self.mode) else -1
+                sign = 1 if results.higher_is_better(metric, read) else -1
                 gain = _pair(a, b, lambda x, y: sign * (x - y) - margin)  # noqa: B023
                 tested = [results.units(gain)[0]]
             effect = effect_of(gaps, unit, self.exact)

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedax.core import UnknownName
-from fedax.core.directions import Mode
-from fedax.observe.modes import is_higher_better, mode_of
+from fedax.observe.modes import is_higher_better
 from fedax.results import Record
 from fedax.results.compare import units_of
 from fedax.results.frame import numbers_frame
@@ -37,7 +36,7 @@ class Results:
         names = methods or {}
         self.records = [run.with_label(names.get(run.label, run.label)) for run in records]
         self.modes = [run.modes for run in self.records]
-        self._read: dict[tuple[str, str, str, str | None], pd.DataFrame] = {}
+        self._read: dict[tuple[str, str, str], pd.DataFrame] = {}
 
     def of(
         self,
@@ -46,7 +45,6 @@ class Results:
         metric: str,
         read: str,
         worst: float | None = None,
-        mode: Mode | None = None,
     ) -> Values:
         """Returns the number of every run, in the unit of `scale_of`.
 
@@ -61,7 +59,6 @@ class Results:
             metric: name of a scalar metric.
             read: how a curve becomes a number, see `read_curve`.
             worst: what such a run counts as instead.
-            mode: direction of a metric that states none.
 
         Raises:
             UnknownName: a metric that the algorithm's runs do not have.
@@ -70,15 +67,15 @@ class Results:
         for run in on_task:
             if run.label == algorithm and metric not in run.scalars:
                 raise UnknownName.among(f"metric of {algorithm}", metric, run.scalars)
-        key = task, metric, read, mode
+        key = task, metric, read
         if key not in self._read:
-            self._read[key] = numbers_frame(on_task, {task: read}, [metric], {metric: mode})
+            self._read[key] = numbers_frame(on_task, {task: read}, [metric])
         rows = self._read[key]
         values = rows["value"]
         if worst is not None:
             values = values.mask(rows["lost"], worst)
         elif rows["lost"].to_numpy().any():
-            self.higher_is_better(metric, read, mode)  # refuses a metric without a direction
+            self.higher_is_better(metric, read)  # refuses a metric without a direction
         runs = zip(rows["method"], rows["draw"], rows["seed"], values, strict=True)
         return {Run(draw, seed): float(v) for label, draw, seed, v in runs if label == algorithm}
 
@@ -86,25 +83,19 @@ class Results:
         """Returns the units of statistics, see `units_of`."""
         return units_of(np.array([*values.values()]), np.array([run.draw for run in values]))
 
-    def higher_is_better(
-        self, metric: str, read: str = "last", default_mode: Mode | None = None
-    ) -> bool:
+    def higher_is_better(self, metric: str, read: str = "last") -> bool:
         """Returns whether a larger number is better. Of rounds and bits until something, and of
         changes, less is.
 
         Args:
             metric: name of the metric.
             read: how its curve becomes a number.
-            default_mode: direction of a metric that neither the runs nor the built-in observers
-                state.
 
         Raises:
             InvalidInput: the direction of the metric is not known.
         """
         if "_to_" in read or read == "mean_change":
             return False
-        if default_mode is not None and mode_of(metric, self.modes) is None:
-            return default_mode == "max"
         return is_higher_better(metric, self.modes)
 
     def diverged(self, task: str, algorithm: str) -> tuple[int, int]:

@@ -22,25 +22,22 @@ def _ranges(names: str, **limits: Any) -> dict[str, Hyper]:
     return {name: _real_range(name, **limits) for name in names.split()}
 
 
-_COUNTS = ("interval", "steps", "clients", "local_steps", "rounds", "dim", "bits", "cohort")
+_COUNTS = ("interval", "steps", "clients", "local_steps", "rounds", "dim")
 _LIMITS = {
     **_ranges(
-        "smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate diameter",
+        "smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate",
         low=0.0,
         open_low=True,
     ),
-    **_ranges("surrogate_diversity", low=0.0, open_low=True),
     **_ranges(
-        "distance variance gap spread concavity residual moved gradient drift error "
-        "global_variance",
+        "distance variance gap spread concavity moved gradient error global_variance",
         low=0.0,
     ),
     **_ranges(
         "local_variance gradient_bound heterogeneity tolerance multiplier violation", low=0.0
     ),
-    **_ranges("dissimilarity diversity mean_steps", low=1.0),
+    **_ranges("dissimilarity", low=1.0),
     **_ranges("inexactness momentum mixing", low=0.0, high=1.0),
-    **_ranges("share", low=0.0, high=1.0, open_high=False),
     **{name: Hyper(name, 1, low=1, high=math.inf, open_high=True) for name in _COUNTS},
 }
 

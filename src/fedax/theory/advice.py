@@ -111,7 +111,7 @@ class Setup(constants.Measured):
         return max(
             estimate.local_variance(
                 self.losses, self.start, k, batch_size=min(smallest, n), samples=64
-            ).mean
+            )
             for k, n in enumerate(self.sizes)
         )
 

@@ -339,16 +339,6 @@ def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Op
     return Optimum(w, value, float(np.linalg.norm(losses.gradient(w))))
 
 
-class Sampled(NamedTuple):
-    """A mean, and the bounds `low` and `high` of its 95 % confidence interval; they meet where
-    nothing was sampled.
-    """
-
-    mean: float
-    low: float
-    high: float
-
-
 def local_variance(
     losses: Losses,
     w: Point,
@@ -357,7 +347,7 @@ def local_variance(
     batch_size: int = 1,
     samples: int | None = None,
     seed: int = 0,
-) -> Sampled:
+) -> float:
     r"""Returns the gradient variance $\sigma_l^2$ of minibatches drawn without replacement.
 
     $\sigma_l^2 = \mathbb E \lVert \nabla f_k(w; \xi) - \nabla f_k(w) \rVert^2$.
@@ -370,36 +360,19 @@ def local_variance(
         losses: see `Losses`.
         w: the point, flat.
         client: its number.
-        batch_size: b, at least 1.
-        samples: how many examples to take the first mean over, at least 2; None for all.
+        batch_size: b, at least 1 and at most $n_k$.
+        samples: how many examples to take the first mean over; None for all.
         seed: of their choice.
-
-    Raises:
-        InvalidInput: a batch or a sample of another size.
     """
-    size = int(losses.task.train.sizes[client])
-    if not 1 <= batch_size <= size:
-        raise InvalidInput.of(
-            "local_variance(batch_size=...)", batch_size, f"whole numbers in [1, {size}]"
-        )
-    if samples is not None and samples < 2:
-        raise InvalidInput.of("local_variance(samples=...)", samples, "whole numbers >= 2, or None")
-    all_of_them = samples is None or samples >= size
-    rows = None if all_of_them else np.random.default_rng(seed).choice(size, samples, replace=False)
+    size, rows = int(losses.task.train.sizes[client]), None
+    if samples is not None and samples < size:
+        rows = np.random.default_rng(seed).choice(size, samples, replace=False)
     squares = np.asarray(losses.squares(w, client, rows), float)
     # single gradients have no l2, so it is taken out of the mean too
     mean = losses.gradient(w, client) - losses.task.l2 * np.asarray(w, float)
     # draws without replacement: the factor is 0 for a batch of all examples
     scale = (size - batch_size) / max(size - 1, 1) / batch_size
-    # half of the interval of the mean of squares, from a sample without replacement
-    error = (
-        0.0
-        if all_of_them
-        else 1.96 * squares.std(ddof=1) * math.sqrt((1 - len(squares) / size) / len(squares))
-    )
-    middle = float(squares.mean() - mean @ mean)
-    # the mean, and both ends of its interval
-    return Sampled(*(scale * max(middle + side * error, 0.0) for side in (0, -1, 1)))
+    return scale * max(float(squares.mean() - mean @ mean), 0.0)
 
 
 def global_variance(losses: Losses, points: list[Point]) -> float:

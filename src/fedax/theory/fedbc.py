@@ -98,68 +98,6 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     return float(np.where(np.eye(len(gradient_rows)), 0, lengths).max())
 
 
-def solve_errors(
-    *, gradients: Models, models: Models, global_model: Vector, multipliers: PerDevice
-) -> Float[np.ndarray, "clients"]:
-    r"""Returns $\varepsilon_i = \lVert \nabla f_i(x_i) + 2 \lambda_i (x_i - z) \rVert^2$, how
-    inexact each local solve was.
-
-    Args:
-        gradients: $\nabla f_i(x_i)$, each at the device's own model.
-        models: $x_i$.
-        global_model: z, that was sent down.
-        multipliers: $\lambda_i$ of that solve.
-
-    >>> one = np.ones((1, 1))
-    >>> solve_errors(
-    ...     gradients=one, models=one, global_model=np.zeros(1), multipliers=np.ones(1)
-    ... ).tolist()
-    [9.0]
-
-    Source: eqs. (17) and (25).
-    """
-    gradient_rows, model_rows = (
-        rows("solve_errors", "gradients", gradients),
-        rows("solve_errors", "models", models),
-    )
-    inexact = gradient_rows + 2 * np.asarray(multipliers)[:, None] * (
-        model_rows - np.asarray(global_model)
-    )
-    return np.sum(inexact**2, axis=1)
-
-
-def violations(
-    *, models: Models, global_model: Vector, tolerances: PerDevice | float
-) -> Float[np.ndarray, "clients"]:
-    r"""Returns $c_i = \lVert x_i - z \rVert^2 - \gamma_i$ of each device; above 0 the constraint is
-    violated.
-
-    >>> violations(
-    ...     models=np.array([[2.0], [0.0]]), global_model=np.zeros(1), tolerances=1.0
-    ... ).tolist()
-    [3.0, -1.0]
-
-    Source: eq. (7), the gradient (19).
-    """
-    model_rows = rows("violations", "models", models)
-    return np.sum((model_rows - np.asarray(global_model)) ** 2, axis=1) - np.asarray(tolerances)
-
-
-def lagrangian(*, losses: PerDevice, violations: PerDevice, multipliers: PerDevice) -> float:
-    r"""Returns $\mathcal L = \frac1N \sum_i (f_i(x_i) + \lambda_i c_i)$.
-
-    >>> lagrangian(
-    ...     losses=np.array([1.0, 3.0]),
-    ...     violations=np.array([1.0, -1.0]),
-    ...     multipliers=np.array([2.0, 4.0]),
-    ... )
-    1.0
-
-    Source: eq. (8).
-    """
-    return float(np.mean(np.asarray(losses) + np.asarray(multipliers) * np.asarray(violations)))
-
-
 def consensus_bound(
     *, smoothness: float, multiplier: float, error: float, heterogeneity: float
 ) -> float:

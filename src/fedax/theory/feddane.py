@@ -16,7 +16,6 @@ import numpy as np
 import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float
 
-from fedax.core import InvalidInput
 from fedax.theory._limits import check, rows, shares
 
 PerDevice = float | Float[Array | np.ndarray, "devices"]
@@ -116,7 +115,7 @@ def decrease(
 ) -> float:
     r"""Returns $\rho$: a round decreases f by $\rho \lVert \nabla f \rVert^2$ in expectation.
 
-    It is below 0 where nothing is promised.
+    It is below 0 where nothing is promised, and minus infinity for $\mu \le \lambda$.
 
     $$ \rho = \frac1\mu - \frac{3\gamma}{2m} - \frac{L(1+\gamma)^2}{m^2} - \frac{3L}{2 \mu m}
        - (B^2 - 1) \Big( \frac{L(1+\gamma)^2}{m^2} + \frac{L}{\mu m} + \frac{\gamma}{m} \Big),
@@ -125,7 +124,7 @@ def decrease(
     With $\lambda = 0$, for convex losses, this is Theorem 3.
 
     Args:
-        mu: $\mu$, above $\lambda$.
+        mu: $\mu$, above 0.
         smoothness: L, above 0.
         dissimilarity: B at the model sent down, at least 1; see `dissimilarity`.
         inexactness: $\gamma$ in [0, 1).
@@ -149,7 +148,7 @@ def decrease(
         concavity=concavity,
     )
     if not mu > concavity:
-        raise InvalidInput.of("decrease(mu=...)", mu, f"numbers above the concavity, {concavity:g}")
+        return -math.inf
     return _decrease(mu, smoothness, dissimilarity, inexactness, concavity)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
-from fedax.theory._limits import check, rows
+from fedax.theory._limits import check
 
 
 def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
@@ -137,19 +137,6 @@ def communications(
         / accuracy
         * max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
     )
-
-
-def iterate_variance(models: Float[Array | np.ndarray, "clients dim"]) -> float:
-    r"""Returns $V_t = \frac1M \sum_m \lVert x^m_t - \hat x_t \rVert^2$, how far the workers' models
-    are apart.
-
-    >>> iterate_variance(np.array([[1.0, 0.0], [-1.0, 0.0]]))
-    1.0
-
-    Source: eq. (3).
-    """
-    model_rows = rows("iterate_variance", "models", models)
-    return float(np.mean(np.sum((model_rows - model_rows.mean(0)) ** 2, axis=1)))
 
 
 class Plan(NamedTuple):
