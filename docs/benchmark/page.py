@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 
 from fedax.algorithms import algorithm_classes
 from fedax.benchmark.command import Bench
-from fedax.benchmark.run import COSTS
 from fedax.benchmark.standing import compare_methods, gain_text, verdict_of
 from fedax.benchmark.task import QUALITY, BenchTask
 
 HERE = Path(__file__).parent
+STANDING, BY_TASK = HERE / "standing.csv", HERE / "tasks.csv"
 ARTICLE, CHOOSE = HERE.parent / "findings" / "benchmark.md", HERE.parent / "choose.md"
 TITLES = {
     "convex": "Training loss of a linear model",
@@ -30,6 +30,8 @@ TITLES = {
 }
 DRAWN = ("rounds", "gradients")
 """Costs whose areas are drawn."""
+SHOWN = ("rounds", "gradients", "gigabits")
+"""Costs whose speeds are in the tables of the page; the CSV has all measures."""
 CHEAP = 1.05
 """Most that a round may cost, over the reference's, to count as no dearer."""
 MOST = 6
@@ -81,28 +83,22 @@ def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
 
 def table(frame: pd.DataFrame) -> list[str]:
     """Returns the table of a family, by area; methods in which all clients work come last."""
-    measures = [name for name in (*COSTS, *QUALITY) if f"gain_{name}" in frame]
-    rows = [["method", *(f"area, {cost}" for cost in COSTS), *measures]]
+    rows = [["method", *(f"area, {cost}" for cost in DRAWN), *SHOWN]]
     for name, row in frame.sort_values("everyone", kind="stable").T.to_dict().items():
         cells = [f"{name}, all clients" if row["everyone"] else name]
-        for cost in COSTS:
-            mean, low, high = (row[f"{part}_{cost}"] for part in ("area", "area_low", "area_high"))
-            cells.append(f"{mean:.2f} [{low:.2f}, {high:.2f}]")
-        for measure in measures:
+        cells += [f"{row[f'area_{cost}']:.2f}" for cost in DRAWN]
+        for measure in SHOWN:
             gain = gain_text(row, measure)
             cells.append(f"**{gain}**" if verdict_of(row, measure) else gain)
         rows.append(cells)
     return rows_of(rows)
 
 
-def tasks_table(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> list[str]:
-    """Returns each method's gains by rounds on the single tasks."""
-    known = [compare_methods(results, [task]).T.to_dict() for task in tasks]
-    rows = [
-        [name, *(gain_text(found.get(name, {}), "rounds") or "-" for found in known)]
-        for name in sorted(set().union(*known), key=str.lower)
-    ]
-    return rows_of([["method", *(task.title for task in tasks)], *rows])
+def by_task(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.DataFrame:
+    """Returns each method's speed by rounds on the single tasks, with intervals."""
+    found = {task.title: compare_methods(results, [task]) for task in tasks}
+    frame = pd.concat(found, names=["task", "method"])
+    return frame[[f"{part}_rounds" for part in ("gain", "low", "high")]]
 
 
 def rows_of(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -139,9 +135,11 @@ FedADMM is there in both forms.
 
 *Speed* is one over the cost until the target, against the reference's: +50 % needs two thirds of its
 cost. Each run is paired with the reference's run of the same seed, and factors beyond 4 count as 4,
-also those of runs that never arrive. The columns `rounds`, `gradients`, `gigabits` (traffic) and
-`hours` (virtual clock) are speeds, the others differences in final quality, mean over the clients
-and worst tenth of them. Numbers are means over the tasks of a family, with the 95 % interval over
+also those of runs that never arrive. The columns are speeds by `rounds`, `gradients` and `gigabits`
+(traffic). [A table](../benchmark/standing.csv) has all measures, also by the virtual clock and of
+final quality, the mean over the clients and the worst tenth of them, with costs as logarithms of
+factors; [another](../benchmark/tasks.csv) has the single tasks, which are not tested. Numbers are
+means over the tasks of a family, with the 95 % interval over
 the seeds. **Bold** numbers are significant: one test over all tasks of the family by sign flips of
 the paired runs, with Holm's correction over the methods, p < 0.05. *Area* is the area under the
 performance profile, with its 95 % interval over the tasks; a method that is best on every task has
@@ -161,7 +159,7 @@ def write(bench: Bench) -> dict[Path, str]:
     titles = {name.partition(" ")[0] for name in results["method"]}
     missing = {kind.__name__ for kind in algorithm_classes().values()} - titles
     parts = [HEAD.format(missing=", ".join(sorted(missing, key=str.lower)))]
-    advice = []
+    advice, single = [], []
     for family, frame in frames.items():
         tasks = [task for task in bench.tasks if task.target.family == family and task.target.value]
         reference, title = tasks[0].reference.label, TITLES[family]
@@ -178,14 +176,16 @@ def write(bench: Bench) -> dict[Path, str]:
             "",
             *table(frame),
             "",
-            "Speed by rounds on the single tasks, with 95 % intervals, which are not tested:",
-            "",
-            *tasks_table(results, tasks),
-            "",
         ]
         parts.append("\n".join(lines))
+        single.append(by_task(results, tasks))
     choose = (HERE / "choose.txt").read_text().replace("{{benchmark}}\n", "\n".join(advice))
-    return {ARTICLE: "\n".join(parts), CHOOSE: choose}
+    return {
+        ARTICLE: "\n".join(parts),
+        CHOOSE: choose,
+        STANDING: pd.concat(frames, names=["family", "method"]).round(4).to_csv(),
+        BY_TASK: pd.concat(single).round(4).to_csv(),
+    }
 
 
 def main() -> None:
