@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
+from PIL import Image
 from scipy import stats
 
 from fedax.core import InvalidInput, Outcome
@@ -14,7 +15,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import CostSection
 from fedax.experiments.results.figures import Drawer, Figure, PaperMark, draw_curves
 from fedax.results import drawing
-from fedax.results.drawing import caption_of, save
+from fedax.results.drawing import save
 from fedax.results.looks import choose_looks
 from samples import record
 
@@ -192,7 +193,8 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
         " Diamonds: the paper, with its standard deviation. Paper, Table 9."
     )
     (file,) = save([picture], tmp_path, ["png"])
-    assert caption_of(file) == picture.caption
+    with Image.open(file) as image:
+        assert image.info["Description"] == picture.caption
 
 
 def test_points_and_curves_without_bands():

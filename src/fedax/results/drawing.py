@@ -149,14 +149,6 @@ def save_as(picture: Picture, path: Path) -> Path:
     return path
 
 
-def caption_of(png: Path) -> str:
-    """Returns the caption that a PNG file has inside, or nothing."""
-    from PIL import Image
-
-    with Image.open(png) as image:
-        return str(image.info.get("Description", ""))
-
-
 def to_svg(figure: "matplotlib.figure.Figure") -> str:
     """Returns an SVG element for a page, in the colours of its style sheet."""
     content = io.StringIO()

@@ -116,7 +116,6 @@ def numbers_frame(
     records: Sequence[Record],
     reads: Mapping[str, str] | None = None,
     metrics: Collection[str] | None = None,
-    modes: Mapping[str, Mode | None] | None = None,
 ) -> pd.DataFrame:
     """Returns a row for each run and scalar metric, with the number that its curve is reduced to.
 
@@ -134,7 +133,6 @@ def numbers_frame(
         reads: reductions by task, see `read_curve`; the last values by default. Epsilon is always
             what a run has spent by its end.
         metrics: which; all by default.
-        modes: directions of metrics that neither the runs nor the built-in observers state.
     """
     positions = {id(run): position for position, run in enumerate(records)}
     rows: list[tuple[Any, ...]] = []
@@ -143,7 +141,7 @@ def numbers_frame(
         for metric in names:
             read = "last" if metric == "epsilon" else (reads or {}).get(task, "last")
             measured = [run for run in runs if metric in run.scalars]
-            mode = mode_of(metric, [run.modes for run in runs]) or (modes or {}).get(metric)
+            mode = mode_of(metric, [run.modes for run in runs])
             values = np.array([read_run(run, metric, read, mode) for run in measured])
             lost = np.isnan(values)
             if lost.any():
