@@ -298,3 +298,13 @@ def test_clients_that_were_left_out_stay_known():
     ended = run(task, rounds=3, observe=[], resume=begun, schedule=schedule)
     assert ended.notes["dropped"].tolist() == [[2], [2], [-1]]
     assert "dropped" not in run(task, rounds=1, observe=[], schedule=schedule).notes
+
+
+def test_checkpoints_that_do_not_continue_the_history_stay(task, tmp_path):
+    """Those of a run with the present arguments, from which the history was not made."""
+    other = run(task, rounds=4, solver=fedax.SGD(0.2))
+    run(task, rounds=6, checkpoint=tmp_path)
+    files = sorted(path.name for path in tmp_path.glob("round-*"))
+    with pytest.raises(InvalidInput, match="checkpoint"):
+        run(task, rounds=8, resume=other, checkpoint=tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("round-*")) == files

@@ -336,3 +336,38 @@ def test_fill_ups_are_uniform_in_both_precisions(given, x64):
     assert all(len(set(row)) == 3 for row in drawn.tolist())
     assert np.all(np.isin(drawn, certain).sum(1) == len(certain))
     evenly(counts(drawn[np.isin(drawn, others)], others), np.full(len(others), 1 / len(others)))
+
+
+@pytest.mark.slow
+def test_both_phases_of_feddane_see_the_same_work():
+    seen = {"gradient": [], "solve": []}
+
+    class Watched(fedax.FedDANE):
+        def gradient(self, client, w):
+            seen["gradient"].append((client.round, client.index, client.steps, client.batch))
+            return super().gradient(client, w)
+
+        def solve(self, client, w, g):
+            seen["solve"].append((client.round, client.index, client.steps, client.batch))
+            return super().solve(client, w, g)
+
+    schedule = fedax.Schedule(cohort=3, epochs=(1, 3), batch_size=(4, "all"), stragglers=0.5)
+    method = Watched(mu=0.1, cohorts="shared")
+    fedax.run(method, regression(), schedule=schedule, rounds=2, seed=1, engine=fedax.Eager())
+    assert seen["gradient"] == seen["solve"]
+    assert len(seen["solve"]) == 6
+
+
+@pytest.mark.slow
+def test_everybody_is_as_likely_to_drop_out():
+    schedule, offsets = fedax.Schedule(cohort=3, dropouts=0.25), jnp.arange(6, dtype=jnp.int32)
+    ids, many = (
+        np.asarray(v) for v in jax.vmap(lambda key: schedule.draw(key, offsets))(all_keys())
+    )
+    there = np.arange(3) < many[:, None]
+    for k in range(5):
+        chance = 3 / 5 * 0.75
+        assert abs(((ids == k) & there).sum() - DRAWS * chance) < 5 * np.sqrt(
+            DRAWS * chance * (1 - chance)
+        )
+    assert all(len(set(row)) == 3 for row in ids.tolist())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import RunFailed, WorkError
+from fedax.core import InvalidInput, RunFailed, WorkError
 from problems import regression, vector
 
 OBSERVE = [fedax.observe.TrainLoss()]
@@ -52,7 +52,7 @@ def test_divergence_rule_of_fedprox():
     assert (history.outcome.kind, history.outcome.round) == ("diverged", 9)
     assert history.rounds[-1] == 10
     assert line(rounds=20, stop=fedax.Divergence()).outcome.ok
-    with pytest.raises(KeyError, match="train_loss"):
+    with pytest.raises(InvalidInput, match="train_loss"):
         line(stop=fedax.Divergence(), observe=[])
 
 

@@ -10,6 +10,7 @@ import json
 import signal
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -95,7 +96,13 @@ class ProcessGroup:
         fingerprint: dict[str, Any] = {}
         with self.raise_on_all_ranks():
             # through JSON, so that values compare as a checkpoint would store them
-            fingerprint = json.loads(json.dumps(facts()))
+            try:
+                fingerprint = json.loads(json.dumps(facts()))
+            except InvalidInput as error:
+                # a checkpoint needs the fingerprint, a run without one does not
+                if settings.get("checkpoint_every"):
+                    raise
+                warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
             settings = json.loads(json.dumps(settings))
         # after the block above, in which a rank may have failed
         gathered = self._exchange((settings, fingerprint))

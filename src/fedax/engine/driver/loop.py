@@ -28,6 +28,7 @@ from fedax.engine.driver.recorder import Recorder, has_ended
 from fedax.engine.driver.resume import (
     check_lengths,
     check_resumed,
+    check_same_course,
     rounds_done,
 )
 from fedax.engine.round.engine import RunCarry, compute_metrics
@@ -114,6 +115,8 @@ class RoundLoop:
             self.states = grid.init()
         if self.checkpoints:
             stored = self.checkpoints.load(self.program.split(self.states))
+            if stored and resume:
+                check_same_course(stored, resume)
             # the folder may be ahead of the given histories, whose continuation it has then
             lengths = [sum(len(h.bits.up) for h in histories) for histories in (stored, resume)]
             if stored and (not resume or lengths[0] > lengths[1]):

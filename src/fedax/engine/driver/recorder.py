@@ -19,6 +19,7 @@ from fedax.engine.compilation.cache import compile_clock
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Log, RunCarry, merge_logs
+from fedax.errors import InvalidInput
 
 LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
@@ -172,6 +173,13 @@ class Recorder:
         self.seconds.append(self.clock.now)
         self.compiling.append(self.clock.compiling)
         best_by = self.options.keep_best
+        watched = {rule.metric for rule in self.options.rules if not isinstance(rule, Budget)}
+        if best_by is not None:
+            watched.add(best_by)
+        for name in watched:
+            if np.ndim(metrics.get(name, ())):
+                allowed = f"None, or observers that give {name}, one number each"
+                raise InvalidInput.of("run(stop=..., keep_best=...)", name, allowed)
         # the initial model counts as an observation of a rule, but cannot end the run
         if self.is_running and done:
             self.outcome = self._judge(metrics, done)

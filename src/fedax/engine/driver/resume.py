@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from fedax.communication.channel import Codec
 from fedax.core.federation import HiddenMemory, is_memory
@@ -99,3 +100,28 @@ def check_lengths(field: str, histories: Sequence[History], ended: Sequence[bool
         allowed = "equally many rounds, but for histories that ended by themselves"
         hint = f"Continue each with run(resume=...) up to round {lengths[-1]} first."
         raise InvalidInput.found(field, got, allowed, hint)
+
+
+def check_same_course(stored: Sequence[History], given: Sequence[History]) -> None:
+    """Refuses checkpoints of other rounds than the histories that are continued.
+
+    A run would overwrite them.
+
+    Raises:
+        InvalidInput: traffic or metrics differ in the rounds of both.
+    """
+    for one, other in zip(stored, given, strict=True):
+        count = min(len(one.bits.up), len(other.bits.up))
+        names = one.metrics.keys() & other.metrics.keys()
+        courses = []
+        for history, rounds in ((one, other.rounds), (other, one.rounds)):
+            rows = np.isin(history.rounds, rounds)
+            metrics = [history.metrics[name][rows].astype(float) for name in names]
+            courses.append([history.bits.up[:count], history.bits.down[:count], *metrics])
+        if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*courses, strict=True)):
+            raise InvalidInput.found(
+                "run(checkpoint=..., resume=...)",
+                "checkpoints of other rounds than the history's",
+                "a folder without checkpoints, or with those of the same run",
+                "Choose another folder, or leave out resume.",
+            )
