@@ -313,7 +313,10 @@ def test_fedmgda_with_a_huge_upload():
 def test_rules_of_half_precision_models(method, dtype):
     """The same as in float32, up to rounding."""
     rng = np.random.default_rng(6)
-    clients = [{"c": rng.normal(size=(2 + i, 3)).astype(np.float32)} for i in range(7)]
+    names = [f"site {i}" for i in rng.permutation(7)]
+    clients = {
+        name: {"c": rng.normal(size=(2 + i, 3)).astype(np.float32)} for i, name in enumerate(names)
+    }
 
     def loss(w, e):
         return ((w[None] - e["c"].astype(w.dtype)) ** 2).sum(-1) / 2
