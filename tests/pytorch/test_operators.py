@@ -294,8 +294,8 @@ def test_embeddings_and_attention_with_masks():
 
 
 FAST = {
-    "mnist_cnn": (mnist_cnn, {"outputs", "pool"}),
-    "resnet20": (resnet20, {"outputs", "norm"}),
+    "mnist_cnn": (mnist_cnn, {"convolve"}),
+    "resnet20": (resnet20, {"convolve", "norm"}),
     "lstm": (lstm, {"recur"}),
 }
 
