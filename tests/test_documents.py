@@ -88,7 +88,11 @@ def test_links_of_a_checkout_lead_somewhere():
     assert dead == []
 
 
-@pytest.mark.parametrize("block", [b for b in blocks("python") if b.page == "README.md"], ids=str)
+README = [b for b in blocks("python") if b.page == "README.md"]
+GUIDES = [b for b in blocks("python") if b.text not in {same.text for same in README}]
+
+
+@pytest.mark.parametrize("block", README, ids=str)
 def test_readme_examples_run(block, tmp_path):
     """In a process of their own, as a reader runs them: optimized, in single precision."""
     # what tests ask of the compiler makes long runs slow
@@ -98,7 +102,7 @@ def test_readme_examples_run(block, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [b for b in blocks("python") if b.page != "README.md"], ids=str)
+@pytest.mark.parametrize("block", GUIDES, ids=str)
 def test_examples_of_guides_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
