@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedax
-from fedax.core import DataError, InvalidInput
+from fedax.core import DataError
 from fedax.data import (
     FederatedData,
     store,
@@ -72,15 +72,14 @@ def test_flipped_labels_are_labels_of_the_task():
         fedax.attacks.LabelFlip(share=0.5, classes=4).poison(task, 0, 4)
 
 
-def test_flipped_labels_of_two_classes():
-    """The case of a task without predictions, and of one client of several, who does not know the
-    others' labels."""
+def test_flipped_labels_of_data_that_do_not_say_their_classes():
     clients = [{"x": np.ones(2), "y": np.array([0, 1])}] * 5
     task = fedax.Task(0.0, lambda w, e: (w - e["y"].astype(e["x"].dtype)) ** 2, clients)
-    flipped = fedax.attacks.LabelFlip(share=0.4).poison(task, 0, 5).train.arrays["y"]
+    flipped = fedax.attacks.LabelFlip(share=0.4, classes=2).poison(task, 0, 5).train.arrays["y"]
     assert sorted(set(np.asarray(flipped).tolist())) == [0, 1]
-    with pytest.raises(InvalidInput, match="One client"):
-        fedax.attacks.LabelFlip(share=1.0).poison(task, 0, 9)
+    for classes in (0, 1):
+        with pytest.raises(DataError, match="classes="):
+            fedax.attacks.LabelFlip(share=0.4, classes=classes).poison(task, 0, 5)
 
 
 def test_parts_get_the_types_of_the_training_examples():
