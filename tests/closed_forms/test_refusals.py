@@ -112,19 +112,13 @@ class Misspelt(attacks.Attack):
         return -v
 
 
-class Short(attacks.Attack):
-    def corrupt(self, v):
-        return -v
-
-
 @pytest.mark.parametrize(
     ("field", "make"),
     [
         ("server", lambda: fedax.FedAdam(server=optax.sgd(0.5))),
         ("attack", lambda: fedax.Channel(attack="noise")),
         ("knows", lambda: attacks.ALIE(knows="all")),
-        ("corupt", Misspelt),
-        ("corrupt", Short),
+        ("Misspelt", Misspelt),
         ("'b'|b=", lambda: fedax.QuantizedDFedAvgM(b=1)),
         ("paper", lambda: fedax.QuantizedDFedAvgM(graph=CHANGING, mode="replica")),
         ("row", lambda: fedax.DFedAvgM(graph=Graph.directed(LINKS))),

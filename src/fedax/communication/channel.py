@@ -1,6 +1,5 @@
 """Messages on the wire, in exact bits."""
 
-import difflib
 import math
 from abc import abstractmethod
 from typing import Any
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from fedax.communication.attacks import ATTACKS, Attack
+from fedax.communication.attacks import Attack
 from fedax.communication.privacy import Privacy
 from fedax.core.hyper import check_declared
 from fedax.errors import InvalidInput
@@ -212,16 +211,15 @@ class Channel(eqx.Module):
     privacy: Any = None
 
     def __check_init__(self) -> None:
-        for name, codec in (("up", self.up), ("down", self.down)):
-            if codec is not None and not isinstance(codec, Codec):
-                raise _wrong_part(name, codec, "a codec of fedax.codecs, or None", Codec)
+        kinds = {"up": Codec, "down": Codec, "attack": Attack, "privacy": Privacy}
+        for name, kind in kinds.items():
+            part = getattr(self, name)
+            if part is not None and not isinstance(part, kind):
+                allowed = f"an instance of {kind.__name__}, or None"
+                raise InvalidInput.of(f"Channel({name}=...)", part, allowed)
         if self.down is not None and self.down.shares_memory:
             allowed = "a codec without memory: the server's message is the same for all clients"
             raise InvalidInput.of("Channel(down=...)", self.down, allowed)
-        if self.attack is not None and not isinstance(self.attack, Attack):
-            raise _wrong_part("attack", self.attack, "an attack of fedax.attacks, or None", Attack)
-        if self.privacy is not None and not isinstance(self.privacy, Privacy):
-            raise _wrong_part("privacy", self.privacy, "a fedax.Privacy, or None", Privacy)
 
     @property
     def has_memory(self) -> bool:
@@ -232,24 +230,6 @@ class Channel(eqx.Module):
     def shares_memory(self) -> bool:
         """Whether the receiver stores the clients' memories as well, see `Codec.shares_memory`."""
         return self.up is not None and self.up.shares_memory
-
-
-def _wrong_part(name: str, value: object, allowed: str, kind: type) -> InvalidInput:
-    """Returns the error about a part of a channel that is not of its class.
-
-    The message says how to make it where a class, or the name of one, was given.
-    """
-    from fedax.communication.codecs import CODECS  # which imports this module
-
-    hint = ""
-    if isinstance(value, type) and issubclass(value, kind):
-        hint = f"Write {value.__name__}(), with parentheses."
-    elif isinstance(value, str) and kind is not Privacy:
-        classes, module = (CODECS, "codecs") if kind is Codec else (ATTACKS, "attacks")
-        names = {cls.__name__.lower(): cls.__name__ for cls in classes.values()}
-        near = difflib.get_close_matches(value.lower().replace("_", ""), names, n=1)
-        hint = f"Write fedax.{module}.{names[near[0]]}()." if near else ""
-    return InvalidInput.of(f"Channel({name}=...)", value, allowed, hint)
 
 
 def encode(
