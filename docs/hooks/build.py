@@ -1,23 +1,22 @@
-"""Hooks of mkdocs: pages that are made when the site is built, its navigation, links, formulas."""
+"""Hooks of mkdocs: pages that are made of the code when the site is built, and their links."""
 
-import importlib.util
 import os
 import posixpath
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import algorithms
-import notebooks
+import jupytext
+import nbclient
 import reference
-from formulas import as_mathml
+from content import frame_tables, render_formulas
 from mkdocs.structure.files import File
-from tables import framed_table
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 COPIED = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
@@ -26,102 +25,57 @@ COPIED = {
     "benchmarks/README.md": "project/performance.md",
 }
 """Documents from outside of `docs`, and the pages that show them."""
-SHOWN = {
-    "src/fedax/algorithms": "algorithms/index.md",
-    "src/fedax/cli/main.py": "reference/command-line.md",
-    "src/fedax/theory/__init__.py": "reference/fedax.md",
-    "src/fedax/experiments/config/experiment.py": "reference/files.md",
+PAGES = COPIED | {
+    r"src/fedax/algorithms/\w+/\w+\.py#(\w+)": r"algorithms/\1.md",
+    r"src/fedax/algorithms/\w+/(\w+)\.py": r"algorithms/\1.md",
+    r"src/fedax/algorithms$": "algorithms/index.md",
+    r"src/fedax/cli/main\.py": "reference/command-line.md",
+    r"src/fedax/experiments/.*\.py": "reference/files.md",
+    r"src/fedax/(?:theory/)?__init__\.py": "reference/fedax.md",
+    r"src/fedax/(\w+)/__init__\.py": r"reference/fedax.\1.md",
+    r"docs/(tutorials/[\w-]+)\.py": r"\1.md",
+    r"docs/([^#]+)": r"\1",
 }
-"""Sources, to which pages link in a checkout, and the pages that are made of them."""
-NEEDED = {"from-pytorch": "torch"}
-"""Packages without which a tutorial is shown, but not run."""
-TUTORIALS = ("start", "own-data", "own-model", "own-method", "from-pytorch", "from-flower")
-PAPERS = ("fedbc", "feddane", "fedaware", "dfedavgm", "local-gd")
-GUIDES = [
-    {
-        "Experiments": [
-            "guides/experiments.md",
-            "report.md",
-            "evaluation.md",
-            "guides/data.md",
-            "models.md",
-            "guides/method.md",
-        ]
-    },
-    {
-        "Clients and messages": [
-            "guides/heterogeneity.md",
-            "guides/personalization.md",
-            "guides/decentralized.md",
-            "guides/asynchronous.md",
-            "guides/compression.md",
-            "robust.md",
-            "privacy.md",
-        ]
-    },
-    {"Machines": ["guides/scale.md", {"Deploying with Flower": "flower.md"}, "operations.md"]},
-]
-
-_execute = True
-
-
-def on_startup(command: str, dirty: bool) -> None:
-    global _execute
-    _execute = command != "serve" and "FEDAX_DOCS_QUICK" not in os.environ
+"""Files of a checkout to which pages link, and the pages of the site that show them."""
 
 
 def on_config(config: Any) -> Any:
-    """The navigation, with a page for each algorithm and each module."""
-    families = [
-        {algorithms.FAMILIES[name]: [{k.__name__: algorithms.address(k)} for k in kinds]}
-        for name, kinds in algorithms.by_family().items()
-    ]
-    config.nav = [
-        {"Get started": ["index.md", *(f"tutorials/{name}.md" for name in TUTORIALS), "choose.md"]},
-        {"Examples": ["gallery/index.md"]},
-        {"Guides": GUIDES},
-        {"Algorithms": ["algorithms/index.md", *families, "theory.md"]},
-        {"Benchmark": ["benchmark/protocol.md", "findings/benchmark.md"]},
-        {"Reproduction": ["reproduction/README.md", *(f"reproduction/{p}.md" for p in PAPERS)]},
-        {
-            "Reference": [
-                {"Python": [{name: reference.address(name)} for name in reference.MODULES]},
-                {"Command line": "reference/command-line.md"},
-                {"Experiment files": "reference/files.md"},
-            ]
-        },
-        {"Project": ["project/comparison.md", "project/stability.md", *COPIED.values()]},
-    ]
+    """Adds the pages of algorithms to the navigation."""
+    section = next(entry["Algorithms"] for entry in config.nav if "Algorithms" in entry)
+    for title, kinds in algorithms.FAMILIES.items():
+        entries = [f"algorithms/{kind.__name__.lower()}.md" for kind in kinds]
+        section.append({title: entries})
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made."""
-    made = algorithms.pages(ROOT) | reference.pages()
+    made = algorithms.pages() | reference.pages()
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
-    for name in TUTORIALS:
-        path = DOCS / "tutorials" / f"{name}.py"
-        runs = _execute and importlib.util.find_spec(NEEDED.get(name, "fedax")) is not None
-        made[f"tutorials/{name}.md"] = notebooks.page(path, runs)
-        made[f"tutorials/{name}.ipynb"] = notebooks.notebook(path)
+    for path in (ROOT / "docs" / "tutorials").glob("*.py"):
+        notebook = jupytext.read(path)
+        made[f"tutorials/{path.stem}.ipynb"] = jupytext.writes(notebook, fmt="ipynb")
+        needs_torch = "torch" in path.stem and find_spec("torch") is None
+        if not (needs_torch or "FEDAX_DOCS_QUICK" in os.environ):
+            nbclient.NotebookClient(notebook, kernel_name="python3").execute()
+        made[f"tutorials/{path.stem}.md"] = tutorial(notebook, f"{path.stem}.ipynb")
     for address, content in made.items():
         files.append(File.generated(config, address, content=content))
     return files
 
 
-def page_of(source: str) -> str | None:
-    """Returns the page of a file of the checkout, None if it has none."""
-    if source in COPIED or source in SHOWN:
-        return (COPIED | SHOWN)[source]
-    if found := re.fullmatch(r"src/fedax/algorithms/\w+/(\w+)\.py", source):
-        return f"algorithms/{found[1].replace('_', '')}.md"
-    if found := re.fullmatch(r"src/(fedax[\w/]*?)(?:/__init__)?\.py", source):
-        return f"reference/{found[1].replace('/', '.')}.md"
-    if found := re.fullmatch(r"docs/tutorials/([\w-]+)\.py", source):
-        return f"tutorials/{found[1]}.md"
-    if source.startswith("docs/") and not source.startswith("docs/hooks"):
-        return source.removeprefix("docs/")
-    return None
+def tutorial(notebook: Any, name: str) -> str:
+    """Returns a notebook as Markdown, each cell with the text that it printed."""
+    blocks = []
+    for cell in notebook.cells:
+        is_code = cell.cell_type == "code"
+        blocks.append(f"```python\n{cell.source}\n```" if is_code else cell.source)
+        for output in cell.get("outputs", ()):
+            text = output.get("text") or output.data["text/plain"]
+            blocks.append(f"```{{.text .output}}\n{text.rstrip()}\n```")
+    return "\n\n".join(
+        [*blocks, f"---\n\n[This page as a notebook]({name}): open it in Jupyter.\n"]
+    )
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -130,52 +84,28 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     address = page.file.src_uri
     origin = {shown: source for source, shown in COPIED.items()}.get(address, f"docs/{address}")
 
-    def moved(match: re.Match[str]) -> str:
-        target, _, anchor = match[2].partition("#")
+    def move(match: re.Match[str]) -> str:
+        text, target = match.groups()
         place = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
-        if anchor and place.startswith("src/fedax/algorithms/"):  # one of several in a file
-            place, anchor = f"{posixpath.dirname(place)}/{anchor}.py", ""
-        if shown := page_of(place):
-            here = posixpath.relpath(shown, posixpath.dirname(address) or ".")
-        elif (ROOT / place).exists() and config.repo_url:
-            here = f"{config.repo_url}/{'tree' if (ROOT / place).is_dir() else 'blob'}/main/{place}"
-        elif (ROOT / place).exists():  # a file of the sources, whose repository has no address yet
-            return match[1]
-        else:
+        for source, shown in PAGES.items():
+            if found := re.match(source, place):
+                here = posixpath.relpath(found.expand(shown), posixpath.dirname(address) or ".")
+                return f"[{text}]({here}{place[found.end() :]})"
+        if not (ROOT / place).exists():
             return match[0]
-        return f"[{match[1]}]({here}{'#' + anchor if anchor else ''})"
+        return f"[{text}]({config.repo_url}/tree/main/{place})" if config.repo_url else text
 
-    # what is said to readers of a checkout is no longer so on the site
-    markdown = re.sub(r"^> In a checkout, (?:.+\n)+\n", "", markdown, flags=re.MULTILINE)
     # the text of a link may be a picture
-    return re.sub(
-        r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!\w+:|#)([^)\s]+)\)", moved, markdown
-    )
+    link = r"\[((?:!\[[^\]]*\]\([^)]*\)|[^\[\]])*)\]\((?!\w+:|#)([^)\s]+)\)"
+    return re.sub(link, move, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
+    """Sets formulas and frames tables."""
+    return frame_tables(render_formulas(content))
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Our own worker for the search in place of the theme's, which is loaded from elsewhere."""
+    """Loads the worker of the search from the site, which the theme loads from elsewhere."""
     own = posixpath.relpath("assets/worker.js", posixpath.dirname(page.file.dest_uri) or ".")
     return output.replace("https://unpkg.com/iframe-worker/shim", own)
-
-
-BROAD = 1200
-"""Pixels of width from which a picture scrolls on a phone rather than shrinks until its type is
-unreadable."""
-
-
-def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Formulas for the browser; tables and wide pictures that scroll on a narrow screen."""
-    html = as_mathml(html)
-
-    def framed(match: re.Match[str]) -> str:
-        source = (DOCS / posixpath.dirname(page.file.src_uri) / match[2]).resolve()
-        if not source.is_file():  # made when the site is built
-            return match[0]
-        width = int.from_bytes(source.read_bytes()[16:20])  # in the header of a PNG file
-        return f'<p class="broad" tabindex="0">{match[1]}</p>' if width >= BROAD else match[0]
-
-    html = re.sub(r'<p>(<img [^>]*src="([^"]*\.png)"[^>]*>)</p>', framed, html)
-    return re.sub(
-        r"<table>.*?</table>", lambda match: framed_table(match[0]), html, flags=re.DOTALL
-    )

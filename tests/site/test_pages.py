@@ -16,31 +16,28 @@ def test_pictures_of_the_docs_are_small():
 
 
 def test_tables_of_sentences_become_cards_on_a_phone():
-    import tables
+    pytest.importorskip("latex2mathml", reason="a library of other people")
+    from content import frame_tables
 
     table = "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>{}</td><td>{}</td></tr></tbody></table>"
-    numbers = tables.framed_table(table.format(1, 2))
+    numbers = frame_tables(table.format(1, 2))
     assert 'class="wide"' in numbers
     assert "data-head" not in numbers
-    assert 'class="whole">1.5 ± 0.2<' in tables.framed_table(table.format("1.5 ± 0.2", 3))
-    words = tables.framed_table(table.format("a first sentence", "another <b>one</b> here"))
+    assert 'class="whole">1.5 ± 0.2<' in frame_tables(table.format("1.5 ± 0.2", 3))
+    words = frame_tables(table.format("a first sentence", "another <b>one</b> here"))
     assert 'class="wide stacked"' in words
     assert words.count('data-head="a"') == words.count('data-head="b"') == 1
 
 
-def test_examples_of_one_line_are_code_in_the_reference():
-    pytest.importorskip("griffe", reason="a library of other people")
-    import docstrings
+def test_docstrings_are_read_as_markdown():
+    griffe = pytest.importorskip("griffe", reason="a library of other people")
+    from docstrings import HouseStyle
 
-    text = docstrings.shown("A.\n\nExample:\n    task = from_flax(CNN, loss)\n\nRaises:\n    E: b.")
-    assert "Example:\n    ```python\n    task = from_flax(CNN, loss)\n    ```\n" in text
-    words = "A.\n\nExample:\n    The mean of all numbers:\n"
-    assert docstrings.shown(words).strip() == words.strip()
-
-
-def test_signatures_of_methods_are_one_line():
-    import algorithms
-
-    import fedax
-
-    assert "def train(self, client, x, c, c_k):\n" in algorithms._code(fedax.SCAFFOLD)
+    text = "A.\n\nEither:\n- a\n\n$$ x\n= y $$\n\nExample:\n    task = from_flax(CNN, loss)\n\n>>> 1 + 1\n2"
+    function = griffe.Function("f", docstring=griffe.Docstring(text))
+    HouseStyle().on_object(obj=function)
+    shown = function.docstring.value
+    assert "Either:\n\n- a" in shown
+    assert "\n$$ x = y $$\n" in shown
+    assert "Examples:\n    ```python\n    task = from_flax(CNN, loss)\n    ```\n" in shown
+    assert "```pycon\n>>> 1 + 1\n2\n```" in shown

@@ -43,49 +43,52 @@ def run(
         throw: raises `RunFailed` if the outcome is not ok.
         options: by keyword, see below; None stands for the default.
 
-    Options:
-        solver: how a client minimises; `SGD(0.01)` by default. An Optax optimizer is taken as it
-            is, with a fresh state in every round.
-        schedule: who works how much; everyone, one epoch, batches of 32 by default.
-        engine: where it runs; the compiled `Simulation()` by default.
-        channel: codecs of what is sent up and down; nothing is coded by default. See `Channel`.
-        devices: the clients' `Devices`: `History.clock` then has the seconds and joules that the
-            rounds take on a virtual clock. They do not change the training, but the arrivals of an
-            asynchronous server without its own follow from them. On `Simulation` and `Eager`.
-        params: the model to start from, with every seed: a pytree of the task's structure (or a
-            `state_dict` for a module of PyTorch), a history, or the path of a file that
+    Keyword Args:
+        solver (Solver): how a client minimises; `SGD(0.01)` by default. An Optax optimizer is taken
+            as it is, with a fresh state in every round.
+        schedule (Schedule): who works how much; everyone, one epoch, batches of 32 by default.
+        engine (Engine): where it runs; the compiled `Simulation()` by default.
+        channel (Channel): codecs of what is sent up and down; nothing is coded by default. See
+            `Channel`.
+        devices (Devices): the clients' `Devices`: `History.clock` then has the seconds and joules
+            that the rounds take on a virtual clock. They do not change the training, but the
+            arrivals of an asynchronous server without its own follow from them. On `Simulation` and
+            `Eager`.
+        params (pytree): the model to start from, with every seed: a pytree of the task's structure
+            (or a `state_dict` for a module of PyTorch), a history, or the path of a file that
             `fedax.load_params` reads; by default the task's own. Histories and files bring the
             model's state, such as batch statistics; a pytree without it gives a warning.
-        rounds: how many in all, at least 0 (0 only observes the initial model); 100 by default.
-        observe: observers from `fedax.observe`; by default the training loss and the scores of the
-            task, such as accuracy (on test examples if there are any), and nothing with
-            `on_bad_client="drop"`. An empty list watches nothing.
-        observe_every: rounds between observations, at least 1. The initial and the final model are
-            always observed.
-        stop: ends the run early: `Divergence`, `EarlyStopping`, `Budget`, or a list of them.
-        keep_best: a metric of the observers; `History.best` is the model with its best finite
-            value. By default that of early stopping, if there is one. Where the history of
-            `resume` has no best model by this metric, the first candidate is its last model.
-        mode: of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where neither
-            the observer nor the task states it.
-        progress: called with a `Progress` after every observation; `print` will do. True shows a
-            bar.
-        checkpoint: a folder for checkpoints of this run. If it holds some, the run continues from
-            the newest whole one, to the same bits as without a break (on the same engine, devices
-            and versions). With `resume` too, if that is newer than the history; checkpoints of
-            another run are refused. Another budget is the same run.
-        checkpoint_every: rounds between checkpoints, at least 1, 10 by default; the last round is
-            kept too.
-        personal: whether the history also has the clients' own models, which take clients x dim
-            numbers.
-        on_bad_client: of a client whose upload, or whose memory after the work, is not finite.
-            `"stop"`, the default: the outcome names the round and the client, and the run ends at
-            the next observation, or checkpoint if that comes first; rounds until then are in `bits`
-            and in the final state. `"drop"`: the client is left out of the phase as if it had not
-            been drawn, its memory stays as it was, `History.notes["dropped"]` names it, and the run
-            goes on; what it sent counts as traffic. A round in which all clients are left out
-            leaves the state as it was.
-            Not for methods without a server.
+        rounds (int): how many in all, at least 0 (0 only observes the initial model); 100 by
+            default.
+        observe (list of observers): observers from `fedax.observe`; by default the training loss
+            and the scores of the task, such as accuracy (on test examples if there are any), and
+            nothing with `on_bad_client="drop"`. An empty list watches nothing.
+        observe_every (int): rounds between observations, at least 1. The initial and the final
+            model are always observed.
+        stop (rule or list of rules): ends the run early: `Divergence`, `EarlyStopping`, `Budget`,
+            or a list of them.
+        keep_best (str): a metric of the observers; `History.best` is the model with its best finite
+            value. By default that of early stopping, if there is one. Where the history of `resume`
+            has no best model by this metric, the first candidate is its last model.
+        mode (str): of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where
+            neither the observer nor the task states it.
+        progress (function or bool): called with a `Progress` after every observation; `print` will
+            do. True shows a bar.
+        checkpoint (path): a folder for checkpoints of this run. If it holds some, the run continues
+            from the newest whole one, to the same bits as without a break (on the same engine,
+            devices and versions). With `resume` too, if that is newer than the history; checkpoints
+            of another run are refused. Another budget is the same run.
+        checkpoint_every (int): rounds between checkpoints, at least 1, 10 by default; the last
+            round is kept too.
+        personal (bool): whether the history also has the clients' own models, which take clients x
+            dim numbers.
+        on_bad_client (str): of a client whose upload, or whose memory after the work, is not
+            finite. `"stop"`, the default: the outcome names the round and the client, and the run
+            ends at the next observation, or checkpoint if that comes first; rounds until then are
+            in `bits` and in the final state. `"drop"`: the client is left out of the phase as if it
+            had not been drawn, its memory stays as it was, `History.notes["dropped"]` names it, and
+            the run goes on; what it sent counts as traffic. A round in which all clients are left
+            out leaves the state as it was. Not for methods without a server.
 
     Returns:
         A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. Ctrl-C ends the run with all
