@@ -58,8 +58,8 @@ SLOW := tests
 slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs, deployments: make slow SLOW=tests/data for a folder
 	$(PYTEST) -m slow --ignore tests/site $(SLOW)
 
-deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and five clients, killed and resumed
-	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deploy.py
+deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and three clients, killed and started again
+	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deployed.py
 
 # PyTorch has an environment of its own, because its builds with CUDA take several GB: the index is that of builds for CPUs
 TORCH := .venv-torch

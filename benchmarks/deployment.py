@@ -9,7 +9,10 @@ what comes back. `plain` is a ServerApp by hand that looks for replies as often 
 import argparse
 import contextlib
 import os
+import signal
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,13 +31,15 @@ import numpy as np
 import fedax
 from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.single_client import run_single_client
-from fedax.flower.deploy.bundle import build_app
-from fedax.flower.deploy.processes import environment, free_port, process, supernode_command
-from fedax.flower.deploy.settings import Deployment
-from fedax.flower.deploy.trial import follow, make, run_server, submit
-from fedax.flower.deploy.worker import device_for, open_socket, work
+from fedax.experiments.config.experiment import Experiment
+from fedax.flower.client.relay import SOCKET
+from fedax.flower.deploy.folder import build_app
+from fedax.flower.deploy.hub import APP
+from fedax.flower.deploy.keys import sign
+from fedax.flower.deploy.worker import device_for, work
 from fedax.flower.server.roster import PAUSES
 from fedax.observe.base import Observer
+from fedax.utils.lock import held
 
 EXPERIMENT = """
 name = "overhead"
@@ -166,10 +171,9 @@ class Interleaved:
 
 def serve(grid, config):
     """In the ServerApp: all rounds, then the medians."""
-    deployment = Deployment.load(Path(str(config["deployment"])))
-    plan = deployment.experiment("simulation").plan()
+    plan = Experiment.read(Path(str(config["folder"])) / "experiment.toml").plan()
     ((label, algorithm),) = plan.algorithms.items()
-    engine = fedax.Flower(grid, largest=deployment.largest)
+    engine = fedax.Flower(grid)
     seen = Interleaved(grid)
     given = plan.arguments_of(label) | {
         "engine": engine,
@@ -189,34 +193,54 @@ def serve(grid, config):
     print(f"RESULT fedax of plain, by pairs of rounds: {np.median(ratios):.2f}")
 
 
-def client(folder, partition):
-    """A SuperNode, and a worker that answers both kinds of messages."""
-    deployment = Deployment.load(folder)
-    both = Both(device_for(deployment, partition))
-    log = deployment.path("logs", f"client-{partition}.log")
-    with open_socket() as (listener, address):
-        command = supernode_command(deployment, partition, free_port(), address)
-        with process(command, log, environment(deployment)) as node:
+def client(site):
+    """The worker of a client, which answers both kinds of messages, and its SuperNode."""
+    both: Any = Both(device_for(site))
+    os.chdir(site)
+    with socket.socket(socket.AF_UNIX) as listener, held(Path(), "worker.lock"):
+        listener.bind(SOCKET)
+        listener.listen()
+        with subprocess.Popen(["sh", "client.sh"]) as node:
             work(both, listener, lambda: node.poll() is None)
+
+
+@contextlib.contextmanager
+def program(*command):
+    """A process that is killed with all its children at the end."""
+    child = subprocess.Popen([str(word) for word in command], start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def main(clients, rounds, epochs):
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, file = Path(name) / "d", Path(name) / "experiment.toml"
         file.write_text(EXPERIMENT.format(clients=clients, rounds=rounds + WARM, epochs=epochs))
-        deployment = make(folder, file, clients=clients, port=free_port())
-        (folder / "app" / "fedax_app" / "server.py").write_text(
-            SERVER.format(benchmarks=str(Path(__file__).parent))
-        )
-        build_app(deployment)
-        stack.enter_context(run_server(deployment, print))
-        env = environment(deployment)
+        server = SERVER.format(benchmarks=str(Path(__file__).parent))
+        os.environ["FLWR_HOME"] = str(folder / "flower")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        fedax_deploy = [sys.executable, "-m", "fedax", "deploy"]
+        making = [*fedax_deploy, "init", str(file), "--out", str(folder), "--port", port]
+        subprocess.run(making, check=True)
+        (folder / "fedax_app" / "server.py").write_text(server)
+        bundle = build_app(folder)
+        (folder / "app.fab").write_bytes(bundle)
+        sign(folder / "keys", bundle)
         for k in range(clients):
-            command = [sys.executable, __file__, "--client", str(k), str(folder)]
-            stack.enter_context(process(command, folder / "logs" / f"worker-{k}.log", env))
-        lines = []
-        result = follow(deployment, submit(deployment, Path(name) / "out", False), lines.append)
-        assert result.complete, (result.details, lines[-40:])
+            subprocess.run([*fedax_deploy, "pack", str(folder), str(k)], check=True)
+        stack.enter_context(program("sh", folder / "server.sh"))
+        for k in range(clients):
+            site = folder / "sites" / str(k)
+            stack.enter_context(program(sys.executable, __file__, "--client", site))
+        submit = ["flwr", "run", APP, "fedax", "--stream"]
+        lines = list[str]()
+        while not any("RESULT " in line for line in lines):  # the server may be just starting
+            done = subprocess.run(submit, capture_output=True, text=True, check=False)
+            lines = done.stdout.splitlines()
     print(f"\n{clients} clients, {rounds} rounds, {epochs} epochs; seconds of a round\n")
     print("| | median | quartiles | fedax of it |\n|---|---|---|---|")
     print("\n".join(line.split("RESULT ", 1)[1] for line in lines if "RESULT " in line))
@@ -227,10 +251,9 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("folder", nargs="?", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--client", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.client is not None:
-        client(given.folder, given.client)
+        client(given.client)
     else:
         main(given.clients, given.rounds, given.epochs)

@@ -201,9 +201,8 @@ print(
 # ```
 # # simulated
 # fedax run experiment.toml
-# # SuperLink and five SuperNodes, with TLS, on this machine
-# fedax deploy init trial --experiment experiment.toml --clients 5
-# fedax deploy run trial --trial
+# # a Flower app, with scripts of a SuperLink and SuperNodes with TLS
+# fedax deploy init experiment.toml --clients 5
 # ```
 #
 # With the same seed both give the same parameters, up to rounding in float32.

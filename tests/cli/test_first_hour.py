@@ -127,41 +127,6 @@ def test_grid_seeds_table_figure_and_prediction(here):
     assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
 
 
-def test_the_same_file_on_three_clients_with_tls(here):
-    pytest.importorskip("flwr")
-    from fedax.flower.deploy.processes import free_port
-
-    write_table(here / "hospitals.csv", ["north", "east", "west"])
-    small = [
-        "--set",
-        "rounds=2",
-        "--set",
-        "seeds=[0]",
-        "--set",
-        "grid.solver.learning_rate=[0.1, 1.0]",
-        # clients are not in the folder of the file
-        "--set",
-        f"task.table={here / 'hospitals.csv'}",
-    ]
-    command(
-        here,
-        "deploy",
-        "init",
-        "site",
-        "--experiment",
-        "study.toml",
-        "--clients",
-        3,
-        "--port",
-        free_port(),
-        *small,
-    )
-    command(here, "deploy", "run", "site", "--trial")
-    (made,) = (here / "site" / "runs").iterdir()
-    command(here, "run", "study.toml", "--out", "alone", *small)
-    check_same_models(made, here / "alone")
-
-
 def test_the_same_file_with_mpi(here):
     pytest.importorskip("mpi4py")
     if not MPIEXEC.exists():

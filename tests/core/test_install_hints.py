@@ -88,7 +88,7 @@ def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     shown = CliRunner().invoke(
-        app, ["deploy", "init", str(tmp_path / "d"), "--experiment", "examples/digits.toml"]
+        app, ["deploy", "init", "examples/digits.toml", "--out", str(tmp_path / "d")]
     )
     assert shown.exit_code == 2
     assert 'pip install "flwr==1.42' in " ".join(shown.output.split())

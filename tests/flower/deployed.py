@@ -1,10 +1,12 @@
-"""Experiments that are deployed in tests: their files, commands, results, and the same rounds in
-one process."""
+"""Experiments that are deployed in tests: their files, programs, results, and the same rounds in one
+process."""
 
 import contextlib
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ import numpy as np
 import fedax
 from fedax.experiments.config.experiment import Experiment
 from fedax.flower.client.device import Device
+from fedax.flower.deploy.hub import APP
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.in_process import LocalGrid
 
@@ -35,6 +38,19 @@ learning_rate = 0.1
 cohort = 3
 batch_size = 50
 """
+
+SETTINGS = {
+    "out": "",
+    "name": "",
+    "clients": 3,
+    "deadline": 5.5,
+    "minimum": 1,
+    "patience": 60.0,
+    "checkpoint-seconds": 60.0,
+    "most-examples": 0,
+    "upload-limit": 256.0,
+    "secure": 0.0,
+}
 
 
 def fedax_command(*arguments, limit=600):
@@ -79,13 +95,9 @@ def check_equal(out, other):
             np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
 
 
-def left_out(folder):
+def left_out(log):
     """Rounds and clients whose uploads the server did not take, as its log has them."""
-    log = folder / "logs" / "training.log"
-    found = re.findall(
-        r"\w+\.train, round (\d+), client (\d+): left out: ",
-        log.read_text() if log.exists() else "",
-    )
+    found = re.findall(r"\w+\.train, round (\d+), client (\d+): left out: ", log)
     return [(int(t), int(k)) for t, k in found]
 
 
@@ -115,41 +127,119 @@ def replayed(place, file, lost):
     return place / "alone"
 
 
-def newest(folder, k):
-    """The newest round of which client k has kept a memory, -1 for none."""
-    return max(
-        (int(path.name[:9]) for path in (folder / "clients" / str(k)).rglob("*.npz")), default=-1
-    )
+def newest(site):
+    """The newest round of which a client has kept a memory, -1 for none."""
+    return max((int(path.name[:9]) for path in (site / "states").rglob("*.npz")), default=-1)
 
 
-def wait_for_round(folder, k, round):
-    """Waits until client k has kept a memory of some round."""
-    finish = time.monotonic() + 300
-    while newest(folder, k) < round:
-        assert time.monotonic() < finish, "no such round"
-        time.sleep(0.1)
+def wait_until(holds, what, limit=600):
+    """Waits for something to hold."""
+    finish = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < finish, f"no {what}"
+        time.sleep(0.2)
 
 
-def wait_until_still(folder):
-    """Waits until no client has kept anything for two seconds."""
-    finish = time.monotonic() + 300
-    seen, since = None, time.monotonic()
-    while time.monotonic() < since + 2:
-        assert time.monotonic() < finish, "it goes on"
-        now = [newest(folder, k) for k in range(3)]
-        if now != seen:
-            seen, since = now, time.monotonic()
-        time.sleep(0.1)
+class Programs:
+    """The server and the clients of a deployment on this machine, by their scripts; a context
+    manager that kills them.
+
+    Args:
+        place: where the experiment's file is, and the folders are made.
+        file: the experiment.
+        options: of `fedax deploy init`.
+        clients: how many there are.
+    """
+
+    def __init__(self, place, file, *options, clients=3):
+        self.place, self.folder, self.running = place, place / "d", {}
+        arguments = ["--out", self.folder, "--port", free_port(), *options]
+        done = fedax_command("deploy", "init", file, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for k in range(clients):
+            assert fedax_command("deploy", "pack", self.folder, k).returncode == 0
+        self.sites = [self.folder / "sites" / str(k) for k in range(clients)]
+        path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+        home = str(self.folder / "flower")
+        self.environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PATH": path, "FLWR_HOME": home}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for name in list(self.running):
+            self.kill(name)
+
+    def log(self, name):
+        path = self.place / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def start(self, name, *command, **more):
+        """Starts a program with its output in a log: a command, or the script of a part."""
+        scripts = {f"client-{k}": site / "client.sh" for k, site in enumerate(self.sites)}
+        scripts["server"] = self.folder / "server.sh"
+        command = command or ("sh", scripts[name])
+        with (self.place / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [str(word) for word in command],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self.environment | {"PORT": str(free_port())} | more,
+                start_new_session=True,
+            )
+        return self.running[name]
+
+    def start_all(self):
+        for name in ("server", *(f"client-{k}" for k in range(len(self.sites)))):
+            self.start(name)
+
+    def kill(self, name):
+        """Kills a program with all its children, as a reboot does."""
+        program = self.running.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+
+    def flwr(self, *words):
+        """What one of Flower's commands says about the server."""
+        done = subprocess.run(
+            ["flwr", *words, "--format", "json"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        return json.loads(done.stdout[done.stdout.index("{") :])
+
+    def wait_for_nodes(self, count):
+        def are_there():
+            found = self.flwr("supernode", "list", "fedax")["nodes"]
+            return sum(node["status"] == "online" for node in found) >= count
+
+        wait_until(lambda: "Created node_id" in self.log("server"), "server")
+        wait_until(are_there, "clients")
+
+    def run(self, *options):
+        """Submits a run, by Flower's own command."""
+        return self.flwr("run", APP, "fedax", *options)
+
+    def wait_for_end(self, limit=900):
+        """Waits for the results of the run, and returns their folder."""
+        out = self.folder / "runs" / "run"
+        wait_until(lambda: (out / "summary.json").exists(), "run", limit)
+        wait_until(lambda: status_of(out) != "running", "results", limit)
+        assert status_of(out) == "finished", self.log("server")[-3000:]
+        return out
 
 
-def server_process(port):
-    """The number of the server's process, by its port."""
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = command.read_bytes().split(b"\0")
-            if (
-                any(word.endswith(b"flower-superlink") for word in words[:5])
-                and str(port).encode() in words
-            ):
-                return int(command.parent.name)
-    raise AssertionError("no server")
+def status_of(out):
+    return json.loads((out / "summary.json").read_text())["status"]
+
+
+def free_port():
+    """A free port of the loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

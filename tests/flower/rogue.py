@@ -1,5 +1,5 @@
-"""A client with a registered key that answers every order of its own accord: python rogue.py FOLDER
-PARTITION.
+"""A client with a registered key that answers every order of its own accord: python rogue.py
+SITE.
 
 Round 0: the answer three times. Round 1: another shape. Round 2: not-a-number. Round 3: the answer of
 round 0. Round 4: an answer whose parts never come. Round 5: parts that are none of an answer.
@@ -7,11 +7,11 @@ round 0. Round 4: an answer whose parts never come. Round 5: parts that are none
 
 import hashlib
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
-from fedax.flower.deploy.settings import Deployment
 from fedax.flower.deploy.worker import device_for
 from fedax.flower.protocol.quiet import QUIET
 
@@ -111,16 +111,13 @@ def with_vector(content, vector):
     return RecordDict({"answer": content["answer"], "up": ArrayRecord(arrays)})
 
 
-def main(folder, partition):
-    deployment = Deployment.load(folder)
-    key = load_ssh_private_key(deployment.path("keys", f"client-{partition}").read_bytes(), None)
-    certificate = deployment.path("keys", "ca.crt").read_bytes()
-    device = device_for(deployment, partition)
-    with http_request_response(
-        deployment.address, False, certificate, (key, key.public_key())
-    ) as connection:
-        Client(connection, device).serve()
+def main(site):
+    key = load_ssh_private_key((site / "client.key").read_bytes(), None)
+    certificate = (site / "ca.crt").read_bytes()
+    address = re.search('--superlink "(.*?)"', (site / "client.sh").read_text())[1]
+    with http_request_response(address, False, certificate, (key, key.public_key())) as connection:
+        Client(connection, device_for(site)).serve()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""A client's own examples (`fedax deploy client --data`): columns are the task's by their names."""
+"""A client's own examples (`fedax deploy pack --data`): columns are the task's by their names."""
 
 import numpy as np
 import pytest
@@ -81,5 +81,5 @@ def test_tables_need_a_task_that_has_an_encoding(load):
         [{"x": np.zeros((2, 2), np.float32), "y": [0, 1]}], classes=2
     )
     task = fedax.classification(data, fedax.models.Softmax(2, 2))
-    with pytest.raises(DataError, match="no encoding"):
+    with pytest.raises(DataError, match="dictionary of arrays"):
         load(task, FRAME)

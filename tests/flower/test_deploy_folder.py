@@ -1,7 +1,5 @@
-"""The folder that `fedax deploy init` makes: code of several files, paths of data, and what
-`fedax deploy status` reads of it."""
+"""The folder that `fedax deploy init` makes: code of several files, and paths of data."""
 
-import re
 import shutil
 
 import pytest
@@ -9,15 +7,13 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 import jax
-from deployed import experiment
 from typer.testing import CliRunner
 
 import fedax
 from fedax.cli import app
-from fedax.core import FedaxError
+from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import user_code
-from fedax.flower.deploy import keys, trial
-from fedax.flower.deploy.settings import Deployment
+from fedax.flower.deploy import folder as made
 from fedax.flower.deploy.worker import device_for
 
 TASK = """
@@ -66,13 +62,14 @@ name = "fedavg"
 @pytest.fixture
 def init(tmp_path, monkeypatch):
     """`fedax deploy init` in the folder of the test, without Flower's bundle of the app."""
-    monkeypatch.setattr(trial, "build_app", lambda made: keys.sign(made.path("keys"), b"app"))
+    monkeypatch.setattr(made, "build_app", lambda folder: b"app")
     monkeypatch.chdir(tmp_path)
 
     def call(folder, file, *options):
-        arguments = ["deploy", "init", str(folder), "--experiment", str(file), *options]
         with jax.enable_x64(False):
-            return CliRunner().invoke(app, arguments)
+            return CliRunner().invoke(
+                app, ["deploy", "init", str(file), "--out", str(folder), *options]
+            )
 
     return call
 
@@ -98,24 +95,20 @@ def test_files_of_equal_names_are_copied_under_their_own(
     shutil.rmtree(tmp_path / place)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    deployment = Deployment.load(tmp_path / "d")
-    copies = {path.name: path.read_text() for path in deployment.folder.glob("*.py")}
+    folder = tmp_path / "d"
+    copies = {path.name: path.read_text() for path in folder.glob("*.py")}
     assert sorted(copies.values()) == sorted([TASK, METHOD])
     assert "code.py" in copies
     with jax.enable_x64(False):
-        experiment = deployment.experiment("simulation")
-        assert all(name.startswith(f"{deployment.folder}/") for name in user_code(experiment))
+        site = made.pack(folder, 1, "")
+        experiment = Experiment.read(site / "experiment.toml")
+        assert all(name.startswith(f"{site}/") for name in user_code(experiment))
         assert experiment.rounds == (3 if changes else 2)
         plan = experiment.plan()
         assert [type(method).__name__ for method in plan.algorithms.values()] == ["Mine"]
         assert plan.task.train.offsets.tolist() == [0, 3, 7]
         assert list(plan.task.names) == ["site 0", "site 1"]
-        assert device_for(deployment, 1).task.train.total == 4
-    # an edited copy counts from the next run on
-    for file in deployment.folder.glob("*.py"):
-        file.write_text(file.read_text() + "\n# changed\n")
-    with jax.enable_x64(False):
-        deployment.experiment("simulation").plan()
+        assert device_for(site).task.train.total == 4
 
 
 def test_a_copy_that_is_not_the_code_is_refused(init, tmp_path, monkeypatch):
@@ -146,9 +139,7 @@ def test_relative_paths_of_files_are_refused(is_absolute, init, tmp_path):
         assert done.exit_code == 0, shown
         return
     assert done.exit_code == 2
-    assert re.search(
-        r"line \d+: task.params: got 'start.safetensors'; allowed: an absolute path on every", shown
-    )
+    assert "task.params: " in shown
     assert not (tmp_path / "d").exists()
 
 
@@ -166,21 +157,3 @@ def test_a_file_of_a_tasks_own_option_is_refused_and_a_name_is_not(init, tmp_pat
     (tmp_path / "a.toml").write_text(text.replace("[[alg", 'source = "rows"\n[[alg'))
     done = init("d", "a.toml")
     assert done.exit_code == 0, done.output
-
-
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_folder_that_cannot_be_finished_is_removed(exists, tmp_path, monkeypatch):
-    """So that `init` can be repeated."""
-    file, folder = experiment(tmp_path / "experiment.toml", ["fedavg"], clients=3), tmp_path / "d"
-    if exists:
-        folder.mkdir()
-
-    def fail(deployment):
-        raise FedaxError("`flwr build` failed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fedax.flower.deploy.trial.build_app", fail)
-        with pytest.raises(FedaxError, match="flwr build"):
-            trial.make(folder, file)
-    assert folder.exists() == exists
-    assert not exists or not any(folder.iterdir())

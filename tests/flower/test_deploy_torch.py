@@ -9,13 +9,12 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
-from deployed import check_equal, fedax_command, models  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import fedax  # noqa: E402
 from fedax.cli import app  # noqa: E402
-from fedax.flower.deploy.processes import free_port  # noqa: E402
-from fedax.flower.deploy.settings import Deployment  # noqa: E402
+from fedax.experiments.config.experiment import Experiment  # noqa: E402
+from fedax.flower.deploy.folder import pack  # noqa: E402
 from fedax.flower.deploy.worker import device_for  # noqa: E402
 from fedax.flower.server.in_process import LocalGrid  # noqa: E402
 
@@ -82,14 +81,14 @@ def check_weights(params, path):
 def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
     """Its devices, by the copy of the code that the folder has, in this process."""
     folder = tmp_path / "d"
-    done = CliRunner().invoke(app, ["deploy", "init", str(folder), "--experiment", str(file)])
+    done = CliRunner().invoke(app, ["deploy", "init", str(file), "--out", str(folder)])
     assert done.exit_code == 0, done.output
     file.with_name("net.py").unlink()  # a client has the folder alone
-    deployment = Deployment.load(folder)
-    (copy,) = folder.rglob("net.py")
+    copy = folder / "net.py"
+    sites = [pack(folder, 0, ""), pack(folder, 1, "net.py")]
     with jax.enable_x64(False):
-        devices = [device_for(deployment, 0), device_for(deployment, 1, copy)]
-        plan = deployment.experiment("simulation").plan()
+        devices = [device_for(site) for site in sites]
+        plan = Experiment.read(folder / "experiment.toml").plan()
         ((label, algorithm),) = plan.algorithms.items()
         given = {"seed": 3, **plan.arguments_of(label)}
         engine = fedax.Flower(LocalGrid(devices), deadline=10.0)
@@ -99,16 +98,3 @@ def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
         np.testing.assert_allclose(deployed.params[name], array, rtol=0, atol=1e-5)
     assert deployed.metrics["train_loss"][-1] < deployed.metrics["train_loss"][0]
     check_weights(deployed.params, copy)
-
-
-@pytest.mark.slow
-def test_real_processes_train_a_network_of_pytorch(file, tmp_path):
-    folder, out = tmp_path / "d", tmp_path / "out"
-    options = ["--experiment", file, "--port", free_port()]
-    made = fedax_command("deploy", "init", folder, *options)
-    assert made.returncode == 0, made.stderr
-    done = fedax_command("deploy", "run", folder, "--out", out, "--trial")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert fedax_command("run", file, "--out", tmp_path / "alone").returncode == 0
-    check_equal(out, tmp_path / "alone")
-    check_weights(models(out)[0], file.with_name("net.py"))

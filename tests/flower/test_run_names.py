@@ -2,6 +2,7 @@
 when the run goes on elsewhere."""
 
 import shutil
+import tomllib
 
 import jax
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+from deployed import SETTINGS
+
 import fedax
 from fedax.experiments.results.store import RunDirectory
 from fedax.flower.client.device import Device
 from fedax.flower.deploy import app as deploy_app
-from fedax.flower.deploy.settings import Deployment
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import current_engine
 from fedax.flower.server.in_process import LocalGrid
@@ -31,10 +33,8 @@ def task_of(clients):
 def deployed(tmp_path, monkeypatch):
     """A function that runs or continues a deployed run of a method on some data, as the ServerApp
     does, with clients that keep their folders."""
-    deployment = Deployment(tmp_path, clients=2, deadline=20.0)
-    deployment.save()
-    monkeypatch.setattr(deploy_app, "_keep_warnings", lambda path: None)
-    monkeypatch.setattr(Deployment, "experiment", lambda self, engine: None)
+    monkeypatch.setattr(deploy_app.Experiment, "read", lambda path, changes: None)
+    settings = SETTINGS | {"folder": str(tmp_path), "clients": 2, "deadline": 20.0}
 
     def train(
         algorithm,
@@ -58,12 +58,15 @@ def deployed(tmp_path, monkeypatch):
             server = clients
         monkeypatch.setattr(deploy_app, "run_experiment", run)
         monkeypatch.setattr(deploy_app, "resume", run)
-        config = {"deployment": str(tmp_path), "out": str(out), "resume": resume}
+        config = settings | {"out": str(out)}
+        if resume:
+            name = tomllib.loads((out / deploy_app.RUN_FILE).read_text())["name"]
+            config |= {"name": name}
         with jax.enable_x64(False):
             task, own = task_of(server), task_of(clients)
             assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
             devices = [Device(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
-            deploy_app._train(grid(devices), config)
+            deploy_app.run_on(grid(devices), config)
         return float(histories[0].params)
 
     return train
@@ -165,19 +168,3 @@ def test_histories_go_on_with_the_clients_examples_alone(tmp_path):
         fedax.InvalidInput, match=r"got '3 clients'; allowed: the same run as before, with '2 cl"
     ):
         run(*NEW, [3.0], resume=history)
-
-
-def test_the_name_is_written_before_it_is_used(tmp_path):
-    names = set()
-    for _ in range(2):
-        (tmp_path / "out").mkdir()
-        names.add(name := deploy_app.load_run_name(tmp_path / "out"))
-        assert deploy_app.load_run_name(tmp_path / "out") == name
-        shutil.rmtree(tmp_path / "out")
-    assert len(names) == 2
-
-
-def test_an_empty_name_is_refused(tmp_path):
-    (tmp_path / deploy_app.RUN_NAME).write_text("\n")
-    with pytest.raises(fedax.InvalidInput, match=r"flower-run\.txt: an empty file"):
-        deploy_app.load_run_name(tmp_path)

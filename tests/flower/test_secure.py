@@ -11,15 +11,12 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from cryptography.fernet import InvalidToken
-from deployed import check_equal, experiment, fedax_command
 from federation import EVERYONE, client_of, federation, run
 from flwr.app import ConfigRecord, RecordDict
 
 import fedax
 from fedax import codecs
 from fedax.flower.client import member
-from fedax.flower.deploy.processes import free_port
-from fedax.flower.deploy.settings import FILE
 from fedax.flower.protocol.masks import (
     LEVELS,
     Member,
@@ -275,22 +272,3 @@ def test_letters_and_keys_that_are_wrong():
         everyone[0].deal(keys, 2)
     with pytest.raises(Refused, match="one is there twice"):
         everyone[0].deal(keys | {2: keys[1]}, 3)
-
-
-@pytest.mark.slow
-def test_on_a_real_connection(tmp_path):
-    """A server with TLS and three clients in processes of their own: the simulation's parameters,
-    from `secure` in the settings."""
-    folder, out = tmp_path / "d", tmp_path / "out"
-    file = experiment(tmp_path / "experiment.toml", ["fedavg", "scaffold"], rounds=2, clients=3)
-    made = fedax_command(
-        "deploy", "init", folder, "--experiment", file, "--clients", 3, "--port", free_port()
-    )
-    assert made.returncode == 0, made.stderr
-    settings = folder / FILE
-    settings.write_text(settings.read_text().replace("secure = 0.0", f"secure = {LARGEST}"))
-    done = fedax_command("deploy", "run", folder, "--out", out, "--trial")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert len(list((folder / "clients").glob("*/shown/*"))) == 2 * 2 * 3
-    assert fedax_command("run", file, "--out", tmp_path / "alone").returncode == 0
-    check_equal(out, tmp_path / "alone")

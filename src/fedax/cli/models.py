@@ -110,7 +110,7 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
         newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
         reason = f"no run is done yet ({directory.status})"
         reason += f"; its newest checkpoint is {newest}" if newest else ""
-        hint = "`fedax resume`, or `fedax deploy resume` of a deployment, continues it."
+        hint = "`fedax resume`, or `flwr run` of a deployment, continues it."
         raise InvalidInput.because(str(directory.path), reason, hint)
     choices = "; ".join(f"{run.id}: {title(run, run.member.label)}" for run in runs.values())
     raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")

@@ -1,7 +1,3 @@
-"""Deployment of an experiment over Flower: the folder of a deployment, its keys, its processes, and
-both sides' programs.
+"""Deployment of an experiment as a Flower app: the folders of server and clients, and both sides'
+programs.
 """
-
-from fedax.flower.deploy.settings import Deployment as Deployment
-
-__all__ = ["Deployment"]

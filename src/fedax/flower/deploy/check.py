@@ -13,7 +13,6 @@ from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.toml import KeyPath, Source
-from fedax.flower.deploy.settings import Deployment
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.roster import Roster, Sizes
@@ -30,15 +29,7 @@ PATH_KEYS = ("task", "folder"), ("task", "params"), ("task", "table"), ("availab
 class Rehearsal(Flower):
     """The engine of a deployment without a server: it makes the programs of runs, and asks no
     client.
-
-    Args:
-        deployment: its settings.
-        clients: how many there are.
     """
-
-    def __init__(self, deployment: Deployment, clients: int) -> None:
-        secure = {"secure": deployment.secure or None, "largest": deployment.largest}
-        super().__init__(None, clients=clients, minimum=deployment.minimum, **secure)
 
     def prepared(self, setup: Setup) -> Setup:
         train_size, test_split = setup.task.train.total // setup.task.train.clients, setup.task.test
@@ -58,7 +49,7 @@ class ExpectedRoster(Roster):
 
 
 def check_experiment(
-    path: Path, changes: Sequence[str], deployment: Deployment, clients: int | None
+    path: Path, changes: Sequence[str], clients: int | None, secure: float
 ) -> tuple[Experiment, int]:
     """Reads an experiment that is to be deployed, and makes the programs of its runs as the server
     will.
@@ -66,8 +57,8 @@ def check_experiment(
     Args:
         path: of the file.
         changes: of its values, as `--set` takes them.
-        deployment: its settings.
         clients: how many there are; None for as many as the task has, or `CLIENTS` if it has one.
+        secure: see `Flower`; 0 for uploads in the open.
 
     Returns:
         The experiment, and the number of clients.
@@ -92,7 +83,7 @@ def check_experiment(
         hint = f"Its task has {task_clients}; --clients {task_clients} fits."
         raise InvalidInput.of("--clients", clients, "as many as the experiment's task has", hint)
     clients = clients or (CLIENTS if task_clients == 1 else task_clients)
-    with use_engine(Rehearsal(deployment, clients)):
+    with use_engine(Rehearsal(None, clients=clients, secure=secure or None)):
         plan = experiment.plan()
         for position, label in enumerate(plan.algorithms):
             _check_run(experiment, plan, position, label)

@@ -1,62 +1,63 @@
 """A client's worker: answers the messages of its SuperNode, and stays warm in between.
 
+    python -m fedax.flower.deploy.worker SITE [PARENT]
+
 Flower starts a process of the ClientApp for every message, which would load JAX and compile each
 time. That process hands the message on to the worker over a Unix socket, see
-`fedax.flower.client.relay`. The worker runs the fedax and the experiment that are on its disk.
+`fedax.flower.client.relay`, which also starts the worker. The worker runs the fedax and the
+experiment that are on its disk.
 """
 
-import contextlib
 import logging
+import os
 import runpy
+import select
 import socket
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
-from fedax.core import DataError, FedaxError, InvalidInput, Task
+from fedax.core import DataError, InvalidInput, RunExists, Task
 from fedax.core.task import Ragged
 from fedax.data.tables import read_table
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.running.setup import set_up_jax
 from fedax.flower.client.device import Device
-from fedax.flower.deploy.settings import Deployment
+from fedax.flower.client.relay import SOCKET
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.wire import pack, unpack
+from fedax.utils.lock import held
 
 LOG = logging.getLogger("fedax.flower.deploy")
 PAUSE, PATIENCE = 0.25, 60.0
 """Seconds to wait for a ClientApp before the next look at the node, and for a ClientApp that has
 connected."""
+SITE = "site.toml"
+"""The file of a client's folder with its settings."""
 
 
-def device_for(deployment: Deployment, partition: int, data: Path | None = None) -> Device:
-    """Returns the device of a client, by the experiment in its folder.
-
-    Args:
-        deployment: the client's copy of the folder.
-        partition: its number.
-        data: a file of Python with its own examples, see `load_client_data`; by default its part of
-            the experiment's task.
-    """
-    experiment = deployment.experiment("simulation")
-    plan = experiment.plan(clients=deployment.clients)
-    task = plan.task if data is None else load_client_data(plan.task, partition, data)
+def device_for(site: Path) -> Device:
+    """Returns the device of a client, by the experiment and the settings in its folder."""
+    settings = tomllib.loads((site / SITE).read_text())
+    partition, clients = settings["partition"], settings["clients"]
+    experiment = Experiment.read(site / "experiment.toml", ['engine="simulation"'])
+    plan = experiment.plan(clients=clients)
+    task = plan.task
+    if settings["data"]:
+        task = load_client_data(task, partition, site / settings["data"])
     assignments = []
     for label, algorithm in plan.algorithms.items():
         arguments = plan.arguments_of(label)
         assignments.append(
             Assignment(algorithm, arguments["solver"], arguments["schedule"], arguments["channel"])
         )
-    return Device(
-        task,
-        partition,
-        deployment.path("clients", partition),
-        assignments,
-        deployment.secure > 0,
-        deployment.clients,
-    )
+    states = site / "states"
+    return Device(task, partition, states, assignments, settings["secure"] > 0, clients)
 
 
 def load_client_data(task: Task, partition: int, path: Path) -> Task:
@@ -76,154 +77,84 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
     """
     if not path.is_file():
         raise InvalidInput.of(
-            "--data", str(path), "a file of Python that defines examples(partition)"
+            "data", str(path), "a file of Python that defines examples(partition)"
         )
-    examples = runpy.run_path(str(path)).get("examples")
-    if not callable(examples):
-        raise InvalidInput.found(
-            "--data", f"{path} without examples(partition)", "a file that defines this function"
-        )
-    returned = examples(partition)
+    returned = runpy.run_path(str(path))["examples"](partition)
     returned = returned if isinstance(returned, tuple) else (returned,)
-    splits = [_read_rows(task, rows) for rows in returned]
-    if not 1 <= len(splits) <= 3:
-        raise DataError.found(
-            f"{path}, examples(partition)",
-            f"{len(splits)} values",
-            "the training examples, (training, test) or (training, test, validation)",
-        )
-    train, test, validation = (*splits, None, None)[:3]
-    # without this, the client would measure on the stand-in's rows
-    if task.validation is not None and validation is None:
-        raise DataError.found(
-            f"{path}, examples(partition)",
-            "no validation examples",
-            "(training, test, validation), because the experiment's task has validation examples",
-        )
-    parts = {"train": _check_examples(task, "train", train, f"{path}, training examples")}
+    train, test, validation = (*returned, None, None)[:3]
+    parts = {"train": _read_split(task, "train", train, path)}
     for split, rows in (("test", test), ("validation", validation)):
         like: Ragged | None = getattr(task, split)
-        if like is None:
-            if rows is not None:
-                raise DataError.found(
-                    f"{path}, examples(partition)",
-                    f"{split} examples",
-                    "none, because the experiment's task has none",
-                )
-            continue
-        no_rows = {name: values[:0] for name, values in like.arrays.items()}
-        parts[split] = _check_examples(
-            task, split, no_rows if rows is None else rows, f"{path}, {split} examples", True
-        )
+        # without validation rows, the client would measure on the stand-in's
+        if (like is None and rows is not None) or (split == "validation" and like and rows is None):
+            raise DataError.found(
+                f"{path}, examples(partition)",
+                f"{'no ' if rows is None else ''}{split} examples",
+                f"{split} examples if and only if the experiment's task has some",
+            )
+        if like is not None:
+            no_rows = {name: values[:0] for name, values in like.arrays.items()}
+            parts[split] = _read_split(task, split, no_rows if rows is None else rows, path)
     data = eqx.tree_at(
         lambda data: [getattr(data, split) for split in parts], task.data, list(parts.values())
     )
     return task.with_data(data)
 
 
-def _read_rows(task: Task, rows: Any) -> Any:
-    """Returns the arrays of a table by the encoding of the task; others as they are."""
-    if rows is None or isinstance(rows, Mapping):
-        return rows
-    if task.encoding is None:
-        allowed = "a dictionary of arrays"
-        raise DataError.found("a table", "an experiment with no encoding of tables", allowed)
-    return task.encoding.apply(read_table(rows, task.encoding.categories))
-
-
-def _check_examples(
-    task: Task, split: str, examples: Any, where: str, allow_empty: bool = False
-) -> Ragged:
-    """Returns a client's examples as those of the task's split.
+def _read_split(task: Task, split: str, examples: Any, path: Path) -> Ragged:
+    """Returns a client's rows as those of the task's split.
 
     Raises:
         DataError: other names, shapes or types, or whole numbers outside of those in all splits.
     """
+    where = f"{path}, {split} examples"
+    if not isinstance(examples, Mapping) and task.encoding is not None:
+        examples = task.encoding.apply(read_table(examples, task.encoding.categories))
     like: Ragged = getattr(task, split)
-    forms = {name: (values.shape[1:], str(values.dtype)) for name, values in like.arrays.items()}
-    if not isinstance(examples, Mapping) or set(examples) != set(forms):
+    if not isinstance(examples, Mapping) or set(examples) != set(like.arrays):
         got = sorted(examples) if isinstance(examples, Mapping) else examples
-        raise DataError.of(where, got, f"a dictionary of arrays {sorted(forms)}")
-    client_split = Ragged.of([examples], where=where, allow_empty=allow_empty)
-    for name, (shape, dtype) in forms.items():
-        values, task_values = np.asarray(client_split.arrays[name]), np.asarray(like.arrays[name])
-        if values.shape[1:] != shape or values.dtype.kind != task_values.dtype.kind:
+        raise DataError.of(where, got, f"a dictionary of arrays {sorted(like.arrays)}")
+    rows = Ragged.of([examples], where=where, allow_empty=split != "train")
+    arrays = {}
+    for name, task_values in like.arrays.items():
+        values = np.asarray(rows.arrays[name])
+        if (values.shape[1:], values.dtype.kind) != (task_values.shape[1:], task_values.dtype.kind):
             got = f"{values.dtype} rows of shape {values.shape[1:]}"
-            raise DataError.found(
-                f"{where}, {name!r}",
-                got,
-                f"{dtype} rows of shape {shape}, as in the experiment's task",
-            )
-        # a few test rows of a stand-in may lack a class that its training rows have
-        others = [
-            np.asarray(data.arrays[name])
-            for data in (task.train, task.test, task.validation)
-            if data is not None and name in data.arrays and data.total
-        ]
-        if task_values.dtype.kind in "iu" and values.size and others:
-            lowest = min(int(numbers.min()) for numbers in others)
-            highest = max(int(numbers.max()) for numbers in others)
-            if values.min() < lowest or values.max() > highest:
-                got = f"numbers from {values.min()} to {values.max()}"
-                raise DataError.found(
-                    f"{where}, {name!r}", got, f"{lowest} to {highest}, as in the experiment's task"
-                )
-    return eqx.tree_at(
-        lambda data: data.arrays,
-        client_split,
-        {name: np.asarray(v, forms[name][1]) for name, v in client_split.arrays.items()},
-    )
+            allowed = f"{task_values.dtype} rows of shape {task_values.shape[1:]}, as in the task"
+            raise DataError.found(f"{where}, {name!r}", got, allowed)
+        _check_numbers(task, name, values, where)
+        arrays[name] = np.asarray(values, task_values.dtype)
+    return eqx.tree_at(lambda data: data.arrays, rows, arrays)
 
 
-_DEVICES: dict[tuple[str, int, str], Device] = {}
+def _check_numbers(task: Task, name: str, values: np.ndarray, where: str) -> None:
+    """Refuses whole numbers, such as classes, outside of those that the task has."""
+    # a few test rows of a stand-in may lack a class that its training rows have
+    known = [
+        np.asarray(data.arrays[name])
+        for data in (task.train, task.test, task.validation)
+        if data is not None and name in data.arrays and data.total
+    ]
+    if values.dtype.kind not in "iu" or not values.size or not known:
+        return
+    lowest = min(int(numbers.min()) for numbers in known)
+    highest = max(int(numbers.max()) for numbers in known)
+    if values.min() < lowest or values.max() > highest:
+        got = f"numbers from {values.min()} to {values.max()}"
+        allowed = f"{lowest} to {highest}, as in the experiment's task"
+        raise DataError.found(f"{where}, {name!r}", got, allowed)
 
 
-def device_of(config: Mapping[str, Any]) -> Device:
-    """Returns the device that a node's configuration names, with `deployment`, `partition-id` and
-    `data`; made once.
-    """
-    key = str(config["deployment"]), int(config["partition-id"]), str(config.get("data", ""))
-    if key not in _DEVICES:
-        folder, k, data = key
-        _DEVICES[key] = device_for(Deployment.load(Path(folder)), k, Path(data) if data else None)
-    return _DEVICES[key]
-
-
-@contextlib.contextmanager
-def open_socket() -> Iterator[tuple[socket.socket, Path]]:
-    """Opens a Unix socket for `work` while the block runs, and yields it with its path.
-
-    Its folder is the owner's alone.
-
-    Raises:
-        FedaxError: the folder for temporary files has no place for a socket.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="fedax-") as folder,
-        socket.socket(socket.AF_UNIX) as listener,
-    ):
-        address = Path(folder) / "worker"
-        try:
-            listener.bind(str(address))
-        except OSError as error:
-            raise FedaxError(
-                f"{address}: a Unix socket cannot be made ({error}). Set TMPDIR to a folder with "
-                "a short path on this machine."
-            ) from error
-        listener.listen()
-        yield listener, address
-
-
-def work(device: Device, listener: socket.socket, is_running: Callable[[], bool]) -> None:
+def work(device: Device, listener: socket.socket, is_needed: Callable[[], bool]) -> None:
     """Answers the messages that ClientApps hand on, one after the other.
 
     Args:
         device: the client.
         listener: a Unix socket that listens.
-        is_running: asked between two messages whether to go on.
+        is_needed: asked between two messages whether to go on.
     """
     listener.settimeout(PAUSE)
-    while is_running():
+    while is_needed():
         try:
             app, _ = listener.accept()
         except TimeoutError:
@@ -243,3 +174,41 @@ def _answer(device: Device, app: socket.socket) -> None:
         LOG.warning("a message was lost, because its ClientApp has ended: %s", error)
     except Exception as error:
         LOG.exception("a message was lost: %s", error)
+
+
+def watch(parent: int) -> Callable[[], bool]:
+    """Returns a function that tells whether a process still runs."""
+    if sys.platform == "linux":
+        handle = os.pidfd_open(parent)
+        return lambda: not select.select([handle], [], [], 0)[0]
+
+    def is_running() -> bool:
+        try:
+            os.kill(parent, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    return is_running
+
+
+def main(site: Path, parent: int) -> None:
+    """Works until a process has ended."""
+    os.chdir(site)
+    try:
+        with held(Path(), "worker.lock"), socket.socket(socket.AF_UNIX) as listener:
+            set_up_jax(None)
+            device = device_for(Path())
+            Path(SOCKET).unlink(missing_ok=True)
+            # the mode of the socket: only the owner may connect
+            os.umask(0o077)
+            listener.bind(SOCKET)
+            listener.listen()
+            work(device, listener, watch(parent))
+            Path(SOCKET).unlink()
+    except RunExists:
+        """Another worker has the folder."""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else os.getppid())

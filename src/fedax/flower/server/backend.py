@@ -135,7 +135,7 @@ class FlowerBackend(PythonBackend):
                 "Flower(largest=...)",
                 largest,
                 reason,
-                "deployment.toml has it as upload_limit, in megabytes.",
+                "`flwr run --run-config upload-limit=...` sets it, in megabytes.",
             )
         self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(
             setup.layout
@@ -432,8 +432,8 @@ class FlowerBackend(PythonBackend):
         if reasons and not self.setup.drop:
             details = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
-                f"{name}: {details}. Once they answer, `fedax deploy resume FOLDER RUN` continues "
-                'this run. Only a new run with on_bad_client="drop" goes on without them.'
+                f"{name}: {details}. Once they answer, `flwr run` with the run's flower-run.toml "
+                'continues this run. Only a new run with on_bad_client="drop" goes on without them.'
             )
 
     def _read_result(

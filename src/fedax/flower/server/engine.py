@@ -208,10 +208,7 @@ def current_engine() -> Flower:
         FedaxError: it is not a server of Flower.
     """
     if not _engines:
-        hint = (
-            "`fedax deploy init FOLDER --experiment FILE` and `fedax deploy run FOLDER` "
-            "start one, with its clients"
-        )
+        hint = "`fedax deploy init FILE` writes the app of one"
         raise FedaxError(f'engine = "flower" runs in a server of Flower: {hint}.')
     return _engines[-1]
 

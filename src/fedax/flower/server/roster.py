@@ -32,6 +32,10 @@ example."""
 TRAIN, EVALUATE, QUERY = "train", "evaluate", "query"
 
 
+class ClientsMissing(FedaxError):
+    """Some clients did not come in time."""
+
+
 class Sizes(NamedTuple):
     """Examples of a client; -1 of a test set for none."""
 
@@ -154,7 +158,7 @@ class Roster:
         """Waits until every client has a node.
 
         Raises:
-            FedaxError: some do not come in time.
+            ClientsMissing: some do not come in time.
         """
         start = time.monotonic()
         end, notice = start + patience, start + NOTICES[0]
@@ -167,7 +171,7 @@ class Roster:
             who = f"{'client' if len(missing) == 1 else 'clients'} {names}"
             who += f" ({present} of {self.clients} are there)"
             if now > end:
-                raise FedaxError(f"{who} did not come within {patience:g} seconds")
+                raise ClientsMissing(f"{who} did not come within {patience:g} seconds")
             if now >= notice:
                 LOG.warning("waiting up to %.0f seconds for %s", end - now, who)
                 notice = now + NOTICES[1]

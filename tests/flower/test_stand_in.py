@@ -1,10 +1,7 @@
-"""What the operations guide says: renewed keys, copies for clients, stand-in data."""
+"""What the page on deployment says about stand-in data."""
 
 import re
 import runpy
-import shutil
-import subprocess
-import textwrap
 import tomllib
 
 import pytest
@@ -15,8 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from typer.testing import CliRunner
 
 import fedax
@@ -26,10 +21,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.flower.client.device import Device
-from fedax.flower.deploy import keys
 from fedax.flower.deploy.check import check_experiment
-from fedax.flower.deploy.settings import Deployment
-from fedax.flower.deploy.trial import renew
+from fedax.flower.deploy.folder import make, pack
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
@@ -38,84 +31,9 @@ from parts import with_validation
 from sources import ROOT
 
 
-@pytest.fixture
-def deployment(tmp_path):
-    deployment = Deployment(tmp_path / "d", clients=2)
-    keys.write_certificates(deployment.path("keys"), "127.0.0.1")
-    keys.write_client_key(deployment.path("keys"), 0)
-    return deployment
-
-
-def test_new_certificates_and_a_new_signature(deployment, monkeypatch):
-    folder = deployment.path("keys")
-    monkeypatch.setattr(
-        "fedax.flower.deploy.trial.build_app", lambda deployment: keys.sign(folder, b"app")
-    )
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert renew(deployment) == ["keys/ca.crt", "keys/trusted.yaml"]
-    for name in ("ca.crt", "server.crt", "server.key"):
-        assert (folder / name).read_bytes() != before[name]
-    assert (folder / "client-0").read_bytes() == before["client-0"]
-    authority, server = (
-        x509.load_pem_x509_certificate((folder / name).read_bytes())
-        for name in ("ca.crt", "server.crt")
-    )
-    server.verify_directly_issued_by(authority)
-    assert deployment.path("app", "fedax_app", "client.py").exists()
-    assert sorted(keys.certificate_ends(folder)) == ["ca.crt", "server.crt"]
-
-
-def test_an_app_that_cannot_be_built_leaves_the_certificates(deployment, monkeypatch):
-    def refuse(deployment):
-        raise fedax.FedaxError("`flwr build` failed")
-
-    monkeypatch.setattr("fedax.flower.deploy.trial.build_app", refuse)
-    folder = deployment.path("keys")
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(fedax.FedaxError, match="failed"):
-        renew(deployment)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_a_client_is_added_or_gets_new_keys(deployment):
-    folder = deployment.path("keys")
-    for k in (0, 1):
-        before = (folder / f"client-{k}").exists() and (folder / f"client-{k}").read_bytes()
-        assert renew(deployment, k) == [f"keys/client-{k}"]
-        text = (folder / f"client-{k}").read_bytes()
-        assert text != before
-        public = load_ssh_public_key((folder / f"client-{k}.pub").read_bytes())
-        assert load_ssh_private_key(text, None).public_key() == public
-    with pytest.raises(fedax.InvalidInput, match="--client: got 2; allowed: whole numbers from 0"):
-        renew(deployment, 2)
-
-
 def blocks(language):
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "flower.md").read_text()
     return re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_copies_for_the_clients_have_your_code(tmp_path, monkeypatch):
-    """The loop of the guide, on a folder of `fedax deploy init` with the guide's task."""
-    monkeypatch.setattr(
-        "fedax.flower.deploy.trial.build_app",
-        lambda made: keys.sign(made.path("keys"), b"app"),
-    )
-    made = made_of_the_guide(tmp_path, "site", 2)
-    (loop,) = (block for block in blocks("sh") if "mkdir" in block)
-    loop = textwrap.dedent(loop).replace("0 1 2 3 4", "0 1")
-    subprocess.run(["sh", "-ec", loop], cwd=tmp_path, check=True)
-    shutil.rmtree(made.folder)
-    (tmp_path / "task.py").unlink()
-    with jax.enable_x64(False):
-        device = device_for(Deployment.load(tmp_path / "client-1"), 1, tmp_path / "mine.py")
-    assert device.task.train.total == 6
-    assert {path.name for path in (tmp_path / "client-1" / "keys").iterdir()} == {
-        "ca.crt",
-        "trusted.yaml",
-        "client-1",
-    }
 
 
 def made_of_the_guide(place, name, clients):
@@ -137,11 +55,11 @@ name = "fedavg"
         "    x = rng.uniform(size=(5 + partition, 64)).astype('float32')\n"
         "    return {'x': x, 'y': rng.integers(0, 10, 5 + partition)}\n"
     )
-    options = ["--experiment", str(place / "experiment.toml"), "--clients", str(clients)]
+    folder = place / name
     with jax.enable_x64(False):
-        done = CliRunner().invoke(app, ["deploy", "init", str(place / name), *options])
-    assert done.exit_code == 0, done.output
-    return Deployment.load(place / name)
+        made = make(place / "experiment.toml", folder, [], clients, "127.0.0.1", 9093, 0.0)
+        assert made == clients
+        return [pack(folder, k, str(place / "mine.py")) for k in range(clients)]
 
 
 @pytest.mark.slow
@@ -153,23 +71,21 @@ def test_a_cohort_is_drawn_from_the_clients_and_not_from_the_stand_in(tmp_path):
         + blocks("toml")[0]
         + '[[algorithm]]\nname = "fedavg"\n'
     )
-    settings = Deployment(tmp_path / "d", clients=3)
     with jax.enable_x64(False):
-        _, clients = check_experiment(tmp_path / "a.toml", ["schedule.cohort=3"], settings, 3)
+        _, clients = check_experiment(tmp_path / "a.toml", ["schedule.cohort=3"], 3, 0.0)
         assert clients == 3
         with pytest.raises(InvalidInput, match=r"cohort=...\): got 4; allowed: 1 to 3"):
-            check_experiment(tmp_path / "a.toml", ["schedule.cohort=4"], settings, 3)
+            check_experiment(tmp_path / "a.toml", ["schedule.cohort=4"], 3, 0.0)
 
 
 @pytest.mark.slow
 def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
     """The guide's task has one client, whose rows enter no step and no metric."""
-    deployment, mine = made_of_the_guide(tmp_path, "d", 3), tmp_path / "mine.py"
-    assert deployment.clients == 3
+    sites, mine = made_of_the_guide(tmp_path, "d", 3), tmp_path / "mine.py"
     with jax.enable_x64(False):
-        devices = [device_for(deployment, k, mine) for k in range(3)]
+        devices = [device_for(site) for site in sites]
         assert [device.task.train.total for device in devices] == [5, 6, 7]
-        plan = deployment.experiment("simulation").plan()
+        plan = Experiment.read(tmp_path / "d" / "experiment.toml").plan()
         ((label, algorithm),) = plan.algorithms.items()
         engine = fedax.Flower(LocalGrid(devices), clients=3, deadline=10.0)
         given = plan.arguments_of(label) | {"engine": engine}
@@ -305,17 +221,10 @@ def test_a_device_has_examples_of_one_client(tables, tmp_path):
         Device(mixed, 0, tmp_path / "device", [])
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (", table[fifth : 2 * fifth]", "", "got no validation examples; allowed: .training, te"),
-        ("return ", "return table, ", "got 4 values; allowed: the training"),
-    ],
-)
-def test_rows_that_are_not_the_tasks_are_refused(tables, tmp_path, old, new, message):
+def test_missing_validation_rows_are_refused(tables, tmp_path):
     write_rows(tmp_path / "site", 40)
-    with pytest.raises(DataError, match=message):
-        tables[1]("site", blocks("python")[1].replace(old, new))
+    with pytest.raises(DataError, match="no validation examples"):
+        tables[1]("site", blocks("python")[1].replace(", table[fifth : 2 * fifth]", ""))
 
 
 def test_test_rows_that_nobody_uses_are_refused(tmp_path):
@@ -330,5 +239,5 @@ def test_test_rows_that_nobody_uses_are_refused(tmp_path):
         lambda w, example: (example["x"] @ w - example["y"]) ** 2,
         [{"x": np.zeros((3, 2)), "y": np.zeros(3)}],
     )
-    with pytest.raises(DataError, match="got test examples; allowed: none, because the experiment"):
+    with pytest.raises(DataError, match="test examples"):
         load_client_data(task, 0, tmp_path / "mine.py")

@@ -1,0 +1,177 @@
+"""Folders of a deployment: the server's, which is a Flower app, and those of its clients."""
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import tomli_w
+
+from fedax.core import FedaxError, InvalidInput, RunExists
+from fedax.errors import printable, short
+from fedax.experiments.config.user_code import copy_code
+from fedax.experiments.results.store import RunDirectory
+from fedax.flower.deploy.check import check_experiment
+from fedax.flower.deploy.hub import APP
+from fedax.flower.deploy.keys import sign, store, write_certificates, write_key_pair
+from fedax.flower.deploy.worker import SITE
+from fedax.flower.protocol.quiet import QUIET
+
+SERVER_FILES = {
+    "pyproject.toml": "pyproject.toml.txt",
+    "fedax_app/__init__.py": "init.py.txt",
+    "fedax_app/server.py": "server.py.txt",
+    "fedax_app/client.py": "client.py.txt",
+    "README.md": "README.md",
+    "compose.yaml": "compose.yaml",
+    "server.sh": "server.sh",
+    "fedax-server.service": "fedax-server.service",
+    "fedax-client.service": "fedax-client.service",
+}
+"""The files of a server's folder, and those of this package from which they are made."""
+LOOPBACKS = "127.0.0.1", "localhost", "::1"
+
+
+def make(
+    path: Path,
+    folder: Path,
+    changes: Sequence[str],
+    clients: int | None,
+    host: str,
+    port: int,
+    secure: float,
+) -> int:
+    """Writes the folder of a server, and returns the number of clients.
+
+    Args:
+        path: of the experiment file.
+        folder: absolute, new or empty.
+        changes: of the experiment's values, as `--set` takes them.
+        clients: how many there are; by default as many as the experiment's task has, or 5 if it has
+            one.
+        host: the server's name or address, as clients reach it.
+        port: the server's.
+        secure: the largest size of an entry of a masked upload; 0 for uploads in the open.
+
+    Raises:
+        RunExists: the folder is not empty.
+        InvalidInput: an experiment that cannot be deployed.
+        FedaxError: Flower refuses the app.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise RunExists(f"{folder} is not empty; choose another folder.")
+    experiment, clients = check_experiment(path, changes, clients, secure)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    bound = host if host in LOOPBACKS else "::" if ":" in host else "0.0.0.0"
+    values = {
+        "app": APP,
+        "folder": str(folder),
+        "address": address,
+        "bound": bound,
+        "port": str(port),
+        "clients": str(clients),
+        "secure": str(secure),
+        "bin": str(Path(sys.executable).parent),
+        "user": getpass.getuser(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    document = copy_code(experiment.model_copy(update={"engine": "simulation"}), folder)
+    store(folder / "experiment.toml", tomli_w.dumps(document))
+    for name, template in SERVER_FILES.items():
+        store(folder / name, _fill(template, values))
+    connection = {"address": address, "root-certificates": str(folder / "keys" / "ca.crt")}
+    connections = {"superlink": {"default": "fedax", "fedax": connection}}
+    store(folder / "flower" / "config.toml", tomli_w.dumps(connections))
+    write_certificates(folder / "keys", host)
+    settings = {"address": address, "clients": clients, "secure": secure}
+    store(folder / "keys" / SITE, tomli_w.dumps(settings))
+    bundle = build_app(folder)
+    store(folder / "app.fab", bundle)
+    sign(folder / "keys", bundle)
+    return clients
+
+
+def pack(folder: Path, partition: int, data: str) -> Path:
+    """Writes what a client needs into `sites/K` of a server's folder, with a new key pair, whose
+    public half goes to the server's keys. Returns the client's folder.
+
+    Args:
+        folder: of the server.
+        partition: the client's number.
+        data: the path of a file of Python with the client's examples, on the client's machine; an
+            empty one for its part of the task.
+
+    Raises:
+        InvalidInput: no such client.
+        RunExists: the client's folder is there already.
+    """
+    settings = tomllib.loads((folder / "keys" / SITE).read_text())
+    if partition not in range(settings["clients"]):
+        allowed = f"whole numbers from 0 to {settings['clients'] - 1}"
+        raise InvalidInput.of("SITE", partition, allowed)
+    site = folder / "sites" / str(partition)
+    if site.exists():
+        raise RunExists(f"{site} exists. Remove it to make a new key pair for this client.")
+    site.mkdir(parents=True)
+    copied = (folder / "experiment.toml", folder / "fedax-client.service", *folder.glob("*.py"))
+    for path in (*copied, folder / "keys" / "ca.crt", folder / "keys" / "trusted.yaml"):
+        shutil.copy(path, site)
+    address = settings.pop("address")
+    store(site / SITE, tomli_w.dumps({"partition": partition, "data": data, **settings}))
+    values = {"address": address, "port": str(9100 + partition)}
+    store(site / "client.sh", _fill("client.sh", values))
+    write_key_pair(site / "client.key", folder / "keys" / f"client-{partition}.pub")
+    return site
+
+
+def status_lines(folder: Path) -> list[str]:
+    """Returns the runs of a server's folder with their status, the newest last."""
+    summaries = sorted(folder.glob("runs/*/summary.json"), key=lambda path: path.stat().st_mtime)
+    lines = []
+    for path in (summary.parent for summary in summaries):
+        directory = RunDirectory.load(path)
+        rounds = [int(p.name.removeprefix("round-")) for p in path.glob("checkpoints/*/round-*")]
+        checkpoint = f", newest checkpoint of round {max(rounds)}" if rounds else ""
+        done = f"{len(directory.runs)} of {len(directory.planned)} runs done"
+        reason = f" ({directory.reason})" if directory.reason else ""
+        lines.append(f"{path}: {directory.status}{reason}, {done}{checkpoint}")
+    return lines
+
+
+def _fill(template: str, values: dict[str, str]) -> str:
+    text = resources.files("fedax.flower.deploy").joinpath("files", template).read_text("utf-8")
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def build_app(folder: Path) -> bytes:
+    """Returns the bundle of the app in a folder, by `flwr build`.
+
+    Raises:
+        FedaxError: Flower refuses the app.
+    """
+    path = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
+    # the command imports the app, whose folder is listed and copied as it is
+    quiet = QUIET | {"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    with tempfile.TemporaryDirectory() as place:
+        completed = subprocess.run(
+            ["flwr", "build", "--app", str(folder)],
+            cwd=place,
+            env=os.environ | quiet | {"FLWR_HOME": str(folder / "flower")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        bundles = list(Path(place).glob("*.fab"))
+        if completed.returncode or len(bundles) != 1:
+            reason = short(printable(completed.stdout + completed.stderr))
+            raise FedaxError(f"`flwr build` failed: {reason}")
+        return bundles[0].read_bytes()
