@@ -33,7 +33,7 @@ from fedax.engine.round.backend import PhaseWork
 from fedax.engine.round.single_client import run_single_client
 from fedax.experiments.config.experiment import Experiment
 from fedax.flower.client.relay import SOCKET
-from fedax.flower.deploy.folder import build_app
+from fedax.flower.deploy.folder import build_app, make, pack
 from fedax.flower.deploy.hub import APP
 from fedax.flower.deploy.keys import sign
 from fedax.flower.deploy.worker import device_for, work
@@ -204,46 +204,30 @@ def client(site):
             work(both, listener, lambda: node.poll() is None)
 
 
-@contextlib.contextmanager
-def program(*command):
-    """A process that is killed with all its children at the end."""
-    child = subprocess.Popen([str(word) for word in command], start_new_session=True)
-    try:
-        yield
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
+def start(stack, *command):
+    """Starts a process that is killed with all its children at the end."""
+    child = subprocess.Popen(command, start_new_session=True)
+    stack.callback(os.killpg, child.pid, signal.SIGKILL)
 
 
 def main(clients, rounds, epochs):
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, file = Path(name) / "d", Path(name) / "experiment.toml"
         file.write_text(EXPERIMENT.format(clients=clients, rounds=rounds + WARM, epochs=epochs))
-        server = SERVER.format(benchmarks=str(Path(__file__).parent))
         os.environ["FLWR_HOME"] = str(folder / "flower")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        fedax_deploy = [sys.executable, "-m", "fedax", "deploy"]
-        making = [*fedax_deploy, "init", str(file), "--out", str(folder), "--port", port]
-        subprocess.run(making, check=True)
+        make(file, folder, [], clients, "127.0.0.1", 19093, 0.0)
+        server = SERVER.format(benchmarks=str(Path(__file__).parent))
         (folder / "fedax_app" / "server.py").write_text(server)
         bundle = build_app(folder)
         (folder / "app.fab").write_bytes(bundle)
         sign(folder / "keys", bundle)
+        start(stack, "sh", folder / "server.sh")
         for k in range(clients):
-            subprocess.run([*fedax_deploy, "pack", str(folder), str(k)], check=True)
-        stack.enter_context(program("sh", folder / "server.sh"))
-        for k in range(clients):
-            site = folder / "sites" / str(k)
-            stack.enter_context(program(sys.executable, __file__, "--client", site))
+            start(stack, sys.executable, __file__, "--client", pack(folder, k, ""))
         submit = ["flwr", "run", APP, "fedax", "--stream"]
-        lines = list[str]()
-        while not any("RESULT " in line for line in lines):  # the server may be just starting
-            done = subprocess.run(submit, capture_output=True, text=True, check=False)
-            lines = done.stdout.splitlines()
-    print(f"\n{clients} clients, {rounds} rounds, {epochs} epochs; seconds of a round\n")
-    print("| | median | quartiles | fedax of it |\n|---|---|---|---|")
-    print("\n".join(line.split("RESULT ", 1)[1] for line in lines if "RESULT " in line))
+        # the server may be just starting
+        while subprocess.run(submit, check=False).returncode:
+            time.sleep(1)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ MOST = 1 << 16
 """The most bytes of a request to the hub."""
 AT_A_TIME = 4
 """Keys that are registered at a time."""
-PAUSE, AGAIN = 2.0, 60.0
+PAUSE, AGAIN = 2.0, 300.0
 """Seconds between two looks at the folder, and until a run is submitted again."""
 
 
