@@ -243,7 +243,7 @@ def test_uploads_that_the_connection_does_not_take(tmp_path):
     with pytest.raises(
         fedax.InvalidInput,
         match=r"largest=\.\.\.\): got 4000; allowed: .* from 4128, .* of "
-        r"FedAvg.*upload_limit",
+        r"FedAvg.*upload-limit",
     ):
         run(fedax.FedAvg(), engine)
     assert not [m for m in engine.grid.messages if m.metadata.message_type == "train"]
