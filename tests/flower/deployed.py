@@ -174,6 +174,11 @@ class Programs:
         path = self.place / f"{name}.log"
         return path.read_text() if path.exists() else ""
 
+    def refusals(self):
+        """What the ServerApp logs, over all its starts."""
+        path = self.folder / "server.log"
+        return path.read_text() if path.exists() else ""
+
     def start(self, name, *command, **more):
         """Starts a program with its output in a log: a command, or the script of a part."""
         scripts = {f"client-{k}": site / "client.sh" for k, site in enumerate(self.sites)}

@@ -45,12 +45,13 @@ def serve(grid: Any, config: Mapping[str, Any]) -> None:
         # PR_SET_PDEATHSIG: a server that is gone leaves no process that holds the run directory
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     set_up_jax(1)
-    # who was left out or refused; nothing that others log
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logging.getLogger("fedax").addHandler(handler)
-    logging.getLogger("fedax").propagate = False
     folder = Path(str(config["folder"]))
+    # who was left out or refused; nothing that others log. What `flwr log` shows is lost with the
+    # server's process, the file stays
+    for handler in (logging.StreamHandler(), logging.FileHandler(folder / "server.log")):
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logging.getLogger("fedax").addHandler(handler)
+    logging.getLogger("fedax").propagate = False
     run_on(grid, config, lambda: owners_of(folder, grid))
 
 
