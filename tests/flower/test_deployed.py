@@ -86,7 +86,7 @@ def test_the_first_deployment_of_the_page(tmp_path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     script = f"set -e\n{block}fedax run ../examples/digits.toml --out alone{options}\nwait\n"
     done = subprocess.run(
-        ["sh", "-c", script],
+        ["bash", "-c", script],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
