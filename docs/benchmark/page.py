@@ -2,11 +2,12 @@
 
     python docs/benchmark/page.py    # part of `make generate`
 
-The frame of docs/choose.md is `choose.txt`, in which `{{benchmark}}` stands for what the results
-say. docs/findings/benchmark.md has the sentences, the bars of areas and the tables of all families.
+docs/choose.md is `choose.txt` with the numbers of the results. docs/findings/benchmark.md has the
+sentences, the bars of areas and the tables of all families.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,12 @@ from matplotlib.figure import Figure
 
 from fedax.algorithms import algorithm_classes
 from fedax.benchmark.command import Bench
-from fedax.benchmark.standing import compare_methods, gain_text, verdict_of
-from fedax.benchmark.task import QUALITY, BenchTask
+from fedax.benchmark.run import COSTS
+from fedax.benchmark.standing import gain_text, verdict_of
+from fedax.benchmark.task import QUALITY
 
 HERE = Path(__file__).parent
-STANDING, BY_TASK = HERE / "standing.csv", HERE / "tasks.csv"
+STANDING = HERE / "standing.csv"
 ARTICLE, CHOOSE = HERE.parent / "findings" / "benchmark.md", HERE.parent / "choose.md"
 TITLES = {
     "convex": "Training loss of a linear model",
@@ -35,70 +37,90 @@ SHOWN = ("rounds", "gradients", "gigabits")
 CHEAP = 1.05
 """Most that a round may cost, over the reference's, to count as no dearer."""
 MOST = 6
-"""Methods of a sentence with their numbers."""
+"""Most methods of a sentence with their numbers."""
 
 
-def listed(rows: pd.DataFrame, measure: str, verdict: str = "better", prices: bool = False) -> str:
-    """Returns the methods with a verdict, largest gain first, the better ones with their gains."""
+def cost_text(row: Mapping[str, float], measure: str) -> str:
+    """Returns the cost to the target where the reference's is 100, with its interval."""
+    cost, low, high = (
+        f"{100 * np.exp(-row[f'{part}_{measure}']):.0f}" for part in ("gain", "high", "low")
+    )
+    return f"{cost} [{low}, {high}]"
+
+
+def listed(rows: pd.DataFrame, measure: str, verdict: str = "better") -> str:
+    """Returns the methods with a verdict, largest gain first, the better ones with numbers."""
     ranked = rows.sort_values(f"gain_{measure}", ascending=False).T.to_dict()
     chosen = [name for name, row in ranked.items() if verdict_of(row, measure) == verdict]
     if verdict != "better":
-        return ", ".join(chosen) or "none"
-    texts = []
-    for name in chosen[:MOST]:
-        row = ranked[name]
-        price = (
-            f"; a round costs {row['round_gradients']:.2g} times the gradients and "
-            f"{row['round_gigabits']:.2g} times the traffic"
-        )
-        texts.append(f"{name} ({gain_text(row, measure)}{price * prices})")
-    if more := chosen[MOST:]:
-        texts.append(f"{len(more)} more")
-    return ", ".join(texts) or "none"
+        return ", ".join(chosen)
+    text = cost_text if measure in COSTS else gain_text
+    return ", ".join(f"{name} {text(ranked[name], measure)}" for name in chosen[:MOST]) or "none"
 
 
-def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
-    """Returns what the comparison of a family says, the first sentences on what to choose."""
+def split_by_price(frame: pd.DataFrame, reference: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns the methods whose round costs no more than the reference's, and the others."""
     others = frame.drop(index=reference)
     prices = others[["round_gradients", "round_gigabits"]].max(axis=1)
     # where no run arrives the cost of a round is not known, and does not matter
-    cheap, dear = others[~(prices > CHEAP)], others[prices > CHEAP]
+    return others[~(prices > CHEAP)], others[prices > CHEAP]
+
+
+def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
+    """Returns what the comparison of a family says."""
+    others = frame.drop(index=reference)
+    cheap, dear = split_by_price(frame, reference)
     found = np.expm1(others["detectable_rounds"].iloc[0])
-    known = [name for name in QUALITY if f"p_{name}" in others]
-    edges = frame["edges"][frame["edges"] > 0]
     return [
-        f"Of the {len(cheap)} methods whose round costs no more than that of {reference}, faster "
-        f"are: {listed(cheap, 'rounds')}. Not distinguishable from it: "
-        f"{listed(cheap, 'rounds', '')}. Slower: {listed(cheap, 'rounds', 'worse')}.",
-        f"Of the {len(dear)} methods with dearer rounds, these need fewer: "
-        f"{listed(dear, 'rounds', prices=True)}. By gradients faster than {reference}: "
-        f"{listed(dear, 'gradients')}; by traffic: {listed(dear, 'gigabits')}.",
-        f"By the virtual clock faster: {listed(others, 'hours')}.",
-        *(f"Better by {name.replace('_', ' ')} quality: {listed(others, name)}." for name in known),
-        f"The test by rounds finds a gain of {100 * found:.0f} % with a chance of about 80 %.",
-        "The selected setting is at the edge of its range, beyond which a better one may lie, on "
-        f"so many tasks: {', '.join(f'{name} ({count})' for name, count in edges.items())}.",
+        f"A round costs no more than that of {reference}, and fewer are needed: "
+        f"{listed(cheap, 'rounds')}.",
+        f"A round costs more, and fewer are needed: {listed(dear, 'rounds')}. Fewer gradients: "
+        f"{listed(dear, 'gradients')}. Less traffic: {listed(dear, 'gigabits')}.",
+        f"Less time on the virtual clock: {listed(others, 'hours')}.",
+        *(
+            f"Better {name.replace('_', ' ')} quality: {listed(others, name)}."
+            for name in QUALITY
+            if f"p_{name}" in others
+        ),
+        f"The test by rounds finds a speed higher by {100 * found:.0f} % with a chance of 80 %.",
     ]
 
 
-def table(frame: pd.DataFrame) -> list[str]:
-    """Returns the table of a family, by area; methods in which all clients work come last."""
-    rows = [["method", *(f"area, {cost}" for cost in DRAWN), *SHOWN]]
-    for name, row in frame.sort_values("everyone", kind="stable").T.to_dict().items():
+def table(frame: pd.DataFrame, reference: str) -> list[str]:
+    """Returns the folded table of a family, fewest rounds first, with the intervals of rounds."""
+    rows = [["method", *SHOWN]]
+    ranked = frame.drop(index=reference).sort_values("gain_rounds", ascending=False).T.to_dict()
+    for name, row in ranked.items():
         cells = [f"{name}, all clients" if row["everyone"] else name]
-        cells += [f"{row[f'area_{cost}']:.2f}" for cost in DRAWN]
         for measure in SHOWN:
-            gain = gain_text(row, measure)
-            cells.append(f"**{gain}**" if verdict_of(row, measure) else gain)
+            number, _, interval = cost_text(row, measure).partition(" ")
+            number = f"**{number}**" if verdict_of(row, measure) else number
+            cells.append(f"{number} {interval}" if measure == "rounds" else number)
         rows.append(cells)
-    return rows_of(rows)
+    summary = f"<summary>All {len(rows) - 1} methods where {reference} needs 100</summary>"
+    return ["<details markdown>", summary, "", *rows_of(rows), "", "</details>", ""]
 
 
-def by_task(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.DataFrame:
-    """Returns each method's speed by rounds on the single tasks, with intervals."""
-    found = {task.title: compare_methods(results, [task]) for task in tasks}
-    frame = pd.concat(found, names=["task", "method"])
-    return frame[[f"{part}_rounds" for part in ("gain", "low", "high")]]
+def fill(text: str, frames: Mapping[str, tuple[pd.DataFrame, str]]) -> str:
+    """Returns a page with its marks filled in: `{{family.Method}}` is the rounds of a method that
+    needs fewer than the reference, `{{family.same}}` and `{{family.more}}` list the others whose
+    round costs no more.
+
+    Raises:
+        ValueError: the method does not need fewer rounds, so the sentence is wrong.
+    """
+
+    def number(match: re.Match[str]) -> str:
+        frame, reference = frames[match[1]]
+        if match[2] in ("same", "more"):
+            verdict = {"same": "", "more": "worse"}[match[2]]
+            return listed(split_by_price(frame, reference)[0], "rounds", verdict)
+        row = frame.loc[match[2]].to_dict()
+        if verdict_of(row, "rounds") != "better":
+            raise ValueError(f"{match[0]} needs no fewer rounds")
+        return cost_text(row, "rounds")
+
+    return re.sub(r"\{\{(\w+)\.(\w+)\}\}", number, text)
 
 
 def rows_of(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -130,26 +152,27 @@ HEAD = """# The benchmark: which methods beat tuned FedAvg
 
 All methods have the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
 The reference is tuned FedAvg, or tuned DSGD where there is no server. Methods have the form of their
-paper's text, which is the default; the released code of some is another method ([why](../reproduction/README.md)).
-FedADMM is there in both forms.
+paper's text, which is the default; the released code of some is another method
+([why](../reproduction/README.md)).
 
-*Speed* is one over the cost until the target, against the reference's: +50 % needs two thirds of its
-cost. Each run is paired with the reference's run of the same seed, and factors beyond 4 count as 4,
-also those of runs that never arrive. The columns are speeds by `rounds`, `gradients` and `gigabits`
-(traffic). [A table](../benchmark/standing.csv) has all measures, also by the virtual clock and of
-final quality, the mean over the clients and the worst tenth of them, with costs as logarithms of
-factors; [another](../benchmark/tasks.csv) has the single tasks, which are not tested. Numbers are
-means over the tasks of a family, with the 95 % interval over
-the seeds. **Bold** numbers are significant: one test over all tasks of the family by sign flips of
-the paired runs, with Holm's correction over the methods, p < 0.05. *Area* is the area under the
-performance profile, with its 95 % interval over the tasks; a method that is best on every task has
-1. *Gradients* are those of all clients over their number, so that a method in which every client
-works in every round costs more than one with cohorts. Such methods stand last, with grey bars.
+Numbers are costs to the target where the reference needs 100, in `rounds`, `gradients` and
+`gigabits` (traffic): 50 is half of its cost. They are means over the tasks of a family, with the
+95 % interval over the seeds. Each run is paired with the reference's run of the same seed. Factors
+beyond 4 count as 4, also those of runs that never arrive, so 400 means at least that. **Bold**
+numbers are significant: one test over all tasks of the family by sign flips of the paired runs, with
+Holm's correction over the methods, p < 0.05. *Gradients* are those of all clients over their number,
+so that a method in which every client works in every round costs more than one with cohorts.
 
-What is averaged so far: five seeds on one draw of the data, with one tuning study. Intervals contain
-neither the draw nor the tuning. Twenty seeds, three draws and three studies of the best methods are
-left, about 12 core-hours. Final quality is that of settings which were selected for speed. Without
-results: {missing}.
+Bars are the *area* under the performance profile, with its 95 % interval over the tasks; a method
+that is best on every task has 1. Methods in which all clients work stand last, with grey bars.
+
+[A table](../benchmark/standing.csv) has all measures, with costs as logarithms of factors. `edges`
+counts the tasks whose selected setting is at the edge of its range, beyond which a better one may
+lie. Sentences name at most six methods.
+
+The numbers average five seeds on one draw of the data, with one tuning study. Intervals contain
+neither the draw nor the tuning. Final quality is that of settings which were selected for speed.
+Without results: {missing}.
 """
 
 
@@ -159,32 +182,27 @@ def write(bench: Bench) -> dict[Path, str]:
     titles = {name.partition(" ")[0] for name in results["method"]}
     missing = {kind.__name__ for kind in algorithm_classes().values()} - titles
     parts = [HEAD.format(missing=", ".join(sorted(missing, key=str.lower)))]
-    advice, single = [], []
+    compared = {}
     for family, frame in frames.items():
         tasks = [task for task in bench.tasks if task.target.family == family and task.target.value]
         reference, title = tasks[0].reference.label, TITLES[family]
-        told = sentences(frame, reference)
-        advice += [f"**{title}** ({len(tasks)} tasks). {told[0]} {told[1]}", ""]
+        compared[family] = frame, reference
         lines = [
             f"## {title}",
             "",
             f"{len(tasks)} tasks, {len(frame)} methods. The reference is {reference}.",
             "",
-            *(f"- {text}" for text in told),
+            *(f"- {text}" for text in sentences(frame, reference)),
             "",
             *(f"![Areas by {c}: {title}](../benchmark/{family}-{c}.png)" for c in DRAWN),
             "",
-            *table(frame),
-            "",
+            *table(frame, reference),
         ]
         parts.append("\n".join(lines))
-        single.append(by_task(results, tasks))
-    choose = (HERE / "choose.txt").read_text().replace("{{benchmark}}\n", "\n".join(advice))
     return {
         ARTICLE: "\n".join(parts),
-        CHOOSE: choose,
+        CHOOSE: fill((HERE / "choose.txt").read_text(), compared),
         STANDING: pd.concat(frames, names=["family", "method"]).round(4).to_csv(),
-        BY_TASK: pd.concat(single).round(4).to_csv(),
     }
 
 

@@ -36,10 +36,9 @@ def pages() -> dict[str, str]:
     for family, kinds in FAMILIES.items():
         families[family] = {kind: methods.describe_algorithm(kind) for kind in kinds}
         for kind, facts in families[family].items():
-            advice = ADVICE.get(kind.__name__, {})
-            shown = {"kind": kind, "family": family, "facts": facts, "advice": advice}
-            page = template.render(**shown, code=code(kind))
-            made[f"algorithms/{kind.__name__.lower()}.md"] = page
+            made[f"algorithms/{kind.__name__.lower()}.md"] = template.render(
+                kind=kind, family=family, facts=facts, code=code(kind), advice=ADVICE
+            )
     overview = TEMPLATES.get_template("algorithms.md.jinja").render(families=families)
     return made | {"algorithms/index.md": overview}
 

@@ -29,7 +29,6 @@ PAGES = COPIED | {
     r"src/fedax/algorithms/\w+/\w+\.py#(\w+)": r"algorithms/\1.md",
     r"src/fedax/algorithms/\w+/(\w+)\.py": r"algorithms/\1.md",
     r"src/fedax/algorithms$": "algorithms/index.md",
-    r"src/fedax/cli/main\.py": "reference/command-line.md",
     r"src/fedax/experiments/.*\.py": "reference/files.md",
     r"src/fedax/(?:theory/)?__init__\.py": "reference/fedax.md",
     r"src/fedax/(\w+)/__init__\.py": r"reference/fedax.\1.md",
@@ -107,5 +106,5 @@ def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Loads the worker of the search from the site, which the theme loads from elsewhere."""
-    own = posixpath.relpath("assets/worker.js", posixpath.dirname(page.file.dest_uri) or ".")
+    own = "../" * page.url.count("/") + "assets/worker.js"
     return output.replace("https://unpkg.com/iframe-worker/shim", own)

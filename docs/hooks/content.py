@@ -40,11 +40,11 @@ def frame_tables(page: str) -> str:
 
     def frame(match: re.Match[str]) -> str:
         table = re.sub(r"[\d.,+-]+ ± [\d.,]+", r'<span class="whole">\g<0></span>', match[0])
-        heads = re.findall(r"<th[^>]*>(.*?)</th>", table, flags=re.DOTALL)
+        heads = re.findall(r"<th\b[^>]*>(.*?)</th>", table)
         words = re.sub(r"<[^>]+>|\s+", "", table.partition("<tbody>")[2])
         if len(words) < WORDY * table.count("<td"):
             return f'<div class="wide" tabindex="0">{table}</div>'
-        head = itertools.cycle(re.sub(r"<[^>]+>", "", each).strip() for each in heads)
+        head = itertools.cycle(heads)
         cells = re.sub("<td", lambda _: f'<td data-head="{next(head)}"', table)
         return f'<div class="wide stacked">{cells}</div>'
 

@@ -1,7 +1,6 @@
 """The reference of the command line and of experiment files."""
 
 import inspect
-from dataclasses import fields
 
 import typer.cli
 from algorithms import TEMPLATES
@@ -22,7 +21,7 @@ def pages() -> dict[str, str]:
     files = TEMPLATES.get_template("files.md.jinja").render(
         schema=Experiment.model_json_schema(),
         tasks={name: task_options(name) for name in DATASETS},
-        schedule={field.name: field for field in fields(Schedule)},
+        schedule=Schedule.__dataclass_fields__,
         solvers={name: declared(kind) for name, kind in SOLVERS.items()},
         codecs={name: declared(kind) for name, kind in codecs.CODECS.items()},
         observers=OBSERVERS,
