@@ -417,7 +417,7 @@ def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, mon
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
         history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, observe=[])
     (wait,) = [r.getMessage() for r in caplog.records]
-    assert re.fullmatch(r"FedAvg\.train, round 0: client 3 offline; waiting up to 60 seconds", wait)
+    assert re.fullmatch(r"FedAvg\.train, round 0: client 3 offline; waiting up to \d+ seconds", wait)
     np.testing.assert_allclose(
         vector(history),
         vector(run(fedax.FedAvg(), schedule=EVERYONE, rounds=2)),
@@ -507,7 +507,9 @@ def test_a_new_node_that_does_not_answer_holds_up_no_round(tmp_path, monkeypatch
     asked = with_greetings(engine, 300, True)
     order = RecordDict({"order": ConfigRecord({"kind": "hello"})})
     begun = time.monotonic()
-    assert engine.roster.ask({LAST: order}, roster.TRAIN, "0") == {}
+    assert [
+        answer for answer in engine.roster.answers({LAST: order}, roster.TRAIN, "0") if answer
+    ] == []
     assert time.monotonic() - begun < 10
     assert len(asked) == 1
 
@@ -521,7 +523,7 @@ def test_a_refused_node_is_not_asked_at_every_look(tmp_path, monkeypatch, caplog
     asked = with_greetings(engine, 300, False)
     order = RecordDict({"order": ConfigRecord({"kind": "hello"})})
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
-        engine.roster.ask({LAST: order}, roster.TRAIN, "0")
+        list(engine.roster.answers({LAST: order}, roster.TRAIN, "0"))
     assert state["listings"] > 4
     assert len(asked) == 1
     assert caplog.text.count("node 300 refused: client 1 is there already") == 1

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from jaxtyping import Array, Key, PyTree
 
 from fedax.communication.channel import decode, is_vector
@@ -308,11 +308,12 @@ class FlowerBackend(PythonBackend):
         self, phase_work: PhaseWork, phase: TracedPhase, orders: dict[int, RecordDict]
     ) -> dict[int, ClientResult]:
         phase_name = self._phase_name(phase_work)
-        results, reasons = self._read_answers(
-            phase_work,
+        results, reasons = self._ask(
             orders,
+            TRAIN,
+            str(int(phase_work.round)),
+            phase_name,
             lambda k, records: self._read_result(phase_work, phase, orders[k], records, k),
-            lambda result: not result.broken,
         )
         counted = [k for k, result in results.items() if not (result.broken and self.setup.drop)]
         self._counts["answers"] += len(counted)
@@ -337,42 +338,8 @@ class FlowerBackend(PythonBackend):
         """
         return self.minimum if self.setup.drop else None
 
-    def _absence_reason(self, k: int) -> str:
-        """Returns the reason why client k has not answered."""
-        return (
-            "offline"
-            if k in self.roster.offline
-            else (f"no answer within {self.roster.deadline:g} seconds")
-        )
-
     def _phase_name(self, phase_work: PhaseWork) -> str:
         return f"{self.algorithm}.{phase_work.work.__name__}, round {int(phase_work.round)}"
-
-    def _read_answers(
-        self,
-        phase_work: PhaseWork,
-        orders: dict[int, RecordDict],
-        read: Callable[[int, Any], Read],
-        is_usable: Callable[[Read], bool] = lambda value: True,
-    ) -> tuple[dict[int, Read], dict[int, str]]:
-        """Returns the parts read from the answers to some orders, and the reasons why there are
-        none from the other clients. Parts that are not usable do not count in the quorum.
-        """
-
-        def read_counted(k: int, records: Any) -> Read:
-            self._counts["message_bytes"] += bytes_of(records)
-            self._check_answers_order(orders[k], records["answer"], k)
-            return read(k, records)
-
-        group = str(int(phase_work.round))
-        phase_name = self._phase_name(phase_work)
-        values, absent, refused = self._ask(
-            orders, TRAIN, group, phase_name, read_counted, is_usable
-        )
-        self._counts["absent"] += len(absent)
-        self._counts["refused"] += len(refused)
-        self._counts["message_bytes"] += sum(bytes_of(records) for records in orders.values())
-        return values, absent | refused
 
     def _ask(
         self,
@@ -381,37 +348,42 @@ class FlowerBackend(PythonBackend):
         group: str,
         phase_name: str,
         read: Callable[[int, Any], Read],
-        is_usable: Callable[[Read], bool] = lambda value: True,
-    ) -> tuple[dict[int, Read], dict[int, str], dict[int, str]]:
+    ) -> tuple[dict[int, Read], dict[int, str]]:
         """Returns the parts read from the answers to some orders, and the reasons why there are
-        none from clients without an answer and from those whose answer is refused.
+        none from the other clients.
+
+        Clients that are offline are waited for until the answers are a quorum.
         """
         values: dict[int, Read] = {}
-        reasons: dict[int, str] = {}
-        lost = set[int]()
-
-        def counts(k: int, answer: Message) -> bool:
+        absent: dict[int, str] = {}
+        refused: dict[int, str] = {}
+        received, quorum = 0, self._quorum(len(orders))
+        for event in self.roster.answers(orders, kind, group, phase_name):
+            if event is None:
+                usable = [value for value in values.values() if not getattr(value, "broken", 0)]
+                if quorum is not None and len(usable) >= quorum:
+                    break
+                continue
+            k, answer = event
+            is_lost = answer.has_error() and answer.error.code in NO_MESSAGE
+            reasons = absent if is_lost else refused
             try:
-                values[k] = read(k, contents(answer))
+                records = contents(answer)
+                received += bytes_of(records)
+                self._check_answers_order(orders[k], records["answer"], k)
+                values[k] = read(k, records)
             except FedaxError as error:
                 reasons[k] = str(error)
             except Exception as error:  # whatever an answer holds, it ends nobody else's run
                 reasons[k] = f"not an answer ({error!r})"
-            if k in reasons:
-                if answer.has_error() and answer.error.code in NO_MESSAGE:
-                    lost.add(k)
-                return False
-            return is_usable(values[k])
-
-        quorum = self._quorum(len(orders))
-        self.roster.ask(orders, kind, group, phase_name, quorum, counts)
-        absent = {
-            k: reasons.get(k, self._absence_reason(k))
-            for k in orders
-            if k in lost or k not in values.keys() | reasons.keys()
-        }
-        refused = {k: reasons[k] for k in orders if k in reasons and k not in lost}
-        return {k: values[k] for k in orders if k in values}, absent, refused
+        for k in orders.keys() - values.keys() - absent.keys() - refused.keys():
+            late = f"no answer within {self.roster.deadline:g} seconds"
+            absent[k] = "offline" if k in self.roster.offline else late
+        if kind == TRAIN:
+            self._counts["absent"] += len(absent)
+            self._counts["refused"] += len(refused)
+            self._counts["message_bytes"] += received + sum(map(bytes_of, orders.values()))
+        return {k: values[k] for k in orders if k in values}, absent | refused
 
     def _check_answers_order(self, order: RecordDict, facts: Any, k: int) -> None:
         order_facts: Any = order["order"]
@@ -497,8 +469,8 @@ class FlowerBackend(PythonBackend):
             return ClientSums(count, dict(zip(names, sums if count else zeros, strict=True)))
 
         phase_name = f"{self.algorithm}, measurement of {split}"
-        sums_by_client, absent, refused = self._ask(orders, EVALUATE, split, phase_name, read)
-        self._report_left_out(phase_name, absent | refused, {})
+        sums_by_client, reasons = self._ask(orders, EVALUATE, split, phase_name, read)
+        self._report_left_out(phase_name, reasons, {})
         return sums_by_client
 
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -129,7 +129,7 @@ class Roster:
     Attributes:
         nodes: the node of each client.
         sizes: the examples of each client.
-        offline: the clients of the last orders that had no node when `ask` returned.
+        offline: the clients of the last orders that had no node when they were looked for.
     """
 
     def __init__(
@@ -264,71 +264,53 @@ class Roster:
             raise FedaxError(f"client {k} comes back with {sizes}, it had {self.sizes[k]}")
         self.nodes[k], self.sizes[k] = node, sizes
 
-    def ask(
-        self,
-        orders: Mapping[int, RecordDict],
-        kind: str,
-        group: str,
-        phase_name: str = "",
-        quorum: int | None = None,
-        counts: Callable[[int, Message], bool] = lambda k, answer: True,
-    ) -> dict[int, Message]:
-        """Returns the answers of some clients, as far as they come before the deadline; later ones
-        expire.
+    def answers(
+        self, orders: Mapping[int, RecordDict], kind: str, group: str, phase_name: str = ""
+    ) -> Iterator[tuple[int, Message] | None]:
+        """Yields the answers of clients as they come before the deadline; later ones expire.
 
-        A client whose node is offline gets its order when the node, or another one of the client,
-        is back: an order that comes twice changes nothing.
+        Yields None again and again while all clients that have not answered are offline. A client
+        that is back gets its order then: an order that comes twice changes nothing.
 
         Args:
             orders: by client.
             kind: of Flower's messages.
             group: of Flower's messages.
             phase_name: the phase, for the log.
-            quorum: the number of answers that count after which clients that are offline are no
-                longer waited for. None waits for all.
-            counts: takes a client's answer as soon as it is there, and returns whether it counts in
-                the quorum: one that is an error or is refused does not.
         """
         end, pause, next_attempt = time.monotonic() + self.deadline, PAUSES[0], 0.0
-        answers: dict[int, Message] = {}
         pending: dict[str, int] = {}
-        waiting, logged, counted = set(orders), set[int](), set[int]()
-        while True:
+        waiting, logged = set(orders), set[int]()
+        while waiting or pending:
             if waiting and time.monotonic() >= next_attempt:
                 ready = self._find_connected(waiting)
                 # a new node that is being asked may be one of the clients
                 next_attempt = time.monotonic() + (PAUSES[1] if self._greetings else AGAIN)
+                seconds = end - time.monotonic()
                 messages = [
-                    self._make_message(
-                        self.nodes[k], orders[k], kind, group, end - time.monotonic()
-                    )
+                    self._make_message(self.nodes[k], orders[k], kind, group, seconds)
                     for k in ready
                 ]
                 pending |= self._push(messages, ready)
                 waiting -= set(ready)
-                possible = len(counted) + len(pending)
-                if waiting - logged and (quorum is None or possible < quorum):
-                    names = ", ".join(map(str, sorted(waiting)))
-                    LOG.warning(
-                        "%s: client %s offline; waiting up to %.0f seconds",
-                        phase_name,
-                        names,
-                        end - time.monotonic(),
-                    )
-                logged |= waiting
             for answer in self.pull(list(pending)) if pending else ():
                 if (k := pending.pop(answer.metadata.reply_to_message_id, None)) is None:
                     continue
                 if answer.has_error() and answer.error.code == NODE_UNAVAILABLE:
                     waiting.add(k)
-                    continue
-                answers[k] = answer
-                if counts(k, answer):
-                    counted.add(k)
-            is_complete = not waiting or (quorum is not None and len(counted) >= quorum)
-            if (not pending and is_complete) or time.monotonic() > end:
-                self.offline = frozenset(waiting)
-                return answers
+                else:
+                    yield k, answer
+            self.offline = frozenset(waiting)
+            if time.monotonic() > end:
+                return
+            if waiting and not pending:
+                yield None
+                if waiting - logged:
+                    names = ", ".join(map(str, sorted(waiting)))
+                    seconds = end - time.monotonic()
+                    text = "%s: client %s offline; waiting up to %.0f seconds"
+                    LOG.warning(text, phase_name, names, seconds)
+                    logged |= waiting
             time.sleep(pause)
             pause = min(1.5 * pause, PAUSES[1])
 

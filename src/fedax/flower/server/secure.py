@@ -31,6 +31,7 @@ from fedax.flower.protocol.masks import (
 )
 from fedax.flower.protocol.records import Refused, arrays_of, bits_sent, record_of
 from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, empty_upload
+from fedax.flower.server.roster import TRAIN
 from fedax.utils.layout import accumulator
 
 
@@ -280,10 +281,15 @@ class SecureBackend(FlowerBackend):
         for k, facts in requests.items():
             order_parts = dict(orders[k]) if down else {"order": orders[k]["order"]}
             stage_orders[k] = RecordDict({**order_parts, "masks": ConfigRecord(facts)})
-        replies, reasons = self._read_answers(
-            phase_work, stage_orders, lambda k, records: read(records["answer"], records)
+        name = self._phase_name(phase_work)
+        replies, reasons = self._ask(
+            stage_orders,
+            TRAIN,
+            str(int(phase_work.round)),
+            name,
+            lambda k, records: read(records["answer"], records),
         )
-        self._report_left_out(self._phase_name(phase_work), reasons, {})
+        self._report_left_out(name, reasons, {})
         return replies
 
     def _read_masked(self, records: Any, size: int) -> np.ndarray:
