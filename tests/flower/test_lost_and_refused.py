@@ -417,7 +417,9 @@ def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, mon
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
         history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, observe=[])
     (wait,) = [r.getMessage() for r in caplog.records]
-    assert re.fullmatch(r"FedAvg\.train, round 0: client 3 offline; waiting up to \d+ seconds", wait)
+    assert re.fullmatch(
+        r"FedAvg\.train, round 0: client 3 offline; waiting up to \d+ seconds", wait
+    )
     np.testing.assert_allclose(
         vector(history),
         vector(run(fedax.FedAvg(), schedule=EVERYONE, rounds=2)),

@@ -10,6 +10,7 @@ is refused.
 import hashlib
 import json
 import math
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,6 @@ from flwr.app import ConfigRecord, RecordDict
 from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.privacy import Privacy
 from fedax.flower.protocol.records import SETTINGS, Refused
-from fedax.flower.protocol.wire import pack, unpack
 from fedax.utils.files import write, writing
 from fedax.utils.lock import locked
 
@@ -194,7 +194,7 @@ def _read_floor(folder: Path) -> int:
 
 
 def _to_bytes(message: RecordDict, digest: str) -> bytes:
-    body = pack(message)
+    body = pickle.dumps(message)
     return f"{digest} {hashlib.sha256(body).hexdigest()}\n".encode() + body
 
 
@@ -205,4 +205,4 @@ def _read_message(path: Path, digest: str) -> RecordDict:
         raise Refused("an order that was answered before with another content under the same name")
     if not end or hashlib.sha256(body).hexdigest() != checksum:
         raise Refused(f"an order that was answered before, whose message in {path} is damaged")
-    return unpack(body)
+    return pickle.loads(body)

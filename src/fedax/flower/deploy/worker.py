@@ -1,6 +1,6 @@
 """A client's worker: answers the messages of its SuperNode, and stays warm in between.
 
-    python -m fedax.flower.deploy.worker SITE [PARENT]
+    python -m fedax.flower.deploy.worker SITE PARENT
 
 Flower starts a process of the ClientApp for every message, which would load JAX and compile each
 time. That process hands the message on to the worker over a Unix socket, see
@@ -8,14 +8,15 @@ time. That process hands the message on to the worker over a Unix socket, see
 experiment that are on its disk.
 """
 
-import logging
+import contextlib
 import os
 import runpy
-import select
-import socket
 import sys
+import threading
+import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,10 @@ from fedax.experiments.running.setup import set_up_jax
 from fedax.flower.client.device import Device
 from fedax.flower.client.relay import SOCKET
 from fedax.flower.protocol.plan import Assignment
-from fedax.flower.protocol.wire import pack, unpack
 from fedax.utils.lock import held
 
-LOG = logging.getLogger("fedax.flower.deploy")
-PAUSE, PATIENCE = 0.25, 60.0
-"""Seconds to wait for a ClientApp before the next look at the node, and for a ClientApp that has
-connected."""
+PAUSE = 0.25
+"""Seconds between two looks at the SuperNode."""
 SITE = "site.toml"
 """The file of a client's folder with its settings."""
 
@@ -145,70 +143,39 @@ def _check_numbers(task: Task, name: str, values: np.ndarray, where: str) -> Non
         raise DataError.found(f"{where}, {name!r}", got, allowed)
 
 
-def work(device: Device, listener: socket.socket, is_needed: Callable[[], bool]) -> None:
-    """Answers the messages that ClientApps hand on, one after the other.
-
-    Args:
-        device: the client.
-        listener: a Unix socket that listens.
-        is_needed: asked between two messages whether to go on.
-    """
-    listener.settimeout(PAUSE)
-    while is_needed():
-        try:
-            app, _ = listener.accept()
-        except TimeoutError:
-            continue
-        with app:
-            app.settimeout(PATIENCE)
-            _answer(device, app)
+def serve(device: Device, listener: Listener) -> None:
+    """Answers the messages that ClientApps hand on, one after the other."""
+    while True:
+        # a ClientApp may end before it is answered; an order that comes again changes nothing
+        with listener.accept() as app, contextlib.suppress(EOFError, OSError):
+            app.send(device.answer(app.recv()))
 
 
-def _answer(device: Device, app: socket.socket) -> None:
-    """Answers one message. A failure closes the connection and leaves the worker as it was."""
-    try:
-        with app.makefile("rb") as message:
-            content = unpack(message.read())
-        app.sendall(pack(device.answer(content)))
-    except OSError as error:
-        LOG.warning("a message was lost, because its ClientApp has ended: %s", error)
-    except Exception as error:
-        LOG.exception("a message was lost: %s", error)
-
-
-def watch(parent: int) -> Callable[[], bool]:
-    """Returns a function that tells whether a process still runs."""
-    if sys.platform == "linux":
-        handle = os.pidfd_open(parent)
-        return lambda: not select.select([handle], [], [], 0)[0]
-
-    def is_running() -> bool:
-        try:
+def end_with(parent: int) -> None:
+    """Ends this process once another one has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        while True:
             os.kill(parent, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    return is_running
+            time.sleep(PAUSE)
+    os._exit(0)
 
 
 def main(site: Path, parent: int) -> None:
     """Works until a process has ended."""
     os.chdir(site)
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     try:
-        with held(Path(), "worker.lock"), socket.socket(socket.AF_UNIX) as listener:
+        with held(Path(), "worker.lock"):
             set_up_jax(None)
             device = device_for(Path())
             Path(SOCKET).unlink(missing_ok=True)
             # the mode of the socket: only the owner may connect
             os.umask(0o077)
-            listener.bind(SOCKET)
-            listener.listen()
-            work(device, listener, watch(parent))
-            Path(SOCKET).unlink()
+            with Listener(SOCKET, "AF_UNIX") as listener:
+                serve(device, listener)
     except RunExists:
         """Another worker has the folder."""
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else os.getppid())
+    main(Path(sys.argv[1]), int(sys.argv[2]))
