@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from jaxtyping import PyTree
 
-from fedax.flower.protocol.masks import Keys, Member, to_fixed_point
+from fedax.flower.protocol.masks import Keys, Member, PublicKeys, to_fixed_point
 from fedax.flower.protocol.records import Refused, order_name
 from fedax.utils.files import write, writing
 
@@ -21,16 +21,16 @@ SHOW = "show"
 shares of those who are needed."""
 
 
-def read_keys(record: Any) -> Keys:
+def read_keys(record: Any) -> PublicKeys:
     """Returns the public keys of all members."""
-    pairs = zip(record["members"], record["keys"][::2], record["keys"][1::2], strict=True)
-    return {int(k): (masks, letters) for k, masks, letters in pairs}
+    parts = (record[name] for name in Keys._fields)
+    return {k: Keys(*keys) for k, *keys in zip(record["members"], *parts, strict=True)}
 
 
-def keys_to_facts(keys: Keys) -> dict[str, Any]:
+def keys_to_facts(keys: PublicKeys) -> dict[str, Any]:
     """Returns the fields of a record with the keys."""
-    members = sorted(keys)
-    return {"members": members, "keys": [key for k in members for key in keys[k]]}
+    parts = {name: [getattr(key, name) for key in keys.values()] for name in Keys._fields}
+    return {"members": list(keys), **parts}
 
 
 def answer_stage(
@@ -61,7 +61,7 @@ def answer_stage(
     masks = content["masks"]
     name = str(order["order"])
     stage = str(masks["stage"])
-    member = Member.of(partition, secret, f"{masks['session']} {name}")
+    member = Member(partition, secret, f"{masks['session']} {name}")
 
     def reply(up: ArrayRecord | None = None, **facts: Any) -> RecordDict:
         answer = ConfigRecord({"partition": partition, "order": name, **facts})
@@ -69,7 +69,7 @@ def answer_stage(
         return RecordDict({"answer": answer, **records})
 
     if stage == KEYS:
-        return reply(keys=list(member.public), commitment=member.commitment)
+        return reply(keys=list(member.public))
     keys = read_keys(masks)
     if stage == DEAL:
         letters = member.deal(keys, int(masks["threshold"]))
@@ -80,7 +80,7 @@ def answer_stage(
             raise Refused("members of whom both secrets are asked for, or none")
         _require_same_question(folder / "shown" / name, repr((sorted(present), sorted(dropped))))
         shares = member.shares(
-            dict(zip(keys, masks["letters"], strict=True)), keys, present, dropped
+            dict(zip(keys, masks["received"], strict=True)), keys, present, dropped
         )
         return reply(of=list(shares), shares=list(shares.values()))
     if stage != HIDE:

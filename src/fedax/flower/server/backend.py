@@ -412,7 +412,6 @@ class FlowerBackend(PythonBackend):
         self, phase_work: PhaseWork, phase: TracedPhase, order: RecordDict, records: Any, k: int
     ) -> ClientResult:
         facts: Any = records["answer"]
-        order_facts: Any = order["order"]
         vectors = [leaf for leaf in jax.tree.leaves(decode(phase_work.down)[0]) if is_vector(leaf)]
         references = [vectors[int(i)] for i in facts["near"]]
         value, weight = tree_of(
@@ -424,8 +423,13 @@ class FlowerBackend(PythonBackend):
         if (reported := int(facts["broken"])) not in (0, UPLOAD, MEMORY):
             raise Refused(f"upload: {reported} for what is not finite, expected 0 to {MEMORY}")
         broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {})) or reported
-        version = jnp.asarray(np.frombuffer(bytes.fromhex(str(order_facts["order"])), np.uint8))
-        return ClientResult(Upload(value, weight), dict.fromkeys(phase.stored, version), broken)
+        new_states = dict.fromkeys(phase.stored, self._version_of(order))
+        return ClientResult(Upload(value, weight), new_states, broken)
+
+    def _version_of(self, order: RecordDict) -> Array:
+        """Returns the version of the states that an order makes: its name, as bytes."""
+        order_facts: Any = order["order"]
+        return jnp.asarray(np.frombuffer(bytes.fromhex(order_facts["order"]), np.uint8))
 
     def _check_count(self, k: int, split: str, count: int) -> int:
         """Returns the examples that client k has measured, which have to be those that it said it
