@@ -48,7 +48,6 @@ SETTINGS = {
     "patience": 60.0,
     "checkpoint-seconds": 60.0,
     "most-examples": 0,
-    "upload-limit": 256.0,
     "secure": 0.0,
 }
 

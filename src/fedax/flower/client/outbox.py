@@ -164,9 +164,7 @@ def digest_of(content: Any) -> str:
     for name in sorted(content):
         record = content[name]
         if isinstance(record, ConfigRecord):
-            # `largest` of the record `masks` is content: it scales what is hidden
-            left_out = SETTINGS if name == "order" else frozenset[str]()
-            facts = {key: value for key, value in record.items() if key not in left_out}
+            facts = {key: value for key, value in record.items() if key not in SETTINGS}
             digest.update(repr((name, sorted(facts.items()))).encode())
             continue
         for key in sorted(record):

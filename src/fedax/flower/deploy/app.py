@@ -31,7 +31,6 @@ from fedax.flower.server.roster import ClientsMissing
 from fedax.utils.lock import held
 
 SECRET_BYTES = 32
-MEGABYTE = 1 << 20
 
 
 def serve(grid: Any, config: Mapping[str, Any]) -> None:
@@ -122,7 +121,6 @@ class DeployedRun(Flower):
             patience=config["patience"],
             checkpoint_seconds=config["checkpoint-seconds"],
             most_examples=config["most-examples"] or None,
-            largest=int(config["upload-limit"] * MEGABYTE),
             secure=config["secure"] or None,
             secret=load_secret(Path(config["folder"]) / "keys" / "noise.key"),
             registered=registered,

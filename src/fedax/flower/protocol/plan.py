@@ -42,14 +42,13 @@ class OwnModel(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All phases by the name of their work functions; of those of one name, an order says the
-    number.
+    """All phases; an order says the number.
 
     A function may run several times in a round, with other forms or with other values that it has
     bound. So each of its runs is a phase.
     """
 
-    phases: dict[str, list[TracedPhase]]
+    phases: list[TracedPhase]
     own: OwnModel | None
 
 
@@ -73,7 +72,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
     traced = trace(algorithm, setup, (0, 1), initial_carry)  # a first round may be another one
-    phases: dict[str, list[TracedPhase]] = {}
+    phases = list[TracedPhase]()
     for phase in itertools.chain(traced.first, *traced.rounds):
         if phase.links:
             hint = (
@@ -82,13 +81,12 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
             )
             reason = "a method without a server, and Flower's clients talk to a server only"
             raise InvalidInput.because("Flower engine", reason, hint)
-        others = phases.setdefault(phase.name, [])
         if not any(
             other.occurrence == phase.occurrence
             and fits(other, phase.work, phase.down, phase.states)
-            for other in others
+            for other in phases
         ):
-            others.append(phase)
+            phases.append(phase)
     return Plan(phases, _own_model(algorithm, traced.state))
 
 

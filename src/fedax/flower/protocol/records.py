@@ -20,9 +20,9 @@ from fedax.flower.protocol.store import NEVER
 
 HEADER = 4096
 """The most bytes that an array may have beside its numbers."""
-SETTINGS = frozenset({"floor", "largest", "version"})
+SETTINGS = frozenset({"floor", "version"})
 """Fields of an order on which the content of the answer does not depend: which memories are still
-needed, the limit of an upload, and the protocol's version. They may change before a run is resumed.
+needed, and the protocol's version. They may change before a run is resumed.
 An order that is repeated then needs its old name, because under another name a client with local
 privacy would make, and pay for, a second noisy message."""
 
@@ -127,12 +127,6 @@ def tree_of(
     return jax.tree.unflatten(structure, decoded)
 
 
-def most_bytes(forms: PyTree) -> int:
-    """Returns the most bytes of a record of a pytree with these shapes and types."""
-    sent_forms = [_sent_form(leaf) for leaf in jax.tree.leaves(forms, is_leaf=is_message)]
-    return sum(math.prod(shape) * dtype.itemsize + HEADER for shape, dtype in sent_forms)
-
-
 def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
     """Returns the name of an order to client k: a hash of all that the answer depends on.
 
@@ -155,10 +149,7 @@ def bits_sent(record: ArrayRecord) -> int:
 
 
 def bytes_of(records: Any) -> int:
-    """Returns the bytes of all arrays in a message."""
-    return sum(bytes_sent(record) for record in records.array_records.values())
-
-
-def bytes_sent(record: ArrayRecord) -> int:
-    """Returns the bytes of all arrays in a record, with what describes them."""
-    return sum(len(array.data) for array in record.values())
+    """Returns the bytes of all arrays in a message, with what describes them."""
+    return sum(
+        len(array.data) for record in records.array_records.values() for array in record.values()
+    )

@@ -5,7 +5,7 @@ they can be taken.
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -29,7 +29,6 @@ from fedax.flower.protocol.records import (
     Refused,
     bits_sent,
     bytes_of,
-    most_bytes,
     order_name,
     record_of,
     tree_of,
@@ -99,14 +98,9 @@ class FlowerBackend(PythonBackend):
         minimum: the fewest uploads of a phase that count.
         secret: that no client has, of the noise of privacy and, where sampling amplifies privacy,
             of the cohorts.
-        largest: the most bytes of an upload that the connection takes, None for as many as there
-            are.
 
     Attributes:
         floor: the first round whose memories may be asked for again.
-
-    Raises:
-        InvalidInput: larger uploads.
     """
 
     def __init__(
@@ -118,25 +112,12 @@ class FlowerBackend(PythonBackend):
         run: str,
         minimum: int,
         secret: bytes,
-        largest: int | None = None,
     ) -> None:
-        self._secret, self.largest = secret, largest
+        self._secret = secret
         self.setup, self.roster, self.minimum = setup, roster, minimum
         self.algorithm, self.floor = type(algorithm).__name__, 0
         self._state_forms: dict[str, PyTree] = {}  # of one client, by slot
         self.plan = plan_of(algorithm, setup)
-        needed = max(
-            (most_bytes(phase.up) for phases in self.plan.phases.values() for phase in phases),
-            default=0,
-        )
-        if largest is not None and needed > largest:
-            reason = f"numbers from {needed}, the bytes of an upload of {self.algorithm}"
-            raise InvalidInput.of(
-                "Flower(largest=...)",
-                largest,
-                reason,
-                "`flwr run --run-config upload-limit=...` sets it, in megabytes.",
-            )
         self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(
             setup.layout
         )
@@ -222,44 +203,50 @@ class FlowerBackend(PythonBackend):
     def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
     ) -> list[ClientResult]:
-        phase, ids = self._find_phase(phase_work, client_states), [int(k) for k in cohort.ids]
-        down = record_of(phase_work.down)
-        orders = {
-            k: self._make_order(k, phase_work, down, client_states) for k in dict.fromkeys(ids)
-        }
-        self._bits_sent[0] = len(orders) * bits_sent(down)
+        ids = [int(k) for k in cohort.ids]
+        phase, orders = self._make_orders(ids, phase_work, client_states)
         results = self._collect_results(phase_work, phase, orders)
         return [results[k] for k in ids]
 
-    def _find_phase(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> TracedPhase:
-        return self._phases_of(phase_work)[self._find_phase_number(phase_work, client_states)]
+    def _make_orders(
+        self, ids: Iterable[int], phase_work: PhaseWork, client_states: dict[str, Memory]
+    ) -> tuple[TracedPhase, dict[int, RecordDict]]:
+        """Returns the traced phase, and the order for each client."""
+        number = self._find_phase(phase_work, client_states)
+        down = record_of(phase_work.down)
+        orders = {
+            k: self._make_order(k, phase_work, number, down, client_states)
+            for k in dict.fromkeys(ids)
+        }
+        self._bits_sent[0] = len(orders) * bits_sent(down)
+        return self.plan.phases[number], orders
 
-    def _phases_of(self, phase_work: PhaseWork) -> list[TracedPhase]:
-        """Returns the phases with the name of a work function."""
-        return self.plan.phases.get(phase_work.work.__name__, [])
-
-    def _find_phase_number(self, phase_work: PhaseWork, client_states: dict[str, Any]) -> int:
-        """Returns the number of a phase among those of its name, by its code, the forms of its
-        message and of the clients' states, and how often the name came before in the round.
+    def _find_phase(self, phase_work: PhaseWork, client_states: dict[str, Any]) -> int:
+        """Returns the number of a phase, by its code, the forms of its message and of the clients'
+        states, and how often its name came before in the round.
         """
         down = to_shapes(phase_work.down)
         held = {name: self._state_forms[state.slot] for name, state in client_states.items()}
         candidates = [
             (phase.occurrence != phase_work.occurrence, number)
-            for number, phase in enumerate(self._phases_of(phase_work))
+            for number, phase in enumerate(self.plan.phases)
             if fits(phase, phase_work.work, down, held)
         ]
         if candidates:
             # a later round may run a function more often than the first two
             return min(candidates)[1]
-        phase_name = f"{self.algorithm}.{phase_work.work.__name__}"
         raise InvalidInput.because(
-            phase_name,
+            self._phase_name(phase_work),
             "not a phase of the first two rounds, from which the clients know what there is",
         )
 
     def _make_order(
-        self, k: int, phase_work: PhaseWork, down: Any, client_states: dict[str, Memory]
+        self,
+        k: int,
+        phase_work: PhaseWork,
+        number: int,
+        down: Any,
+        client_states: dict[str, Memory],
     ) -> RecordDict:
         """Returns the order for one client; its name is a hash of all that the answer depends
         on.
@@ -267,13 +254,11 @@ class FlowerBackend(PythonBackend):
         root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
         facts = self._order_facts("work", k, client_states) | {
             "work": phase_work.work.__name__,
+            "phase": number,
             "round": int(phase_work.round),
             "occurrence": phase_work.occurrence,
             "root": root,
-            "largest": self.largest or 0,
         }
-        if len(self._phases_of(phase_work)) > 1:
-            facts["phase"] = self._find_phase_number(phase_work, client_states)
         facts |= {"order": order_name(k, facts, down), "floor": self.floor}
         return self._order_records(facts, k, down, client_states)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,8 +59,6 @@ class Flower(Engine):
         minimum: the fewest uploads of a phase that count, at least 1; a round with fewer leaves the
             state as it was.
         patience: seconds to wait for all clients at the start, at least 0; 600 by default.
-        largest: the most bytes of the arrays of an upload that the connection takes, at least 1; by
-            default as many as there are.
         secure: the largest size of an entry of an upload, above 0: uploads are added up under masks
             (SecAgg+), and the server sees their mean alone, which has to be all that the method
             needs. By default they are sent in the open.
@@ -92,7 +91,6 @@ class Flower(Engine):
         deadline: float = 600.0,
         minimum: int = 1,
         patience: float = 600.0,
-        largest: int | None = None,
         secure: float | None = None,
         secret: bytes | None = None,
         checkpoint_seconds: float = 60.0,
@@ -100,22 +98,17 @@ class Flower(Engine):
         registered: Callable[[], Mapping[int, int]] | None = None,
     ) -> None:
         need_flower()
-        settings = {
-            "clients": 1 if clients is None else clients,
-            "minimum": minimum,
-            "largest": 1 if largest is None else largest,
-            "most_examples": 1 if most_examples is None else most_examples,
-            "deadline": deadline,
-            "checkpoint_seconds": checkpoint_seconds,
-            "patience": patience,
-        }
-        check_ranges("Flower({}=...)", settings)
-        if secure is not None and not _is_positive(secure):
-            raise InvalidInput.of("Flower(secure=...)", secure, "None, or numbers above 0")
+        whole = {"clients": clients, "minimum": minimum, "most_examples": most_examples}
+        for name, value in whole.items():
+            if value is not None and not counts(value):
+                raise InvalidInput.of(f"Flower({name}=...)", value, "whole numbers >= 1")
+        for name, value in {"deadline": deadline, "secure": secure}.items():
+            if value is not None and not (real(value) and 0 < value < math.inf):
+                raise InvalidInput.of(f"Flower({name}=...)", value, "numbers above 0")
         self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
         self.deadline, self.minimum, self.patience = deadline, minimum, patience
         self.secure, self.checkpoint_seconds = secure, checkpoint_seconds
-        self.largest, self.secret = largest, secret or os.urandom(32)
+        self.secret = secret or os.urandom(32)
         self.most_examples, self.registered = most_examples, registered
         self.roster: Any = None
 
@@ -153,39 +146,6 @@ class Flower(Engine):
         longest: int,
     ) -> "FlowerProgram":
         return FlowerProgram(algorithms, setup, roots, self)
-
-
-def _is_positive(value: Any) -> bool:
-    return real(value) and 0 < value < float("inf")
-
-
-def _is_not_negative(value: Any) -> bool:
-    return real(value) and 0 <= value < float("inf")
-
-
-RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(
-        ("clients", "minimum", "largest", "most_examples"), (counts, "whole numbers >= 1")
-    ),
-    **dict.fromkeys(
-        ("deadline", "checkpoint_seconds", "upload_limit"), (_is_positive, "numbers above 0")
-    ),
-    **dict.fromkeys(("patience", "secure"), (_is_not_negative, "numbers >= 0")),
-}
-"""Whether a setting is in its range, and the range in words."""
-
-
-def check_ranges(form: str, settings: Mapping[str, Any]) -> None:
-    """Refuses settings out of range.
-
-    Args:
-        form: of the place in messages, with `{}` for the name.
-        settings: values by the names of `RANGES`.
-    """
-    for name, value in settings.items():
-        fits, allowed = RANGES[name]
-        if not fits(value):
-            raise InvalidInput.of(form.format(name), value, allowed)
 
 
 _engines: list[Flower] = []
@@ -235,7 +195,6 @@ class FlowerProgram(PythonProgram):
                 engine.run,
                 engine.minimum,
                 engine.secret,
-                engine.largest,
             )
             return (
                 FlowerBackend(*arguments)

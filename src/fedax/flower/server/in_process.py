@@ -14,12 +14,11 @@ from fedax.flower.server.engine import Flower
 need_flower()
 
 from flwr.app import DEFAULT_TTL, Message, Metadata  # noqa: E402
-from flwr.serverapp import Grid  # noqa: E402
 
 from fedax.flower.client.device import Device  # noqa: E402
 
 
-class LocalGrid(Grid):
+class LocalGrid:
     """Devices as nodes 100, 101 and so on; a message is answered as soon as its answer is asked
     for.
 
@@ -32,13 +31,6 @@ class LocalGrid(Grid):
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = {100 + i: device for i, device in enumerate(devices)}
         self._sent: dict[str, Message] = {}
-
-    @property
-    def run(self) -> Any:
-        return None
-
-    def set_run(self, run: Any) -> None:
-        """Runs have no number here."""
 
     def create_message(
         self,
@@ -77,11 +69,6 @@ class LocalGrid(Grid):
         """Returns the answers to a message."""
         device = self.devices[message.metadata.dst_node_id]
         return [Message(device.answer(message.content), reply_to=message)]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return self.pull_messages(self.push_messages(messages))
 
 
 def in_process(

@@ -31,7 +31,7 @@ from fedax.flower.protocol.masks import (
     open_secrets,
     remove_masks,
 )
-from fedax.flower.protocol.records import Refused, arrays_of, bits_sent, record_of
+from fedax.flower.protocol.records import Refused, arrays_of, bits_sent
 from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, empty_upload
 from fedax.flower.server.roster import TRAIN
 from fedax.utils.layout import accumulator
@@ -56,9 +56,8 @@ class SecureBackend(FlowerBackend):
     def __init__(self, secure: float, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.secure = secure
-        for name, phases in self.plan.phases.items():
-            for phase in phases:
-                self._check_phase(f"{self.algorithm}.{name}", phase)
+        for phase in self.plan.phases:
+            self._check_phase(f"{self.algorithm}.{phase.name}", phase)
         if self.setup.private is not None and self.setup.private.central:
             reason = "privacy at the server clips single uploads, which it does not see"
             raise InvalidInput.because("Flower(secure=...)", reason, 'Choose where="client".')
@@ -88,7 +87,6 @@ class SecureBackend(FlowerBackend):
     def _run_phase(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
-        phase = self._find_phase(phase_work, client_states)
         phase_name = self._phase_name(phase_work)
         ids = [int(k) for k in cohort.ids]
         weights = dict.fromkeys(ids, 0.0)
@@ -97,9 +95,7 @@ class SecureBackend(FlowerBackend):
         if len(weights) < FEWEST:
             allowed = f"whole numbers >= {FEWEST} with secure=..."
             raise InvalidInput.of(f"{phase_name}, its clients", len(weights), allowed)
-        down = record_of(phase_work.down)
-        orders = {k: self._make_order(k, phase_work, down, client_states) for k in weights}
-        self._bits_sent[0] = len(orders) * bits_sent(down)
+        phase, orders = self._make_orders(weights, phase_work, client_states)
         upload_sum, present = self._sum_under_masks(phase_work, phase, weights, orders)
         weight = sum(weights[k] for k in present)
         broken = np.array([0 if k in present else ABSENT for k in ids], np.int32)
