@@ -3,7 +3,6 @@ process."""
 
 import contextlib
 import json
-import re
 import shutil
 import tomllib
 
@@ -13,7 +12,6 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 import httpx
 import jax
-from cryptography import x509
 from deployed import SETTINGS, experiment
 from typer.testing import CliRunner
 
@@ -61,14 +59,6 @@ def test_private_files_are_their_owners_alone(made):
     }
     expected = {"keys/server.key", *(f"sites/{k}/client.key" for k in range(3))}
     assert private - {"keys/noise.key"} == expected
-
-
-def test_the_server_s_certificate_is_of_its_authority(made):
-    authority, server = (
-        x509.load_pem_x509_certificate((made / "keys" / name).read_bytes())
-        for name in ("ca.crt", "server.crt")
-    )
-    server.verify_directly_issued_by(authority)
 
 
 def test_a_client_is_packed_once_and_within_the_number(made):
@@ -124,26 +114,22 @@ def test_the_number_of_runs_counts_methods_seeds_and_the_grid(changes, text, tmp
 
 
 REFUSED = {
-    "observe": ('observe=["train_loss","dissimilarity"]', r"observe\.1: "),
-    "predictions": ('observe=["test_auc"]', r"observe\.0: "),
-    "server": ('algorithm.0.name="dsgd"', r"algorithm\.0: "),
-    "personal": ('keep_models="personal"', "keep_models: "),
-    "simulation": ("simulation.chunk=1", "simulation: "),
-    "folder": ('task={name="table",table="sites"}', r"task\.table: "),
-    "audit": ("audit={}", "audit: "),
-    "momentum": ("solver.momentum=0.9", r"run\(solver=\.\.\.\): "),
-    "params": ('task.params="start.safetensors"', r"task\.params: "),
+    "observe": 'observe=["train_loss","dissimilarity"]',
+    "predictions": 'observe=["test_auc"]',
+    "server": 'algorithm.0.name="dsgd"',
+    "personal": 'keep_models="personal"',
+    "simulation": "simulation.chunk=1",
+    "audit": "audit={}",
+    "momentum": "solver.momentum=0.9",
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_deployed_runs_cannot_do_is_refused_with_its_field(kind, tmp_path):
+def test_what_deployed_runs_cannot_do_is_refused(kind, tmp_path):
     method = {"personal": "ditto", "momentum": "scaffold"}.get(kind, "fedavg")
-    change, field = REFUSED[kind]
     file = experiment(tmp_path / "experiment.toml", [method], clients=3)
-    done = deploy("init", file, "--out", tmp_path / "d", "--set", change)
+    done = deploy("init", file, "--out", tmp_path / "d", "--set", REFUSED[kind])
     assert done.exit_code == 2, done.output
-    assert re.search(field, done.output.replace("\n", " "))
     assert not (tmp_path / "d").exists()
 
 

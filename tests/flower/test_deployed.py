@@ -24,7 +24,7 @@ from deployed import (
     wait_until,
 )
 
-from fedax.flower.deploy.keys import write_certificates, write_key_pair
+from fedax.flower.deploy.keys import write_certificate, write_key_pair
 from sources import ROOT
 
 ROGUE = 2
@@ -185,7 +185,7 @@ def check_strangers(programs, place):
         if name == "another key":
             write_key_pair(site / "client.key", site / "client.pub")
         if name == "another authority":
-            write_certificates(site, "127.0.0.1")
+            write_certificate(site, "127.0.0.1")
         programs.start(name, "sh", site / "client.sh", PORT=str(free_port()))
     for name, reason in reasons.items():
         wait_until(lambda name=name, reason=reason: reason in programs.log(name), reason)

@@ -19,7 +19,7 @@ from fedax.experiments.config.user_code import copy_code
 from fedax.experiments.results.store import RunDirectory
 from fedax.flower.deploy.check import check_experiment
 from fedax.flower.deploy.hub import APP
-from fedax.flower.deploy.keys import sign, store, write_certificates, write_key_pair
+from fedax.flower.deploy.keys import sign, store, write_certificate, write_key_pair
 from fedax.flower.deploy.worker import SITE
 from fedax.flower.protocol.quiet import QUIET
 
@@ -88,7 +88,7 @@ def make(
     connection = {"address": address, "root-certificates": str(folder / "keys" / "ca.crt")}
     connections = {"superlink": {"default": "fedax", "fedax": connection}}
     store(folder / "flower" / "config.toml", tomli_w.dumps(connections))
-    write_certificates(folder / "keys", host)
+    write_certificate(folder / "keys", host)
     settings = {"address": address, "clients": clients, "secure": secure}
     store(folder / "keys" / SITE, tomli_w.dumps(settings))
     bundle = build_app(folder)

@@ -1,4 +1,4 @@
-"""Certificates, key pairs of clients, and the signature of the app."""
+"""The certificate, key pairs of clients, and the signature of the app."""
 
 import base64
 import datetime
@@ -20,32 +20,33 @@ PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of files that everybody and that only the owner may read."""
 
 
-def write_certificates(folder: Path, host: str) -> None:
-    """Writes `ca.crt`, `server.crt` and `server.key`. The authority's own key is used once, and not
-    kept.
+def write_certificate(folder: Path, host: str) -> None:
+    """Writes `server.key` and a certificate that is its own authority, `server.crt` and `ca.crt`.
 
     Args:
         folder: where to.
         host: the server's name or address; the loopback is there too.
     """
-    authority = ec.generate_private_key(ec.SECP384R1())
-    server = ec.generate_private_key(ec.SECP384R1())
-    issuer = _common_name("fedax authority")
-    identity = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
-    issuer_identity = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedax")])
     # Flower's own programs reach a server that binds `0.0.0.0` or `::` by the loopback's address
-    names = [_alternative_name(name) for name in {host, "localhost", "127.0.0.1", "::1"}]
-    root = _builder(issuer, issuer, authority.public_key())
-    root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    root = root.add_extension(_signs_certificates(), critical=True)
-    root = root.add_extension(identity, critical=False)
-    leaf = _builder(_common_name(host), issuer, server.public_key())
-    leaf = leaf.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    leaf = leaf.add_extension(issuer_identity, critical=False)
-    for name, builder in (("ca.crt", root), ("server.crt", leaf)):
-        certificate = builder.sign(authority, hashes.SHA384())
-        store(folder / name, certificate.public_bytes(serialization.Encoding.PEM))
-    store(folder / "server.key", _private_bytes(server, serialization.PrivateFormat.PKCS8), PRIVATE)
+    hosts = [_alternative_name(name) for name in {host, "localhost", "127.0.0.1", "::1"}]
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + LIFETIME)
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        .sign(key, hashes.SHA384())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    for file in ("ca.crt", "server.crt"):
+        store(folder / file, certificate)
+    store(folder / "server.key", _private_bytes(key, serialization.PrivateFormat.PKCS8), PRIVATE)
 
 
 def write_key_pair(private: Path, public: Path) -> None:
@@ -97,42 +98,8 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateF
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
-def _common_name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
-
-
 def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _signs_certificates() -> x509.KeyUsage:
-    """Returns the extension that an authority needs, which allows no other use."""
-    return x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + LIFETIME)
-    )
