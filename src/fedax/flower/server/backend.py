@@ -6,14 +6,14 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.channel import decode, is_vector
 from fedax.communication.privacy import derive_secret_key
@@ -47,13 +47,6 @@ Read = TypeVar("Read")
 
 class NoAnswer(FedaxError):
     """A client's upload is needed and is not there."""
-
-
-class ClientSums(NamedTuple):
-    """One client's number of examples, and its sums of the loss and of all scores over them."""
-
-    count: int
-    sums: dict[str, Array]
 
 
 class RemoteMemory(Memory):
@@ -433,34 +426,37 @@ class FlowerBackend(PythonBackend):
 
     def measure(
         self, down: Any, split: str, personal: Personal | None = None
-    ) -> dict[int, ClientSums]:
-        """Sums over the examples of each client that answers, at a model sent down or at the one it
-        uses itself.
+    ) -> dict[str, Float[Array, "clients"]]:
+        """Sums over the examples of each client, at a model sent down or at the one it uses itself.
+
+        Returns:
+            `"count"`, the number of a client's examples, and the sums of the loss and of all scores
+            over them; zeros for a client that has not answered.
         """
         client_states: dict[str, Memory] = (
             {} if personal is None or personal.memory is None else {"own": personal.memory}
         )
-        names = sorted(["loss", *self.setup.task.scores])
+        names, clients = sorted(["loss", *self.setup.task.scores]), self.setup.population.clients
         question = {"order": split, "split": split, "personal": personal is not None}
         record = record_of(down)
         orders = {
             k: self._order_records(
                 self._order_facts("measure", k, client_states) | question, k, record, client_states
             )
-            for k in range(self.setup.population.clients)
+            for k in range(clients)
         }
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
+        table = np.zeros((clients, 1 + len(names)), number.dtype)
 
-        def read(k: int, records: Any) -> ClientSums:
+        def read(k: int, records: Any) -> None:
             count = self._check_count(k, split, int(records["answer"]["count"]))
             sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
-            zeros = (jnp.zeros((), number.dtype),) * len(names)
-            return ClientSums(count, dict(zip(names, sums if count else zeros, strict=True)))
+            table[k, : 1 + len(sums)] = [count, *sums]
 
         phase_name = f"{self.algorithm}, measurement of {split}"
-        sums_by_client, reasons = self._ask(orders, EVALUATE, split, phase_name, read)
+        _, reasons = self._ask(orders, EVALUATE, split, phase_name, read)
         self._report_left_out(phase_name, reasons, {})
-        return sums_by_client
+        return dict(zip(["count", *names], jnp.asarray(table.T), strict=True))
 
 
 def run_name(run: str, assignment: str, root: list[int]) -> str:

@@ -239,7 +239,7 @@ class FlowerProgram(PythonProgram):
         from fedax.flower.server.evaluation import FlowerView
 
         algorithm, backend, _ = self.runs[run]
-        view = FlowerView(self.setup, self.task, backend, algorithm, carry.state, worked)
+        view = FlowerView(self.setup, self.task, backend.measure, algorithm, carry.state, worked)
         metrics = compute_all(observers, view)
         if self.setup.drop and view.measured_clients is not None:
             metrics["measured_clients"] = np.asarray(view.measured_clients)
