@@ -26,7 +26,7 @@ def measure(clients: int, place: Any) -> dict[str, float]:
     """Milliseconds of a round in calls of many and of one, and the most memory of the process in GB
     before the run and in all."""
     import fedax
-    from fedax import Ragged
+    from fedax.core import Ragged
     from fedax.data import FederatedData
     from fedax.engine.driver.options import RunOptions
     from fedax.engine.driver.session import Grid

@@ -17,12 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax import Ragged
+from fedax.core import Ragged
 from fedax.data import FederatedData
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.driver.session import Grid
 from fedax.models import Softmax
-from fedax.tasks import classification
 
 ROUNDS, COHORT, FEATURES = 256, 10, 10
 METHODS = {"FedAvg": fedax.FedAvg(), "SCAFFOLD": fedax.SCAFFOLD()}
@@ -111,7 +110,7 @@ def data_of(clients: int) -> None:
     begun = time.perf_counter()
     data = FederatedData.partitioned(x, y, partition, classes=2)
     made = time.perf_counter()
-    classification(data, Softmax(FEATURES, 2))
+    fedax.classification(data, Softmax(FEATURES, 2))
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
         f"{clients} clients: data {made - begun:.1f} s, task {time.perf_counter() - made:.1f} "

@@ -27,7 +27,7 @@ def channel(method, task, schedule, rounds, epsilon):
     if epsilon == math.inf:
         return None
     private = fedax.Privacy(clip=0.5, noise=0.0, delta=DELTA, quantile=0.5)
-    noise = fedax.noise_for(
+    noise = fedax.privacy.noise_for(
         epsilon, method, task, schedule=schedule, privacy=private, rounds=rounds
     )
     return fedax.Channel(privacy=fedax.Privacy(clip=0.5, noise=noise, delta=DELTA, quantile=0.5))
@@ -41,8 +41,11 @@ def measured(rounds, seeds):
     rows = []
     for name, method in METHODS.items():
         for epsilon in EPSILONS:
-            given = {"solver": fedax.SGD(0.1), "schedule": schedule}
-            given |= {"channel": channel(method, task, schedule, rounds, epsilon)}
+            given = {
+                "solver": fedax.SGD(0.1),
+                "schedule": schedule,
+                "channel": channel(method, task, schedule, rounds, epsilon),
+            }
             watch = {"observe": [fedax.observe.TestAccuracy()], "observe_every": rounds}
             runs = fedax.run_grid(
                 [method], task, seed=range(seeds), rounds=rounds, **watch, **given

@@ -14,13 +14,13 @@ FILE = Path(__file__).with_name("api.txt")
 MODULES = [
     "attacks",
     "codecs",
+    "core",
     "data",
     "flower",
     "graphs",
     "layers",
     "models",
     "observe",
-    "params",
     "privacy",
     "tasks",
     "theory",
@@ -28,7 +28,7 @@ MODULES = [
 
 
 def interface() -> list[str]:
-    """A line for each public name: classes with constructor, methods and fields, functions with
+    """A line for each public name at the first place that has it: classes with constructor, methods and fields, functions with
     parameters and defaults."""
     lines = [
         line for name in fedax.__all__ for line in described(f"fedax.{name}", getattr(fedax, name))
@@ -37,7 +37,8 @@ def interface() -> list[str]:
         module = importlib.import_module(f"fedax.{name}")
         names = getattr(module, "__all__", None) or vars(module)
         for part, value in sorted((name, getattr(module, name)) for name in names):
-            if not part.startswith("_") and getattr(value, "__module__", "").startswith("fedax"):
+            is_ours = getattr(value, "__module__", "").startswith("fedax")
+            if is_ours and not part.startswith("_") and value is not vars(fedax).get(part):
                 lines += described(f"fedax.{name}.{part}", value)
     return sorted(set(lines))
 

@@ -53,4 +53,4 @@ def code(kind: type) -> str:
         if "round" in functions:
             break
     shown = [value for name, value in functions.items() if name[:2] != "__" and name != "check"]
-    return "\n".join(textwrap.dedent(inspect.getsource(function)) for function in shown).rstrip()
+    return "\n".join(textwrap.dedent(inspect.getsource(function)) for function in shown)

@@ -14,13 +14,13 @@ import jupytext
 import nbclient
 import reference
 from content import frame_tables, render_formulas
+from jupyter_client import AsyncKernelManager
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 COPIED = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
-    "RELEASING.md": "project/releasing.md",
     "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "project/performance.md",
 }
@@ -40,10 +40,11 @@ PAGES = COPIED | {
 
 def on_config(config: Any) -> Any:
     """Adds the pages of algorithms to the navigation."""
-    section = next(entry["Algorithms"] for entry in config.nav if "Algorithms" in entry)
-    for title, kinds in algorithms.FAMILIES.items():
-        entries = [f"algorithms/{kind.__name__.lower()}.md" for kind in kinds]
-        section.append({title: entries})
+    families = [
+        {title: [f"algorithms/{kind.__name__.lower()}.md" for kind in kinds]}
+        for title, kinds in algorithms.FAMILIES.items()
+    ]
+    config.nav.insert(3, {"Algorithms": ["algorithms/index.md", *families, "theory.md"]})
     return config
 
 
@@ -56,7 +57,8 @@ def on_files(files: Any, config: Any) -> Any:
         made[f"tutorials/{path.stem}.ipynb"] = jupytext.writes(notebook, fmt="ipynb")
         needs_torch = "torch" in path.stem and find_spec("torch") is None
         if not (needs_torch or "FEDAX_DOCS_QUICK" in os.environ):
-            nbclient.NotebookClient(notebook, kernel_name="python3").execute()
+            # without it the kernel warns of its sockets
+            nbclient.NotebookClient(notebook, km=AsyncKernelManager(transport="ipc")).execute()
         made[f"tutorials/{path.stem}.md"] = tutorial(notebook, f"{path.stem}.ipynb")
     for address, content in made.items():
         files.append(File.generated(config, address, content=content))

@@ -27,8 +27,7 @@ def pages() -> dict[str, str]:
         observers=OBSERVERS,
         needed=inspect.Parameter.empty,
     )
-    commands = usage.partition("\n## ")[2]
     return {
-        "reference/command-line.md": f"# Command line\n\n## {commands}",
+        "reference/command-line.md": "# Command line\n\n## " + usage.partition("\n## ")[2],
         "reference/files.md": files,
     }

@@ -147,7 +147,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from fedax import Algorithm, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Scalar, Upload, Vector, hyper
 
 
 class State(NamedTuple):

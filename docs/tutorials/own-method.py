@@ -24,7 +24,7 @@
 import jax.numpy as jnp
 
 import fedax
-from fedax import Algorithm, ModelAndMemory, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, ModelAndMemory, Scalar, Upload, Vector, hyper
 
 
 class Averaging(Algorithm[Vector]):

@@ -7,8 +7,7 @@ Runs:
 - `run_grid`: run a grid of hyperparameters and seeds as one compiled program.
 - `compare`: a page with the curves of several runs, or a figure. `table`: their final values, for
   LaTeX and others. `plot`: the curves of a run as a figure.
-- `start`: a run to be stepped by hand, a `Session`; `RunState` and `Report` are what its steps take
-  and give.
+- `start`: a run to be stepped by hand.
 - `Schedule`: the clients that work in a round, and how much. `Asynchronous`: a server that does not
   wait for all of them.
 - `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of
@@ -17,9 +16,8 @@ Runs:
 - `Devices`: the clients' devices, for the seconds and joules of a virtual clock.
 - `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better;
   `Budget`: of one that has spent its time or energy.
-- `Progress`: the argument of a progress hook. `Tracking`: a hook that sends curves to TensorBoard,
-  MLflow or Weights & Biases.
-- `History`: the result of a run; `Outcome` is its end, `Best` its best model.
+- `Tracking`: a progress hook that sends curves to TensorBoard, MLflow or Weights & Biases.
+- `History`: the result of a run.
 - `load_params`, `load_state`, `save_params`: models from and to files.
 - `connect_hosts`: use the devices of several hosts.
 - `keep_programs`: keep compiled programs between processes.
@@ -73,36 +71,21 @@ Algorithms without a server:
 - `PushSum`: local training on directed graphs.
 
 To write an algorithm:
+- `Algorithm`: its base class. `Card`: its citation. `hyper`: declares a hyperparameter.
+- `Federation`: the verbs of a round. `Client`: a client as a work function sees it.
+- `LocalProblem`: the local problem. `Upload`: the result of a work function.
 - `footprint`: phases, traffic, memory and gradients of a round of an algorithm.
-- `Algorithm`: its base class. `Card`: its citation, with each `Reduction` to another algorithm,
-  `Constraint` and `Solved` problem that the laws check.
-- `hyper`: declares a hyperparameter. `Scalar`, `PerClient`: its types. `entry`: a client's entry of
-  a `PerClient`.
-- `Federation`: the verbs of a round. `Cohort`: the clients of a phase. `Gathered`: their uploads,
-  one by one. `Traffic`: their bits.
-- `Client`: a client as a work function sees it. `Minibatch`: one of its minibatches.
-- `LocalProblem`: the local problem. `Solver`: base of local solvers. `sharp_gradient`: the gradient
-  of a sharpness-aware step.
-- `Upload`: the result of a work function. `Memory`: the state of every client.
-- `ModelAndMemory`, `Personal`: states of algorithms. `Vector`: parameters as one vector. `Layout`,
-  `Part`: the leaves in it.
+- `core` has these and the types around them, from which a method's file imports.
 
-To write the rules of a schedule:
-- `Sampling`: the clients of a cohort. `Availability`: those that can be asked; `Daily`, `Trace`.
-- `ClockReadings`: `History.clock`.
-
-Data:
-- `FederatedData`: the examples of all clients. `Ragged`: one part of them.
-
-Errors:
-- `FedaxError`: the base of all. `InvalidInput`: a value outside what a field allows.
-- `DataError`, `SpecError`, `UnknownName`: of data, files and names. `RunExists`, `RunFailed`,
-  `RankFailed`, `WorkError`, `WriteFailed`: of runs.
+Data and errors:
+- `FederatedData`: the examples of all clients.
+- `FedaxError`: the base of all errors. `InvalidInput`: a value outside what a field allows.
 
 Modules:
 - `algorithms`: the algorithms by family, and by name.
 - `attacks`: harm that a part of the clients does.
 - `codecs`: quantization and sparsification.
+- `core`: what a method's file imports, rules of schedules, and errors.
 - `data`: federated data sets and partitions.
 - `flower`: deployment with Flower, and trials of it in one process.
 - `graphs`: topologies and mixing matrices.

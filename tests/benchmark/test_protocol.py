@@ -43,7 +43,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax import Algorithm, Card, Client, Federation, Upload, Vector, hyper
+from fedax.core import Algorithm, Card, Client, Federation, Upload, Vector, hyper
 
 
 class Wrong(Algorithm[Vector]):

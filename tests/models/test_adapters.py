@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import fedax
+from fedax.core.scheduling.sampling import Sampling
 from marks import slow
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
@@ -115,7 +116,7 @@ def equinox():
 
 
 @dataclasses.dataclass(frozen=True)
-class FirstAndLast(fedax.Sampling):
+class FirstAndLast(Sampling):
     def draw(self, key, offsets, cohort):
         return jnp.array([0, len(SIZES) - 1], jnp.int32), 2
 

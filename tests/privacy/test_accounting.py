@@ -91,7 +91,7 @@ def exact(noise, sums, delta):
     ],
 )
 def test_epsilon_is_that_of_dp_accounting(method, schedule, privacy, expected):
-    spent = fedax.privacy_spent(method, TASK, schedule=schedule, privacy=privacy, rounds=30)
+    spent = fedax.privacy.privacy_spent(method, TASK, schedule=schedule, privacy=privacy, rounds=30)
     assert spent == pytest.approx(expected, rel=1e-6)
 
 
@@ -129,9 +129,9 @@ def test_a_delta_of_one_client_or_more_is_refused():
     """Of ten clients, one published whole at random would have delta 0.1."""
     given = {"schedule": POISSON, "rounds": 1, "privacy": fedax.Privacy(noise=2.0, delta=0.1)}
     with pytest.raises(fedax.InvalidInput, match="delta="):
-        fedax.privacy_spent(fedax.FedAvg(), TASK, **given)
+        fedax.privacy.privacy_spent(fedax.FedAvg(), TASK, **given)
     with pytest.raises(fedax.InvalidInput, match="delta="):
-        fedax.noise_for(1.0, fedax.FedAvg(), TASK, **given)
+        fedax.privacy.noise_for(1.0, fedax.FedAvg(), TASK, **given)
 
 
 @pytest.mark.slow
@@ -147,13 +147,15 @@ def test_noise_and_rounds_are_inverse_to_epsilon():
 def test_the_noise_of_adaptive_clipping_is_checked_as_found():
     """The noise that `privacy` came with, here the default 1.0, does not matter."""
     given = {"schedule": EVERYONE, "rounds": 3}
-    plain = fedax.noise_for(2.0, fedax.FedAvg(), TASK, privacy=fedax.Privacy(delta=1e-3), **given)
+    plain = fedax.privacy.noise_for(
+        2.0, fedax.FedAvg(), TASK, privacy=fedax.Privacy(delta=1e-3), **given
+    )
     assert plain > 2
     fits = fedax.Privacy(quantile=0.5, count_noise=0.51 * plain, delta=1e-3)
     # of ten clients the default is a half, which fits noise below 1 only
     default = fedax.Privacy(quantile=0.5, delta=1e-3)
     for privacy in (fits, dataclasses.replace(fits, noise=plain)):
-        assert fedax.noise_for(2.0, fedax.FedAvg(), TASK, privacy=privacy, **given) == plain
-    assert 0 < fedax.noise_for(90.0, fedax.FedAvg(), TASK, privacy=default, **given) < 1
+        assert fedax.privacy.noise_for(2.0, fedax.FedAvg(), TASK, privacy=privacy, **given) == plain
+    assert 0 < fedax.privacy.noise_for(90.0, fedax.FedAvg(), TASK, privacy=default, **given) < 1
     with pytest.raises(fedax.InvalidInput, match="count_noise="):
-        fedax.noise_for(2.0, fedax.FedAvg(), TASK, privacy=default, **given)
+        fedax.privacy.noise_for(2.0, fedax.FedAvg(), TASK, privacy=default, **given)

@@ -150,7 +150,7 @@ def test_draws_of_a_fixed_number(cohort, noise):
 def spent(privacy, rounds=1, **schedule):
     task = fedax.Task(np.zeros(2, np.float32), linear, [along(1.0, 2)] * CLIENTS)
     schedule = fedax.Schedule(steps=1, weights="equal", **schedule)
-    return fedax.privacy_spent(
+    return fedax.privacy.privacy_spent(
         fedax.FedAvg(), task, schedule=schedule, privacy=privacy, rounds=rounds
     )
 

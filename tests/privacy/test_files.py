@@ -42,7 +42,9 @@ def test_a_file_is_private_to_its_budget(tmp_path):
         spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
     schedule = plan.arguments["schedule"]
     expected = [
-        fedax.privacy_spent(fedax.FedAvg(), plan.task, schedule=schedule, privacy=privacy, rounds=t)
+        fedax.privacy.privacy_spent(
+            fedax.FedAvg(), plan.task, schedule=schedule, privacy=privacy, rounds=t
+        )
         for t in range(5)
     ]
     assert spent == pytest.approx([each for each in expected if each <= 3.0], rel=1e-6)

@@ -225,7 +225,9 @@ def test_mixed_ids_do_not_change_a_private_mean():
     for ids in ("aligned", "mixed"):
         method = fedax.FedAvg(ids=ids)
         moved = vector(go(method, wide, POISSON, rounds=1, engine=fedax.Simulation(devices=1)))
-        spent = fedax.privacy_spent(method, CONVEX, schedule=POISSON, privacy=noisy, rounds=1)
+        spent = fedax.privacy.privacy_spent(
+            method, CONVEX, schedule=POISSON, privacy=noisy, rounds=1
+        )
         results.append([*moved, spent])
     np.testing.assert_allclose(results[1], results[0], rtol=1e-12)
 
@@ -310,7 +312,9 @@ def test_bounds_adapt_as_in_the_paper(tmp_path):
 def test_a_budget_ends_the_run():
     private = fedax.Privacy(noise=2.0, delta=1e-3, budget=5.0)
     spent = [
-        fedax.privacy_spent(fedax.FedAvg(), CONVEX, schedule=EVERYONE, privacy=private, rounds=t)
+        fedax.privacy.privacy_spent(
+            fedax.FedAvg(), CONVEX, schedule=EVERYONE, privacy=private, rounds=t
+        )
         for t in range(12)
     ]
     last = max(t for t in range(12) if spent[t] <= 5.0)

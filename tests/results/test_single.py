@@ -10,6 +10,7 @@ import pytest
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput
+from fedax.engine.driver.options import Progress
 from fedax.engine.driver.progress_bar import Bar, make_bars
 
 
@@ -95,7 +96,7 @@ def test_the_pace_is_that_of_the_rounds_since_the_first_observation():
     """Without what was compiled before and after it, and without the rounds before a resume."""
 
     def at(round, seconds, compiling):
-        return fedax.Progress(round, 100, seconds, {}, compiling)
+        return Progress(round, 100, seconds, {}, compiling)
 
     pace = Bar(make_bars(), "run")
     assert pace.rate(at(0, 3.0, 2.5)) == "compiling"

@@ -38,14 +38,6 @@ def hooks():
     sys.path.remove(str(HOOKS))
 
 
-def test_every_key_of_a_file_is_explained(hooks):
-    from fedax.experiments.config.experiment import Experiment
-
-    text = hooks("reference").pages()["reference/files.md"]
-    for key in Experiment.model_json_schema()["properties"]:
-        assert f"| `{key}` |" in text, key
-
-
 @pytest.mark.slow
 def test_every_public_name_has_an_entry_with_its_text(hooks):
     """By the reader of the site, which leaves out what has no docstring."""
@@ -79,8 +71,6 @@ def test_every_algorithm_has_a_page_with_its_ranges_and_traffic(hooks):
         text = made[f"algorithms/{name}.md"]
         for limits in declared(kind).values():
             assert f"| `{limits.name}` | `{limits.default}` | {limits.allowed} |" in text
-        assert "fed." in text.partition("## Hyperparameters")[0]
-        assert "| defaults |" in text
         assert made["algorithms/index.md"].count(f"({name}.md)") == 1
 
 

@@ -476,7 +476,7 @@ class Graph(eqx.Module):
             InvalidInput: it is one.
 
         >>> import fedax
-        >>> fedax.Graph.ring(4).sleeping().check_availability(fedax.Daily(0.5))
+        >>> fedax.Graph.ring(4).sleeping().check_availability(fedax.core.Daily(0.5))
         """
         if self.awake is None and rule is None:
             raise InvalidInput.because(

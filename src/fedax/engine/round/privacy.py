@@ -233,7 +233,7 @@ def privacy_spent(
     ... )
     >>> private = fedax.Privacy(noise=1.0, delta=1e-3)
     >>> round(
-    ...     fedax.privacy_spent(
+    ...     fedax.privacy.privacy_spent(
     ...         fedax.FedAvg(), task, schedule=schedule, privacy=private, rounds=20
     ...     ),
     ...     2,

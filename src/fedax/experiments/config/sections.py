@@ -123,7 +123,7 @@ class SolverSection(Section):
 
     def make(self) -> Solver:
         known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
-        allowed = "a class derived from fedax.Solver, with `minimize`"
+        allowed = "a class derived from fedax.core.Solver, with `minimize`"
         kind = self.kind or find(
             "solver", self.name, known, allowed, lambda x: is_concrete(x, Solver)
         )
