@@ -7,13 +7,12 @@ waits for one that has failed.
 
 import contextlib
 import json
-import signal
-import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from fedax.engine.distributed import abort
 from fedax.errors import InvalidInput, RankFailed, short
@@ -31,8 +30,6 @@ class ProcessGroup:
     rank: int = 0
     size: int = 1
     name: str = ""
-    _is_interrupted = False
-    """Whether this rank was interrupted by Ctrl-C."""
 
     def allgather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, which all have to call it."""
@@ -42,17 +39,13 @@ class ProcessGroup:
         """Returns the value of rank 0 on all ranks."""
         return self.allgather(value if self.rank == 0 else None)[0]
 
-    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
-        """Distributes the arrays of rank 0.
-
-        Arrays named in `rows` have a first axis (clients,), of which each rank gets what it holds;
-        the others are broadcast.
-        """
-        return self.broadcast(arrays)
+    def own_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Returns those of the clients, with a first axis (clients,), that this rank holds."""
+        return rows
 
     def any(self, flag: bool) -> bool:
-        """Returns whether the flag is set, or Ctrl-C was pressed, on any rank."""
-        return any(self._exchange(flag or self._is_interrupted))
+        """Returns whether the flag is set on any rank."""
+        return any(self._exchange(flag))
 
     @contextlib.contextmanager
     def raise_on_all_ranks(self) -> Iterator[None]:
@@ -70,14 +63,13 @@ class ProcessGroup:
     @contextlib.contextmanager
     def abort_on_error(self) -> Iterator[None]:
         """Runs a block that communicates, and aborts all ranks if one raises."""
-        with self._defer_interrupts():
-            try:
-                yield
-            except BaseException as error:
-                # after an error that all ranks have raised, no rank waits
-                if self.size > 1 and not getattr(error, "raised_on_all_ranks", False):
-                    abort.abort_with(error, abort.RankInfo(self.rank, self.size))
-                raise
+        try:
+            yield
+        except BaseException as error:
+            # after an error that all ranks have raised, no rank waits
+            if self.size > 1 and not getattr(error, "raised_on_all_ranks", False):
+                abort.abort_with(error, abort.RankInfo(self.rank, self.size))
+            raise
 
     def check_same_config(
         self, facts: Callable[[], dict[str, Any]], **settings: Any
@@ -140,32 +132,6 @@ class ProcessGroup:
         if error is None:
             shared.add_note(f"\nThere:\n{trace}")
         raise shared
-
-    @contextlib.contextmanager
-    def _defer_interrupts(self) -> Iterator[None]:
-        """Makes the first Ctrl-C stop all ranks at their next `any`, the second one at once.
-
-        A signal handler that somebody else has installed stays in place.
-        """
-        is_main = threading.current_thread() is threading.main_thread()
-        if (
-            not is_main
-            or self.size == 1
-            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        ):
-            yield
-            return
-
-        def note_interrupt(number: int, frame: FrameType | None) -> None:
-            self._is_interrupted = True
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        signal.signal(signal.SIGINT, note_interrupt)
-        try:
-            yield
-        finally:
-            self._is_interrupted = False
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def check_equal_configs(name: str, configs: Sequence[dict[str, Any]]) -> None:

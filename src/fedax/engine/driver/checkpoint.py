@@ -106,10 +106,12 @@ class Checkpoints:
         Raises:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
         """
+        # ranks gather what clients store, before the block that must not communicate
+        content = self._to_bytes(done, histories)
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
                 try:
-                    self._write(done, histories)
+                    self._write(done, content)
                 except OSError as error:
                     earlier = ", ".join(path.name for path in self._list_files()) or "none"
                     text = f"checkpoint of round {done} in {self.folder}: cannot be written: "
@@ -117,7 +119,7 @@ class Checkpoints:
                     raise WriteFailed(text) from error
         self._saved = time.monotonic()
 
-    def _write(self, done: int, histories: Sequence[History]) -> None:
+    def _to_bytes(self, done: int, histories: Sequence[History]) -> bytes:
         arrays: dict[str, np.ndarray] = {}
 
         def store(value: Any) -> dict[str, Any]:
@@ -135,7 +137,9 @@ class Checkpoints:
 
         runs = [_to_plain(history, self.grid) for history in histories]
         head = json.dumps({"identity": self.identity, "done": done, "runs": runs}, default=store)
-        content = to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
+        return to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
+
+    def _write(self, done: int, content: bytes) -> None:
         # zero-padded, so that names sort by round
         write(self.folder / f"round-{done:09d}", content)
         for old_file in self._list_files()[_STORED:]:
@@ -158,8 +162,11 @@ class Checkpoints:
                 head, arrays = self._read_newest()
         if not (head := self.process_group.broadcast(head)):
             return []
-        rows = self.process_group.broadcast({name for name in arrays if name.startswith(_ROWS)})
-        arrays = self.process_group.scatter(arrays, rows)
+        # one by one, so that no rank but rank 0 holds the states of all clients
+        for name in self.process_group.broadcast([*arrays]):
+            array = self.process_group.broadcast(arrays.get(name))
+            is_by_client = name.startswith(_ROWS)
+            arrays[name] = self.process_group.own_rows(array) if is_by_client else array
         runs = json.loads(head, object_hook=lambda d: arrays[d["array"]] if "array" in d else d)
         return [
             _to_history(run, carry, self.grid)

@@ -189,7 +189,7 @@ class Program(ABC):
         """Returns the carry of each run."""
 
     def gather_carries(self, states: Any) -> list[RunCarry]:
-        """Returns the carries, with all clients' memories on the rank that writes files."""
+        """Returns the carries for a checkpoint."""
         return self.split(states)
 
     @abstractmethod

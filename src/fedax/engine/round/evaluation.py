@@ -78,20 +78,30 @@ def all_personal_models(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry
 
 
 def view_of(
-    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, last_cohort: Cohort
+    setup: Setup,
+    algorithm: Algorithm[Any],
+    carry: RunCarry,
+    last_cohort: Cohort,
+    kind: Callable[[Setup, Float[Array, "dim"]], "CompiledView"] | None = None,
 ) -> "CompiledView":
     """Returns the observers' view of a carry.
 
-    `last_cohort` is the cohort of the last phase before it.
+    `last_cohort` is the cohort of the last phase before it, `kind` makes the view of a model.
     """
     published = setup.published(carry)
     task = task_as_evaluated(setup.task, published.model_state)
     model = call_model(algorithm, published.state, setup.layout.dim)
-    view = CompiledView(dataclasses.replace(setup, task=task), model)
-    set_run(view, setup, algorithm, carry.state)
+    view = (kind or CompiledView)(dataclasses.replace(setup, task=task), model)
+    view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
+    view.equal = has_equal_weights(setup, algorithm)
+    state = carry.state
+    memories = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
+    view.nodes, view.weights, view.constraints = (
+        None if memory is None else memory.all() for memory in memories
+    )
     view._worked = last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, Memory) else None
-    if view.states is not None or algorithm.personal(carry.state) is not None:
+    if view.states is not None or algorithm.personal(state) is not None:
         view.own = personal_models(setup, algorithm, carry, model)
     return view
 
@@ -107,16 +117,6 @@ def trace_metrics(observers: Sequence[Observer], algorithm: Algorithm[Any], setu
         return compute_all(observers, view_of(setup, algorithm, carry, cohort))
 
     return jax.make_jaxpr(metrics)(arrays, jnp.zeros(setup.layout.dim, setup.layout.dtype))
-
-
-def set_run(view: View, setup: Setup, algorithm: Algorithm[Any], state: Any) -> None:
-    """Sets what a view has of its run on every backend: settings, and what clients store."""
-    view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
-    view.equal = has_equal_weights(setup, algorithm)
-    memories = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
-    view.nodes, view.weights, view.constraints = (
-        None if memory is None else memory.all() for memory in memories
-    )
 
 
 def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:
@@ -204,7 +204,11 @@ class CompiledView(View):
 
     def overall(self, split: Split, score: str) -> Float[Array, ""]:
         split = self._resolve_split(split)
-        return self.sums(split)[score].sum() / _as_ragged(getattr(self.task, split)).total
+        return self.sums(split)[score].sum() / self.count(split)
+
+    def count(self, split: str) -> int:
+        """Returns the number of all examples of a split."""
+        return _as_ragged(getattr(self.task, split)).total
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         if self.nodes is None:
@@ -229,8 +233,8 @@ class CompiledView(View):
         The shape is (1,) for a global set.
         """
         if split not in self._sums:
-            data = _as_ragged(getattr(self.task, split))
-            functions = self.task.functions
+            data = _as_ragged(getattr(self.setup.task, split))
+            functions = self.setup.task.functions
             params = self.setup.layout.unravel(self.w)
             wide = accumulator(self.w.dtype)
             if not data.total:
@@ -244,10 +248,11 @@ class CompiledView(View):
         return self._sums[split]
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
-        predict = self.task.predictions
+        task = self.setup.task
+        predict = task.predictions
         assert predict is not None, "a task without predictions"
         params = self.setup.layout.unravel(self.w)
-        data = _as_ragged(getattr(self.task, self._resolve_split(split)))
+        data = _as_ragged(getattr(task, self._resolve_split(split)))
         return map_examples(lambda examples: predict(params, examples, None), data)
 
     def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:

@@ -1,33 +1,28 @@
 """The MPI engine: each rank is one client, and all ranks run the same rounds."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Cohort, Memory
+from fedax.core.federation import Cohort
 from fedax.core.task import Population, Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.backends.mpi.backend import MPIBackend
-from fedax.engine.backends.mpi.peer import Peers, gather_states
+from fedax.engine.backends.mpi.peer import Peers
 from fedax.engine.backends.mpi.ranks import Ranks
 from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
-from fedax.engine.round.evaluation import (
-    CompiledView,
-    evaluate_unseen,
-    personal_models,
-    set_run,
-)
-from fedax.engine.round.model_state import task_as_evaluated
+from fedax.engine.round.evaluation import CompiledView, personal_models, view_of
 from fedax.errors import FedaxError, InvalidInput, install_hint
-from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
+from fedax.observe.base import Gradients, Observer, OfClients, Split, compute_all
 
 
 class MPI(Engine):
@@ -110,107 +105,66 @@ class MPIProgram(PythonProgram):
     def metrics(
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
-        return compute_all(
-            observers, PeerView(self.setup, self.peers, self.runs[run][0], carry, worked)
-        )
-
-    def gather_carries(self, states: Any) -> list[RunCarry]:
-        return [gather_states(carry) for carry in self.split(states)]
+        kind = functools.partial(PeerView, self.peers)
+        return compute_all(observers, view_of(self.setup, self.runs[run][0], carry, worked, kind))
 
     def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
-        return jax.tree.map(self.peers.allgather, own_model(self.setup, self.runs[run][0], carry))
+        setup, algorithm = self.setup, self.runs[run][0]
+        w = call_model(algorithm, carry.state, setup.layout.dim)
+        own = personal_models(setup, algorithm, carry, w)(jnp.int32(setup.first))
+        return jax.tree.map(self.peers.allgather, own)
 
 
-def own_model(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> PersonalModels:
-    """Returns the model that this rank's client uses itself, and its state."""
-    w = call_model(algorithm, carry.state, setup.layout.dim)
-    return personal_models(setup, algorithm, carry, w)(jnp.int32(setup.first))
+def _sums(setup: Setup, w: Float[Array, "dim"], split: str) -> dict[str, Float[Array, "1"]]:
+    """Returns sums over this rank's examples, or over the central test set."""
+    return CompiledView(setup, w).sums(split)
 
 
-def _sums(setup: Setup, w: Float[Array, "dim"], split: str, score: str) -> Float[Array, ""]:
-    """Returns the sum of a score over this rank's examples, or over the central test set."""
-    return CompiledView(setup, w).sums(split)[score][0]
+class PeerView(CompiledView):
+    """View of the MPI engine: each rank evaluates its examples, and sums are gathered."""
 
+    def __init__(self, peers: Peers, setup: Setup, w: Float[Array, "dim"]) -> None:
+        super().__init__(setup, w)
+        self.peers = peers
+        self.task = peers.population
 
-class PeerView(View):
-    """View of the MPI engine: each rank evaluates its examples, and sums run over all ranks."""
+    def sums(self, split: str) -> dict[str, Array]:
+        if split not in self._sums:
+            sums = self.setup.task.programs.call(_sums, self.setup, self.w, split)
+            if split != "central":
+                sums = {name: rows[:, 0] for name, rows in self.peers.allgather(sums).items()}
+            self._sums[split] = sums
+        return self._sums[split]
 
-    def __init__(
-        self,
-        setup: Setup,
-        peers: Peers,
-        algorithm: Algorithm[Any],
-        carry: RunCarry,
-        last_cohort: Cohort,
-    ) -> None:
-        state, states = carry.state, carry.model_state
-        self.peers, self.task, self._worked = peers, peers.population, last_cohort
-        published = setup.published(carry)
-        task = task_as_evaluated(setup.task, published.model_state)
-        self.setup = dataclasses.replace(setup, task=task)
-        self.states = states.all() if isinstance(states, Memory) else None
-        set_run(self, setup, algorithm, state)
-        self.w = call_model(algorithm, published.state, setup.layout.dim)
-        self.own, own_state = own_model(setup, algorithm, carry)
-        self.personal_setup = dataclasses.replace(setup, task=setup.task.at(own_state))
-
-    def cohort(self) -> Cohort:
-        return self._worked
-
-    def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        return self._means_by_client(self.setup, self.w, split, score)
+    def count(self, split: str) -> int:
+        if split == "central":
+            return super().count(split)
+        return int(np.sum(getattr(self.task, split).sizes))
 
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        return self._means_by_client(self.personal_setup, self.own, split, score)
+        return self._own_view.per_client(split, score)
 
-    def overall(self, split: Split, score: str) -> Float[Array, ""]:
-        return self._overall_mean(self.setup, self.w, split, score)
+    @functools.cached_property
+    def _own_view(self) -> "PeerView":
+        """The view of the models that the ranks' clients use themselves."""
+        if self.own is None:
+            return self
+        w, state = self.own(jnp.int32(self.setup.first))
+        return self._view_of(w, state)
+
+    def _view_of(self, w: Float[Array, "dim"], state: PyTree) -> "PeerView":
+        """Returns the view of another model, in its state."""
+        setup = dataclasses.replace(self.setup, task=self.setup.task.at(state))
+        return PeerView(self.peers, setup, w)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
-        clients = range(self.task.train.clients)
-        models = [self.w for _ in clients] if self.nodes is None else list(self.nodes)
-        setups = [self.setup for _ in clients] if self.states is None else [
-            dataclasses.replace(
-                self.setup,
-                task=self.setup.task.at(jax.tree.map(lambda rows, k=k: rows[k], self.states)),
-            )
-            for k in clients
-        ]  # fmt: skip
-        return jnp.stack(
-            [
-                self._overall_mean(setup, w, "central", score)
-                for setup, w in zip(setups, models, strict=True)
-            ]
-        )
-
-    def _means_by_client(
-        self, setup: Setup, w: Float[Array, "dim"], split: OfClients, score: str
-    ) -> Float[Array, "clients"]:
-        sizes = jnp.asarray(getattr(self.task, split).sizes)
-        sums = self.peers.allgather(
-            setup.task.programs.call(_sums, setup, w, split, score)
-            if sizes[self.peers.rank]
-            else jnp.zeros((), w.dtype)
-        )
-        return sums / sizes.astype(sums.dtype)
-
-    def _overall_mean(
-        self, setup: Setup, w: Float[Array, "dim"], split: Split, score: str
-    ) -> Float[Array, ""]:
-        central = setup.task.central
-        if split == "central" and central is not None:
-            return setup.task.programs.call(_sums, setup, w, split, score) / len(
-                next(iter(central.values()))
-            )
-        split = "test" if split == "central" else split
-        sizes = jnp.asarray(getattr(self.task, split).sizes)
-        has_examples = bool(sizes[self.peers.rank])
-        total = self.peers.sum(
-            setup.task.programs.call(_sums, setup, w, split, score)
-            if has_examples
-            else jnp.zeros((), w.dtype)
-        )
-        return total / sizes.sum().astype(total.dtype)
+        states = None if self.states is None else self.states.all()
+        means = []
+        for k in range(self.task.train.clients):
+            w = self.w if self.nodes is None else self.nodes[k]
+            state = jax.tree.map(lambda rows, k=k: rows[k], states)
+            means.append(self._view_of(w, state).overall("central", score))
+        return jnp.stack(means)
 
     def predictions(self, split: Split) -> Shaped[Array, "examples ..."]:
         if split != "central" or self.setup.task.central is None:
@@ -218,10 +172,7 @@ class PeerView(View):
             raise InvalidInput.because(
                 "observe", "predictions of examples that clients own do not leave their ranks", hint
             )
-        return CompiledView(self.setup, self.w).predictions(split)
-
-    def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        return evaluate_unseen(self.setup, self.w, score, steps)
+        return super().predictions(split)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)
@@ -229,7 +180,7 @@ class PeerView(View):
             self.peers.allgather, look(client, *(row[self.peers.rank] for row in rows))
         )
 
-    def gradients(self) -> Gradients:
+    def _compute_gradients(self) -> Gradients:
         share = self.share[self.peers.rank]
         gradient = self.setup.task.programs.call(_gradient, self.setup, self.w)
         return self.peers.sum(Gradients.terms(gradient, share, self.task.train.clients))

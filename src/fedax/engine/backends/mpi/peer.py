@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import Message, is_message
-from fedax.core.federation import Memory, with_memories
+from fedax.core.federation import Memory
 from fedax.core.task import Task
 from fedax.engine.round.single_client import single_client_task, sizes_only
 from fedax.errors import InvalidInput
@@ -101,27 +101,13 @@ class PeerMemory(Memory):
     def all(self) -> PyTree:
         return jax.tree.map(lambda rows: rows[:, 0], _allgather(self.comm, self._rows))
 
-    def gather_on_root(self) -> Memory:
-        """Gathers the states of all ranks on rank 0, for checkpoints.
-
-        Other ranks return their own.
-        """
-
-        def gather_rows(rows: Any) -> Array:
-            gathered = self.comm.gather(np.asarray(rows))
-            return rows if gathered is None else jnp.asarray(np.concatenate(gathered))
-
-        return Memory(jax.tree.map(gather_rows, self._rows))
+    def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
+        # a collective, which gives the rows of all ranks to rank 0 alone
+        gathered = [self.comm.gather(np.asarray(rows)) for rows in jax.tree.leaves(self._rows)]
+        return None, [np.concatenate(rows) for rows in gathered if rows is not None]
 
     def _with(self, rows: PyTree) -> Memory:
         return PeerMemory(rows, self.comm)
-
-
-def gather_states(tree: PyTree) -> PyTree:
-    """Gathers all client states of a pytree on rank 0; other ranks keep their own."""
-    return with_memories(
-        tree, lambda memory: memory.gather_on_root() if isinstance(memory, PeerMemory) else memory
-    )
 
 
 def encode_tree(tree: PyTree) -> list[bytes]:

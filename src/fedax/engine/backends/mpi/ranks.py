@@ -2,7 +2,6 @@
 
 import atexit
 import time
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -40,19 +39,8 @@ class Ranks(ProcessGroup):
     def broadcast(self, value: Any) -> Any:
         return self.comm.bcast(value)
 
-    def scatter(self, arrays: dict[str, Any], rows: Collection[str]) -> dict[str, Any]:
-        # array by array, so that no rank holds the states of all clients but rank 0
-        names = self.comm.bcast(sorted(arrays))
-        return {
-            name: self._scatter_rows(arrays.get(name))
-            if name in rows
-            else self.comm.bcast(arrays.get(name))
-            for name in names
-        }
-
-    def _scatter_rows(self, rows: Any) -> np.ndarray:
-        """Returns this rank's row, shape (1, ...), of an array (clients, ...) on rank 0."""
-        return np.asarray(self.comm.scatter(None if self.rank else list(rows)))[None]
+    def own_rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows[self.rank : self.rank + 1]
 
     def allgather(self, value: Any) -> list[Any]:
         # sleeps until all ranks are here: MPI's own wait is busy, and with more ranks than cores it
