@@ -131,25 +131,3 @@ def test_three_rounds_are_those_of_flax_and_optax(case):
         np.ptp([jax.tree.leaves(statistics)[0] for _, statistics in expected], axis=0).max() > 0.1
     ]
     assert moved == [policy == "local"]
-
-
-@pytest.mark.slow
-def test_fedbn_is_ahead_in_local_accuracy():
-    """In every one of three seeds, by more than 20 points."""
-    rng = np.random.default_rng(0)
-    train, test = clients((60,) * 10, rng.choice([-1.0, 0.3, 1.0, 3.0], 10), rng.normal(size=10))
-    accuracy = {}
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        for case, (method, policy, _) in CASES.items():
-            task = fedax.from_model(
-                fedax.models.nnx(CNN),
-                cross_entropy,
-                fedax.FederatedData.from_arrays(train, test=test),
-                state_policy=policy,
-            )
-            options = {"solver": fedax.SGD(0.1), "rounds": 40, "observe_every": 40}
-            found = fedax.run_grid(
-                [method], task, seed=[0, 1, 2], observe=[fedax.observe.LocalAccuracy()], **options
-            )
-            accuracy[case] = np.array([history.last("local_accuracy_mean") for history in found])
-    assert np.all(accuracy["FedBN"] > accuracy["averaged"] + 0.2), accuracy

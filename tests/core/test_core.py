@@ -188,15 +188,3 @@ def test_exact_solver_reaches_stationarity():
         lambda w: loss(w, {k: jnp.asarray(v) for k, v in client.items()}).mean() + 0.05 * w @ w
     )(w)
     assert np.abs(gradient).max() < 1e-8
-
-
-@pytest.mark.slow
-def test_any_optax_optimizer_is_a_solver():
-    import optax
-
-    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[4.0]])
-    solver = fedax.Optax(optax.chain(optax.clip(1.0), optax.sgd(0.5)))
-    history = fedax.run(
-        fedax.FedAvg(), task, solver=solver, schedule=fedax.Schedule(steps=3), rounds=1
-    )
-    assert float(history.params) == 1.5

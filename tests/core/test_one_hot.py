@@ -38,20 +38,19 @@ def task_of(loss, y, **parts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
-def test_labels_outside_of_the_classes_are_refused(name, kind):
+def test_labels_outside_of_the_classes_are_refused(name):
     loss = LOSSES[name] if name != "from 1" else lambda w, e: LOSSES["from 1"](w[:, :2], e)
-    good = np.array([1, 2, 1, 2, 2, 1], kind)
+    good = np.array([1, 2, 1, 2, 2, 1], np.uint8)
     task_of(loss, good)
     with pytest.raises(
         InvalidInput,
         match=r"Task\(loss=...\): got the class \d, for which "
         r"jax.nn.one_hot",
     ):
-        task_of(loss, np.array([1, 2, 1, 3, 2, 1], kind))
+        task_of(loss, np.array([1, 2, 1, 3, 2, 1], np.uint8))
     for part in ("test", "validation"):
         with pytest.raises(InvalidInput, match="got the class"):
-            task_of(loss, good, **{part: [{"x": X[:1], "y": np.array([3], kind)}]})
+            task_of(loss, good, **{part: [{"x": X[:1], "y": np.array([3], np.uint8)}]})
 
 
 def test_classes_as_real_numbers_are_looked_at_too():

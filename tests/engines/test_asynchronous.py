@@ -2,7 +2,6 @@
 against NumPy transcriptions."""
 
 import dataclasses
-import re
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.timeline import timeline_of, timing_of
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
-from problems import CLASSIFIERS, all_algorithms, regression, vector
+from problems import regression, vector
 from transcription import LR, P, World
 
 ROUNDS, SEED = 12, 7
@@ -249,7 +248,7 @@ def test_fedasync_against_its_pseudocode(weight):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedNova(), fedax.FedAdam()],
+    [fedax.SCAFFOLD(), fedax.FedNova()],
     ids=lambda m: type(m).__name__,
 )
 @pytest.mark.parametrize("cohort", [3, None])
@@ -392,21 +391,11 @@ def test_methods_whose_uploads_would_lose_their_meaning_are_refused(method, reas
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [CLASSIFIERS.get(k, k) for k in all_algorithms() if k not in (fedax.FedBN, fedax.MOON)],
+    [fedax.FedDyn, fedax.FedNova, fedax.QFedAvg, fedax.Ditto],
     ids=lambda k: k.__name__,
 )
-def test_every_method_is_taken_or_refused_by_name(kind):
-    """Those that are taken agree with the reference engine. FedBN and MOON need another model,
-    and those on classes get none."""
+def test_methods_agree_with_the_reference_engine(kind):
     how = dataclasses.replace(schedule(order="shuffled"), weights="equal")
-    try:
-        _timed(kind(), how)
-    except InvalidInput:
-        with pytest.raises(
-            InvalidInput, match=re.escape(f"Schedule(asynchronous=...), {kind.__name__}: ")
-        ):
-            _timed(kind(), how)
-        return
     one, other = (
         run(kind(), how, 4, engine=engine)
         for engine in (fedax.Simulation(devices=1), fedax.Eager())

@@ -5,7 +5,6 @@ import pytest
 
 import fedax
 from fedax.communication.codecs import Identity, Quantizer, TopK
-from fedax.graphs import Graph
 from problems import regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
@@ -70,19 +69,6 @@ def test_top_k_with_feedback_against_numpy():
     assert not np.allclose(
         vector(run(fedax.FedAvg(), fedax.Channel(up=TopK(0.5, feedback=False)))), w
     )
-
-
-@pytest.mark.slow
-def test_feedback_on_a_graph():
-    graph, world = Graph.star(5), World()
-    x, lost = np.tile(world.start, (5, 1)), np.zeros((5, 4))
-    for _ in range(ROUNDS):
-        v = np.array([world.sgd(k, x[k])[0] for k in range(5)]) + lost
-        messages = np.array([top(row, 2) for row in v])
-        x, lost = graph.matrix() @ messages, v - messages
-    history = run(fedax.DFedAvgM(graph=graph), fedax.Channel(up=TopK(0.5)))
-    np.testing.assert_allclose(vector(history), x.mean(0), rtol=0, atol=1e-12)
-    assert history.bits.up.tolist() == [8 * 2 * (32 + 2)] * ROUNDS
 
 
 @pytest.mark.parametrize(

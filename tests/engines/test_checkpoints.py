@@ -77,38 +77,6 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     same(go(name, checkpoint=tmp_path, progress=kill_at(9)), straight)
 
 
-@pytest.mark.slow
-def test_a_grid_continues_with_its_diverged_member(tmp_path):
-    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 2.0], [5.0, 6.0]])
-    grid = [fedax.SCAFFOLD(lr=lr) for lr in (1.0, 5.0)]
-
-    def both(**options):
-        settings = {
-            "rounds": 20,
-            "observe": [fedax.observe.TrainLoss()],
-            "stop": fedax.Divergence(window=2),
-        }
-        return fedax.run_grid(
-            grid,
-            task,
-            solver=fedax.SGD(0.5),
-            schedule=fedax.Schedule(steps=2),
-            **settings,
-            **options,
-        )
-
-    straight = both()
-    assert [history.outcome.kind for history in straight] == ["ok", "diverged"]
-    with pytest.raises(RuntimeError, match="killed"):
-        both(checkpoint=tmp_path, progress=kill_at(16))
-    for a, b in zip(both(checkpoint=tmp_path), straight, strict=True):
-        np.testing.assert_array_equal(a.metrics["train_loss"], b.metrics["train_loss"])
-        assert (a.outcome, a.params.tobytes() if a.outcome.ok else 0) == (
-            b.outcome,
-            b.params.tobytes() if b.outcome.ok else 0,
-        )
-
-
 DAMAGES = {
     "cut": lambda b: b[: len(b) // 2],
     "empty": lambda b: b"",

@@ -151,20 +151,14 @@ def test_rounds_against_numpy(asks, counted, asking):
 @pytest.mark.parametrize(
     ("method", "channel"),
     [
-        pytest.param(fedax.FedAvg(), None, marks=pytest.mark.slow),
         (fedax.SCAFFOLD(option="I"), fedax.Channel(up=fedax.codecs.TopK(0.5))),
         pytest.param(
             fedax.FedAvg(),
             fedax.Channel(up=fedax.codecs.EF21(fedax.codecs.TopK(0.5, feedback=False))),
             marks=pytest.mark.slow,
         ),
-        pytest.param(
-            fedax.FedNova(),
-            fedax.Channel(down=fedax.codecs.Quantizer(b=12)),
-            marks=pytest.mark.slow,
-        ),
     ],
-    ids=["fedavg", "scaffold", "ef21", "fednova"],
+    ids=["scaffold", "ef21"],
 )
 def test_a_deadline_that_all_meet_changes_nothing(method, channel):
     plain = run(method, channel=channel)

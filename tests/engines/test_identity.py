@@ -46,25 +46,16 @@ class Base(fedax.Algorithm):
 OWN = """
 import fedax
 
-def helper(x):
-    return {helper} * x
-
 def make():
     held = {closure}
 
     class Own(Base):
-        constant = {constant}
-
-        @property
-        def rate(self):
-            return {property}
-
         def round(self, fed, w):
             return fed.average(self.train, fed.sample(), w)
 
         def train(self, client, w):
-            move = held * helper(self.scaled(client.minimize(start=w) - w))
-            return fedax.Upload(w + self.constant * self.rate * move)
+            move = held * self.scaled(client.minimize(start=w) - w)
+            return fedax.Upload(w + move)
 
     return Own()
 
@@ -80,7 +71,7 @@ class Seen(fedax.observe.Observer):
     def __call__(self, view):
         return dict(seen={observer} * view.w.sum())
 """
-PLACES = ("base", "helper", "closure", "constant", "property", "codec", "solver", "observer")
+PLACES = ("base", "closure", "codec", "solver", "observer")
 
 
 def own_method(place, value):

@@ -8,7 +8,7 @@ import pytest
 
 import fedax
 from fedax.core import InvalidInput, RunFailed, WorkError
-from problems import regression, vector
+from problems import regression
 
 OBSERVE = [fedax.observe.TrainLoss()]
 
@@ -108,22 +108,6 @@ def test_eager_says_where_work_failed():
         r"ZeroDivisionError: seven",
     ):
         fedax.run(Broken(), regression(), rounds=1, engine=fedax.Eager())
-
-
-@pytest.mark.slow
-def test_grid_member_that_diverges_does_not_stop_the_others():
-    task = fedax.Task(0.0, half_square, [[1.0]])
-    schedule = fedax.Schedule(steps=1, batch_size="full")
-    options = {"solver": fedax.SGD(0.5), "schedule": schedule, "observe": OBSERVE, "rounds": 30}
-    grid = [fedax.FedAvgM(lr=lr, momentum=0.0) for lr in (1.0, 8.0)]
-    good, bad = fedax.run_grid(grid, task, stop=fedax.Divergence(), **options)
-    assert good.outcome.ok
-    assert good.rounds[-1] == 30
-    assert bad.outcome.kind == "diverged"
-    alone = fedax.run(grid[1], task, stop=fedax.Divergence(), **options)
-    assert bad.rounds.tolist() == alone.rounds.tolist()
-    np.testing.assert_allclose(bad.metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12)
-    np.testing.assert_allclose(vector(good), 1.0, atol=1e-8)
 
 
 @pytest.mark.slow

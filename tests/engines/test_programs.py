@@ -79,9 +79,7 @@ def closing(target):
 
 READS = {
     "attribute of its object": SETTINGS.loss,
-    "global": lambda w, x: (w - SETTINGS.target * x) ** 2 / 2,
     "helper": lambda w, x: helper(w, x),
-    "dict": lambda w, x: (w - TABLE["target"] * x) ** 2 / 2,
     "closure": closing(TABLE),
     "array": lambda w, x: (w - ARRAY[0] * x) ** 2 / 2,
 }

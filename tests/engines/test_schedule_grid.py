@@ -53,20 +53,6 @@ def test_probabilities_are_one_program(name, programs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("placement", ["sequential", "chunked"])
-def test_probabilities_vary_on_several_devices(count, placement):
-    """Two settings are spread over the devices; with three, each one's clients are."""
-    method, schedules = varied("dropouts")
-    engine = fedax.Simulation(placement, devices=2)
-    options = {**COMMON, "seed": 1, "rounds": 2, "engine": engine}
-    grid = fedax.run_grid([method], regression(), schedule=schedules[-count:], **options)
-    for history, schedule in zip(grid, schedules[-count:], strict=True):
-        single = fedax.run(method, regression(), schedule=schedule, **options)
-        np.testing.assert_allclose(vector(history), vector(single), rtol=1e-10)
-
-
-@pytest.mark.slow
 def test_probabilities_vary_with_the_method_and_the_solver(programs):
     methods = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
     solvers, (_, schedules) = [fedax.SGD(0.02), fedax.SGD(0.1)], varied("dropouts")

@@ -8,8 +8,6 @@ import pytest
 import fedax
 from fedax.core.solver import optax_solver
 from fedax.engine.driver import loop as driver
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.running.batches import batches_of
 from problems import regression, vector
 
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
@@ -47,34 +45,6 @@ def test_learning_rates_are_one_program(maker, programs):
         )
         assert grid[i].settings == alone.settings
         assert grid[i].arguments["solver"] == alone.arguments["solver"]
-
-
-@pytest.mark.slow
-def test_solvers_and_hyperparameters_vary_together(programs):
-    methods, solvers = (
-        [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)],
-        [fedax.SGD(0.02), fedax.SGD(0.1)],
-    )
-    grid = fedax.run_grid(methods, regression(), solver=solvers, **COMMON)
-    for history, method, solver in zip(grid, methods, solvers, strict=True):
-        np.testing.assert_allclose(
-            vector(history),
-            vector(fedax.run(method, regression(), solver=solver, **COMMON)),
-            rtol=1e-10,
-        )
-
-
-def test_the_grid_of_a_file_is_one_program():
-    sections = {"task": {"name": "digits"}, "algorithm": [{"name": "fedprox"}], "seeds": [0, 1]}
-    experiment = Experiment.of(
-        name="a",
-        **sections,
-        grid={"fedprox": {"mu": [0.0, 1.0]}, "solver": {"learning_rate": list(RATES)}},
-    )
-    (batch,) = batches_of([experiment])
-    assert len(batch.labels) == 6
-    other = Experiment.of(name="a", **sections, grid={"solver": {"momentum": [0.0, 0.5]}})
-    assert len(batches_of([other])) == 2
 
 
 @pytest.mark.slow
