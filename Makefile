@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo torch test fast format generate all test-one test-plain slow native sanitize deployments fuzz faults docs pages wheel release-check lint check clean
+.PHONY: help environment demo test slow torch faults format generate docs pages check release-check
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -36,9 +36,6 @@ demo: $(VENV)/.ready ## compare five methods on three tasks, at most three minut
 test: $(VENV)/.ready-to-test ## all tests but the slow ones, and the examples in the documentation
 	$(PYTEST)
 
-fast: $(VENV)/.ready-to-test ## tests of the core, the algorithms' closed forms and the structure, about a minute
-	FEDAX_CHECKED=0 $(PYTEST) --quiet tests/core tests/closed_forms tests/graphs
-
 format: $(VENV)/.ready-to-test ## format the code and sort its imports
 	$(BIN)/ruff check --quiet --fix src tests benchmarks docs || true
 	$(BIN)/ruff format src tests benchmarks docs
@@ -46,20 +43,9 @@ format: $(VENV)/.ready-to-test ## format the code and sort its imports
 generate: $(VENV)/.ready-to-test ## write exports, the list of the public interface and the pages on the benchmark, after a new algorithm, a changed signature or new benchmark results
 	$(BIN)/python .ci/generate
 
-all: test slow torch check pages ## every test, check and page: some two hours on two cores
-
-# other tests than those of algorithms: make test-one K=partition IN=tests/data; types are checked by `make test`
-IN := tests/laws tests/closed_forms
-test-one: $(VENV)/.ready-to-test ## the laws and closed forms whose names match K: make test-one K=FedNova
-	$(if $(K),,$(error make test-one needs a name: make test-one K=FedNova))
-	FEDAX_CHECKED=0 $(BIN)/python -m pytest --quiet -m "not slow" $(IN) -k "$(K)"
-
 SLOW := tests
-slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs, deployments: make slow SLOW=tests/data for a folder
+slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs, deployments: make slow SLOW=tests/flower for a folder
 	$(PYTEST) -m slow --ignore tests/site $(SLOW)
-
-deployments: $(VENV)/.ready-to-test ## real processes over Flower on this machine, with TLS: a server and three clients, killed and started again
-	$(BIN)/python -m pytest --quiet -m slow tests/flower/test_deployed.py
 
 # PyTorch has an environment of its own, because its builds with CUDA take several GB: the index is that of builds for CPUs
 TORCH := .venv-torch
@@ -73,27 +59,16 @@ $(TORCH)/.ready: pyproject.toml constraints.txt setup.py $(wildcard src/fedax/op
 torch: $(TORCH)/.ready ## the tests of PyTorch modules, their tutorial and their deployment, in an environment with PyTorch
 	$(TORCH)/bin/python -m pytest --quiet -m "slow or not slow" tests/pytorch tests/flower/test_deploy_torch.py
 
-fuzz: $(VENV)/.ready-to-test ## thousands of mutated specifications, data files and run files: no hang and no wrong number
-	$(BIN)/python tests/fuzz/fuzz.py bits 3000
-	$(BIN)/python tests/fuzz/fuzz.py data 2000
-	$(BIN)/python tests/fuzz/fuzz.py specifications 2000
-
 KILLS ?= 100
 FAULTS ?= 30
 RUNS ?= 1000
 ROUNDS ?= 16000
-faults: $(VENV)/.ready-to-test ## kill and resume runs, let MPI ranks fail, run on a thousand tasks, and for long: make faults KILLS=100 FAULTS=30 RUNS=1000 ROUNDS=16000
+faults: $(VENV)/.ready-to-test ## mutate files, kill and resume runs, let MPI ranks fail, run on a thousand tasks, and for long: make faults KILLS=100 FAULTS=30 RUNS=1000 ROUNDS=16000
+	$(BIN)/python tests/fuzz/fuzz.py bits 3000
+	$(BIN)/python tests/fuzz/fuzz.py data 2000
+	$(BIN)/python tests/fuzz/fuzz.py specifications 2000
 	$(BIN)/python tests/faults --kills $(KILLS) --faults $(FAULTS)
 	$(BIN)/python tests/faults/many.py $(RUNS) $(ROUNDS)
-
-test-plain: $(VENV)/.ready-to-test ## the models without the native layers, as where there is no C++ compiler
-	FEDAX_NATIVE=0 $(PYTEST) tests/models tests/cli/test_doctor.py
-
-native: $(VENV)/.ready-to-test ## fail if there is a C++ compiler and the native layers are not in use
-	$(BIN)/python tests/native/built.py
-
-sanitize: ## the native layers under the address, undefined-behaviour and thread sanitizers
-	tests/native/sanitize.sh
 
 $(VENV)/.ready-for-docs: $(VENV)/.ready-to-test
 	$(BIN)/python .ci/requirements docs | $(PIP) --requirement /dev/stdin
@@ -106,21 +81,13 @@ docs: $(VENV)/.ready-for-docs ## the documentation as a site, in site/
 pages: docs ## the site's links, search and notebooks, and its pages in a browser (Chromium), two to four minutes
 	FEDAX_SITE=site $(PYTEST) --quiet -m slow tests/site
 
-wheel: ## install the wheel without constraints.txt, with the newest versions that pyproject.toml allows, and try it
-	.ci/wheel newest
-
 release-check: ## build wheel and sources, install each into an empty environment, with and without a compiler, and try them
 	.ci/release-check
 
-lint: $(VENV)/.ready-to-test ## format, lint and the imports contract, in seconds
+check: $(VENV)/.ready-to-test ## format, lint, imports contract, ceilings of tokens, and types
 	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/lint-imports
-
-check: lint ## format, lint, imports contract, ceilings of tokens, and types
 	.ci/tokens --check
 	$(BIN)/pyright
 	$(BIN)/pyright --project pyright-strict.json
-
-clean: ## remove the environment and what tests keep between runs
-	rm -rf $(VENV) .cache

@@ -25,7 +25,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if (ROOT.parent / "shared" / "data").is_dir():
     os.environ.setdefault("FEDAX_DATA", str(ROOT.parent / "shared" / "data"))
 
-if os.environ.get("FEDAX_CHECKED") != "0":  # `make test-one` answers sooner without
+if os.environ.get("FEDAX_CHECKED") != "0":  # answers sooner without
     import strict
 
     strict.install()

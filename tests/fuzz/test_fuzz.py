@@ -1,4 +1,4 @@
-"""The short form of the fuzzing; `make fuzz` runs the long one."""
+"""The short form of the fuzzing; `make faults` runs the long one."""
 
 import subprocess
 import sys
