@@ -1,10 +1,8 @@
 """Deployments by their own scripts and Flower's commands: real processes with TLS and keys, which
 are killed and started again, and strangers."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +23,6 @@ from deployed import (
 )
 
 from fedax.flower.deploy.keys import write_certificate, write_key_pair
-from sources import ROOT
 
 ROGUE = 2
 REASONS = {
@@ -51,7 +48,7 @@ def test_a_killed_client_and_a_reboot(tmp_path):
 
     The result is that of the rounds with exactly the uploads that were taken: nothing is lost or
     counted twice."""
-    file = dropping(tmp_path, ["scaffold"], rounds=8)
+    file = dropping(tmp_path, ["scaffold"], rounds=6)
     with Programs(tmp_path, file) as programs:
         programs.start_all()
         programs.wait_for_nodes(3)
@@ -73,31 +70,6 @@ def test_a_killed_client_and_a_reboot(tmp_path):
     # rounds that were begun and not kept were done again
     lost = {(t, k) for t, k in before if t < kept} | set(lost)
     check_equal(out, replayed(tmp_path, file, lost))
-
-
-@pytest.mark.slow
-def test_the_first_deployment_of_the_page(tmp_path):
-    """Its commands, as a reader types them, give the parameters of the simulation."""
-    page = (ROOT / "docs" / "flower.md").read_text()
-    block = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1]
-    options = block.partition("--out trial")[2].partition("\ncd trial")[0]
-    path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PATH": path}
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    script = f"set -e\n{block}fedax run ../examples/digits.toml --out alone{options}\nwait\n"
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-        start_new_session=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "finished" in done.stdout
-    check_equal(tmp_path / "trial" / "runs" / "run", tmp_path / "trial" / "alone")
 
 
 @pytest.mark.slow
