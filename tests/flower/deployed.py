@@ -128,7 +128,7 @@ def replayed(place, file, lost):
 
 def newest(site):
     """The newest round of which a client has kept a memory, -1 for none."""
-    return max((int(path.name[:9]) for path in (site / "states").rglob("*.npz")), default=-1)
+    return max((int(path.name[:9]) for path in (site / "states").rglob("0*-*-*")), default=-1)
 
 
 def wait_until(holds, what, limit=600):

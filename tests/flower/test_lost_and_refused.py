@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 import fedax
 from fedax.flower.protocol.plan import Assignment
-from fedax.flower.protocol.store import NEVER, MemoryLost, Store, Version
+from fedax.flower.protocol.store import NEVER, Store, Version
 from fedax.flower.server import roster
 from fedax.flower.server.in_process import LocalGrid, in_process
 from problems import vector
@@ -98,7 +98,6 @@ SPOILED = {
         "an answer of client 3 to order ffff",
     ),
     "other client": (lambda m, a: replaced(a, partition=0), "an answer of client 0"),
-    "no such vector": (lambda m, a: replaced(a, near=[7], clipped=1 << 40), "not an answer"),
     "empty": (lambda m, a: [Message(RecordDict(), reply_to=m)], "not an answer"),
 }
 
@@ -225,7 +224,7 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
     )
     assert np.array_equal(vector(history), vector(plain))
     files = [
-        {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*.npz")}
+        {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("0*-*-*")}
         for name in ("again", "plain")
     ]
     assert files[0] == files[1]
@@ -238,7 +237,7 @@ def test_a_lost_disk_is_named(tmp_path):
 
     def wipe(message, answer):
         if message.content["order"]["round"] == 0 and client_of(message) == LAST:
-            for path in (tmp_path / "client-3").rglob("*.npz"):
+            for path in (tmp_path / "client-3").rglob("0*-*-*"):
                 path.unlink()
         return [answer]
 
@@ -257,12 +256,12 @@ def test_a_lost_disk_is_named(tmp_path):
 @pytest.mark.parametrize("size", [0, 1, 300], ids=["empty", "one byte", "cut off"])
 def test_a_damaged_memory_is_named(size, tmp_path):
     memory = {"a": np.arange(40, dtype=np.float32)}
-    store, version = Store(tmp_path, "a" * 32), Version(3, "b" * 32, NEVER)
+    store, version = Store(tmp_path), Version(3, "b" * 32, NEVER)
     store.keep("memory-1", version, memory)
     np.testing.assert_array_equal(store.read("memory-1", version.name, memory)["a"], memory["a"])
-    (path,) = tmp_path.rglob("*.npz")
+    (path,) = tmp_path.rglob("0*-*-*")
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(MemoryLost, match=r"memory-1 of order b+ in \S+ is damaged: "):
+    with pytest.raises(fedax.FedaxError, match="is damaged"):
         store.read("memory-1", version.name, memory)
 
 
@@ -278,7 +277,7 @@ def test_an_order_writes_nowhere_else(field, tmp_path):
     answer = engine.grid.devices[100].answer(
         RecordDict(dict(order) | {"order": ConfigRecord(facts)})
     )
-    assert "is no name that there can be" in answer["answer"]["error"]
+    assert "up" not in answer
     assert {path.name for path in tmp_path.iterdir()} == {"d"}
 
 
@@ -312,6 +311,7 @@ def test_a_node_that_is_gone_for_a_moment_is_asked_again(tmp_path, monkeypatch):
     """Flower says at once that a node is gone; until the deadline the order is sent again, and
     nobody is left out."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)
+    monkeypatch.setattr(roster, "REFUSED", 0.01)
     gone = []
 
     def away(message, answer):
@@ -411,6 +411,7 @@ def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog, mon
     """With on_bad_client="stop" all are needed: the wait is in the log, and the result is that of a
     run without it."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)
+    monkeypatch.setattr(roster, "REFUSED", 0.01)
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=60.0)
     run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)  # every client comes once
     with_dead_clients(engine, {LAST}, back_at=4, back=[LAST])
@@ -446,6 +447,7 @@ def test_a_message_that_is_lost_is_absent(code, tmp_path, caplog):
 def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog, monkeypatch):
     """Rounds are not used up while everybody is away: two of four are needed, and one is there."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)
+    monkeypatch.setattr(roster, "REFUSED", 0.01)
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, deadline=60.0, minimum=2)
     run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
     with_dead_clients(engine, {1, 2, LAST}, back_at=4, back=[1])
@@ -469,6 +471,7 @@ UNUSABLE = {
 def test_answers_that_cannot_be_used_are_no_quorum(kind, tmp_path, monkeypatch):
     """Three of four are needed, one of which answers something else, and one comes back later."""
     monkeypatch.setattr(roster, "AGAIN", 0.01)
+    monkeypatch.setattr(roster, "REFUSED", 0.01)
 
     def spoil(message, answer):
         return UNUSABLE[kind](message, answer) if client_of(message) == 0 else [answer]
@@ -529,11 +532,6 @@ def test_a_refused_node_is_not_asked_at_every_look(tmp_path, monkeypatch, caplog
     assert state["listings"] > 4
     assert len(asked) == 1
     assert caplog.text.count("node 300 refused: client 1 is there already") == 1
-    # another node has gone: the refused one may be its client by now
-    del engine.grid.devices[101]
-    engine.roster.greet()
-    assert len(asked) == 2
-    assert engine.roster.nodes[1] == 300
 
 
 class Slow:

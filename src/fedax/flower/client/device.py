@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from fedax.communication.channel import decode, is_message, is_vector
+from fedax.communication.channel import decode, is_message
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
 from fedax.core.task import Population, Task
@@ -32,6 +32,7 @@ from fedax.flower.client.outbox import Outbox
 from fedax.flower.protocol.plan import PROTOCOL, Assignment, OwnModel, Plan, plan_of
 from fedax.flower.protocol.records import (
     Refused,
+    check_names,
     order_name,
     record_of,
     tree_of,
@@ -133,6 +134,7 @@ class Device:
                 raise FedaxError(
                     f"an order of protocol {order['version']}; this client has {PROTOCOL}"
                 )
+            check_names(order)
             kinds = {
                 "hello": self._answer_hello,
                 "work": self._work,
@@ -169,7 +171,7 @@ class Device:
             phase = _find_phase(self._setup_for(order).plan, order)
             facts: Any = reply["answer"]
             return tree_of(reply["up"], phase.up, "upload")[0], {
-                name: facts[name] for name in ("broken", "near", "clipped")
+                name: facts[name] for name in ("broken", "clipped")
             }
 
         def answer() -> Any:
@@ -205,7 +207,7 @@ class Device:
 
     def _run_phase(self, run_setup: RunSetup, order: Any, content: Any) -> Any:
         """Does the work of an order and stores the memories after it."""
-        store = Store(self.folder, str(order["run"]))
+        store = Store(self.folder / order["run"])
         phase = _find_phase(run_setup.plan, order)
         down = tree_of(content["down"], phase.down, "sent down")
         names = sorted(phase.states)
@@ -237,7 +239,6 @@ class Device:
                 store.forget(slots[name], versions[name], int(order["floor"]))
         facts = {
             "broken": int(broken),
-            "near": _match_references(upload.value, down),
             "clipped": _count_clipped(upload.value),
         }
         return self._reply(order, facts, up=record_of((upload.value, upload.weight)))
@@ -253,7 +254,7 @@ class Device:
             return self._reply(order, {"count": 0}, up=record_of(()))
         personal = run_setup.plan.own
         if order["personal"] and personal is not None:
-            store = Store(self.folder, str(order["run"]))
+            store = Store(self.folder / order["run"])
             state = None
             if personal.memory is not None:
                 state = self._load_state(
@@ -354,31 +355,6 @@ def _find_phase(plan: Plan, order: Any) -> TracedPhase:
 def _decoded_shape(leaf: Any) -> tuple[int, ...]:
     """Returns the shape of a part of an upload, before a codec."""
     return (leaf.dim,) if is_message(leaf) else tuple(leaf.shape)
-
-
-def _match_references(value: PyTree, down: PyTree) -> list[int]:
-    """Returns for each message that is a difference which received vector it is a difference to."""
-    vectors = [leaf for leaf in jax.tree.leaves(decode(down)[0]) if is_vector(leaf)]
-    matches = []
-    for leaf in jax.tree.leaves(value, is_leaf=is_message):
-        if is_message(leaf) and leaf.near is not None:
-            indices = [
-                i
-                for i, vector in enumerate(vectors)
-                if vector.shape == leaf.near.shape and _is_equal(vector, leaf.near)
-            ]
-            if not indices:
-                reason = (
-                    "a reference that is none of the vectors it was sent, so that the "
-                    "server cannot know it"
-                )
-                raise InvalidInput.because("Upload(reference=...)", reason)
-            matches.append(indices[0])
-    return matches
-
-
-def _is_equal(a: Float[Array, "dim"], b: Float[Array, "dim"]) -> Bool[Array, ""]:
-    return jnp.array_equal(a, b, equal_nan=True)
 
 
 def _count_clipped(value: PyTree) -> int:

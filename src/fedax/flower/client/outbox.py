@@ -10,8 +10,6 @@ is refused.
 import hashlib
 import json
 import math
-import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.privacy import Privacy
 from fedax.flower.protocol.records import SETTINGS, Refused
+from fedax.flower.protocol.store import read_stored, write_stored
 from fedax.utils.files import write, writing
 from fedax.utils.lock import locked
 
@@ -123,27 +122,22 @@ class Outbox:
                 stored.
         """
         order = content["order"]
-        run = str(order["run"])
-        name = str(order["order"])
         round = int(order["round"])
-        if not (
-            re.fullmatch(r"[0-9a-f]{1,64}", run)
-            and re.fullmatch(r"[0-9a-f]{32}", name)
-            and 0 <= round < 1 << 31
-        ):
-            raise Refused("an order without a valid name")
-        path = self.folder / run / f"{round:010d}-{name}-{kind}"
+        path = self.folder / order["run"] / f"{round:010d}-{order['order']}-{kind}"
         digest = digest_of(content)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             # a hidden upload may be made of a noisy one
             with locked(self.folder / f".{kind.partition('-')[0]}.lock"):
                 if path.exists():
-                    return _read_message(path, digest)
+                    stored_digest, message = read_stored(path)
+                    if stored_digest != digest:
+                        raise Refused("an order that was answered before with another content")
+                    return message
                 if round < _read_floor(path.parent):
                     raise Refused(f"an order of round {round}, whose messages are no longer stored")
                 message = make()
-                write(path, _to_bytes(message, digest), 0o600)
+                write_stored(path, (digest, message))
                 self._forget(path.parent, int(order["floor"]))
                 return message
 
@@ -152,7 +146,7 @@ class Outbox:
         if floor <= _read_floor(folder):
             return
         # first: orders of these rounds are refused from now on
-        write(folder / "floor", str(floor), 0o600)
+        write_stored(folder / "floor", floor)
         for path in folder.glob("[0-9]*-*"):
             if int(path.name.partition("-")[0]) < floor:
                 path.unlink(missing_ok=True)
@@ -180,27 +174,7 @@ def _read_floor(folder: Path) -> int:
     """Returns the first round whose messages are still stored.
 
     Raises:
-        Refused: a damaged file; without it a message could be made a second time.
+        FedaxError: a damaged file; without it a message could be made a second time.
     """
     path = folder / "floor"
-    if not path.exists():
-        return 0
-    text = path.read_text("utf-8", "replace")
-    if not re.fullmatch(r"[0-9]{1,10}", text):
-        raise Refused(f"{path} is damaged; it says which messages of this run are still stored")
-    return int(text)
-
-
-def _to_bytes(message: RecordDict, digest: str) -> bytes:
-    body = pickle.dumps(message)
-    return f"{digest} {hashlib.sha256(body).hexdigest()}\n".encode() + body
-
-
-def _read_message(path: Path, digest: str) -> RecordDict:
-    head, end, body = path.read_bytes().partition(b"\n")
-    stored_digest, _, checksum = head.decode("ascii", "replace").partition(" ")
-    if end and stored_digest != digest:
-        raise Refused("an order that was answered before with another content under the same name")
-    if not end or hashlib.sha256(body).hexdigest() != checksum:
-        raise Refused(f"an order that was answered before, whose message in {path} is damaged")
-    return pickle.loads(body)
+    return read_stored(path) if path.exists() else 0

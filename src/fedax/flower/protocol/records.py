@@ -5,7 +5,7 @@ size is not as it must be.
 import hashlib
 import io
 import math
-from collections.abc import Sequence
+import re
 from typing import Any
 
 import jax
@@ -97,7 +97,7 @@ def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def tree_of(
-    record: Any, forms: PyTree, what: str, references: Sequence[Any] = (), clipped: int = 0
+    record: Any, forms: PyTree, what: str, reference: Any = None, clipped: int = 0
 ) -> PyTree:
     """Returns the pytree in a record, messages unopened.
 
@@ -105,26 +105,34 @@ def tree_of(
         record: as it arrived.
         forms: shapes and types of the pytree.
         what: for the reason of a refusal.
-        references: the vectors to which messages are differences, in their order.
+        reference: the vector to which a message is the difference; None for none.
         clipped: entries that the codecs clipped; the first message that counts them has all.
 
     Raises:
         Refused: see `arrays_of`.
     """
-    arrays, remaining = arrays_of(record, forms, what), list(references)
+    arrays = arrays_of(record, forms, what)
     leaves, structure = jax.tree.flatten(forms, is_leaf=is_message)
     decoded = []
     for array, leaf in zip(arrays, leaves, strict=True):
         if not is_message(leaf):
             decoded.append(jnp.asarray(array.view(leaf.dtype).reshape(leaf.shape)))
             continue
-        if leaf.near is not None and not remaining:
+        if leaf.near is not None and reference is None:
             raise Refused(f"{what}: a difference to a vector that is not known")
         parts = jax.tree.map(jnp.asarray, leaf.codec.decode(array.tobytes(), leaf.dim))
         count, clipped = (None, clipped) if leaf.clipped is None else (jnp.int32(clipped), 0)
-        reference = None if leaf.near is None else remaining.pop(0)
-        decoded.append(Message(parts, count, leaf.codec, leaf.dim, leaf.dtype, reference))
+        near = None if leaf.near is None else reference
+        decoded.append(Message(parts, count, leaf.codec, leaf.dim, leaf.dtype, near))
     return jax.tree.unflatten(structure, decoded)
+
+
+def check_names(order: Any) -> None:
+    """Refuses names of an order that cannot be parts of a path."""
+    names = [order[field] for field in ("run", "order") if field in order]
+    names += [name for field in ("slots", "bases") for name in order.get(field, ())]
+    if not all(re.fullmatch(r"[a-z0-9-]{1,64}", name) for name in names):
+        raise Refused("an order without valid names")
 
 
 def order_name(k: int, facts: Any, down: ArrayRecord) -> str:

@@ -7,9 +7,8 @@ version that nobody asks for, and a server that continues from a checkpoint find
 that round.
 """
 
-import io
-import re
-import zipfile
+import hashlib
+import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ from fedax.utils.files import write, writing
 
 NEVER = "0" * 32
 """The version of a memory before its first change."""
-DAMAGED = OSError, ValueError, EOFError, zipfile.BadZipFile
-"""The errors of reading a file of arrays that is cut off or changed."""
 
 
 class Version(NamedTuple):
@@ -37,46 +34,27 @@ class Version(NamedTuple):
     before: str
 
 
-class MemoryLost(FedaxError):
-    """A version of a memory that is asked for is not there."""
-
-
 class Store:
     """The memories of one run of one client.
 
     Args:
-        folder: of the client; made if it does not exist.
-        run: the run's name.
+        folder: of the run; made if it does not exist.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
-        self.folder = folder / _check_name(run, "run", r"[0-9a-f]{1,64}")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def read(self, slot: str, name: str, like: PyTree) -> PyTree:
-        """Returns a version of a client's state; `like` has its shapes and types.
+        """Returns a version of a client's state; `like` has its structure.
 
         Raises:
-            MemoryLost: it is not there, or is damaged.
+            FedaxError: it is not there, or is damaged.
         """
         version = next((version for version in self._versions(slot) if version.name == name), None)
         if version is None:
-            raise MemoryLost(f"memory {slot} of order {name} is not in {self.folder}")
-        leaves, structure = jax.tree.flatten(like)
-        try:
-            # NumPy leaves a damaged file open if it has opened it itself
-            with (
-                self._path(slot, version).open("rb") as file,
-                np.load(file, allow_pickle=False) as stored,
-            ):
-                arrays = [
-                    stored[f"leaf {i}"].view(leaf.dtype).reshape(leaf.shape)
-                    for i, leaf in enumerate(leaves)
-                ]
-        except (*DAMAGED, KeyError) as error:
-            raise MemoryLost(
-                f"memory {slot} of order {name} in {self.folder} is damaged: {error}"
-            ) from error
-        return jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays])
+            raise FedaxError(f"memory {slot} of order {name} is not in {self.folder}")
+        leaves = read_stored(self._path(slot, version))
+        return jax.tree.unflatten(jax.tree.structure(like), map(jnp.asarray, leaves))
 
     def keep(self, slot: str, version: Version, tree: PyTree) -> None:
         """Keeps a version; one that is there already stays as it is.
@@ -85,19 +63,10 @@ class Store:
             WriteFailed: a full disk, for example.
         """
         path = self._path(slot, version)
-        if path.exists():
-            return
-        arrays: dict[str, Any] = {}
-        for i, leaf in enumerate(jax.tree.leaves(tree)):
-            array = np.asarray(leaf)
-            arrays[f"leaf {i}"] = (
-                array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
-            )
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, buffer.getvalue())
+        if not path.exists():
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_stored(path, [np.asarray(leaf) for leaf in jax.tree.leaves(tree)])
 
     def forget(self, slot: str, name: str, floor: int) -> None:
         """Drops versions that nobody will ask for again.
@@ -113,22 +82,28 @@ class Store:
                 self._path(slot, version).unlink(missing_ok=True)
 
     def _path(self, slot: str, version: Version) -> Path:
-        name, previous = (_check_name(text, "order", r"[0-9a-f]{32}") for text in version[1:])
-        return self._slot_folder(slot) / f"{version.round:09d}-{name}-{previous}.npz"
-
-    def _slot_folder(self, slot: str) -> Path:
-        return self.folder / _check_name(slot, "memory", r"[a-z0-9-]{1,40}")
+        return self.folder / slot / f"{version.round:09d}-{version.name}-{version.before}"
 
     def _versions(self, slot: str) -> list[Version]:
-        matches = [
-            re.fullmatch(r"(\d{9})-([0-9a-f]{32})-([0-9a-f]{32})\.npz", p.name)
-            for p in self._slot_folder(slot).glob("*.npz")
-        ]
-        return [Version(int(match[1]), match[2], match[3]) for match in matches if match]
+        # others are files that are being written
+        names = [path.name.split("-") for path in (self.folder / slot).glob("[0-9]*-*-*")]
+        return [Version(int(round), name, before) for round, name, before in names]
 
 
-def _check_name(name: str, what: str, allowed: str) -> str:
-    """Returns a name that becomes part of a path."""
-    if not re.fullmatch(allowed, name):
-        raise FedaxError(f"{what} {name!r} is no name that there can be")
-    return name
+def write_stored(path: Path, value: Any) -> None:
+    """Writes a value of Python with a hash of its bytes, for its owner alone."""
+    content = pickle.dumps(value)
+    write(path, hashlib.sha256(content).digest() + content, 0o600)
+
+
+def read_stored(path: Path) -> Any:
+    """Returns the value that `write_stored` wrote.
+
+    Raises:
+        FedaxError: the file was cut off or changed.
+    """
+    stored = path.read_bytes()
+    digest, content = stored[:32], stored[32:]
+    if hashlib.sha256(content).digest() != digest:
+        raise FedaxError(f"{path} is damaged")
+    return pickle.loads(content)

@@ -15,13 +15,13 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.communication.channel import decode, is_vector
+from fedax.communication.channel import decode
 from fedax.communication.privacy import derive_secret_key
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
 from fedax.engine.round.client import Setup
-from fedax.engine.round.phase import MEMORY, UPLOAD, PhaseResult, PhaseWork, to_shapes
+from fedax.engine.round.phase import MEMORY, UPLOAD, PhaseResult, PhaseWork, to_shapes, vectors
 from fedax.engine.round.trace import TracedPhase
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.plan import PROTOCOL, Assignment, fits, plan_of
@@ -390,11 +390,9 @@ class FlowerBackend(PythonBackend):
         self, phase_work: PhaseWork, phase: TracedPhase, order: RecordDict, records: Any, k: int
     ) -> ClientResult:
         facts: Any = records["answer"]
-        vectors = [leaf for leaf in jax.tree.leaves(decode(phase_work.down)[0]) if is_vector(leaf)]
-        references = [vectors[int(i)] for i in facts["near"]]
-        value, weight = tree_of(
-            records["up"], phase.up, "upload", references, int(facts["clipped"])
-        )
+        sent = vectors(decode(phase_work.down)[0])
+        reference = None if phase.near is None else sent[phase.near]
+        value, weight = tree_of(records["up"], phase.up, "upload", reference, int(facts["clipped"]))
         if weight is not None and float(weight) < 0:
             raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
         self._bits_sent[1] += bits_sent(records["up"])

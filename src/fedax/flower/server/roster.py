@@ -15,9 +15,9 @@ from fedax.flower.protocol.plan import PROTOCOL
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
 """Seconds between two looks for answers: at first, and at most."""
-AGAIN, HELLO, REFUSED = 2.0, 60.0, 10.0
+AGAIN, HELLO, REFUSED = 2.0, 300.0, 10.0
 """Seconds until a node that was gone is looked for again, for the answer of a new one, and until a
-refused one is asked again while the same nodes are connected."""
+refused one is asked again."""
 PULL = 1.0
 """Seconds to wait for answers that are being pulled, before the next look."""
 NOTICES = 5.0, 60.0
@@ -55,13 +55,10 @@ class Greeting(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a node was refused, and when it is asked again: then, or once other nodes are
-    connected.
-    """
+    """Why a node was refused, and when it is asked again."""
 
     reason: str
     end: float
-    connected: frozenset[int]
 
 
 class Puller:
@@ -190,11 +187,8 @@ class Roster:
             if greeting.end > now and greeting.node in connected
         }
         asked = {greeting.node for greeting in self._greetings.values()}
-        new = [
-            node
-            for node in sorted(connected - set(self.nodes.values()) - asked)
-            if self._may_be_asked(node, connected)
-        ]
+        refused = {node for node, refusal in self._refusals.items() if refusal.end > now}
+        new = sorted(connected - set(self.nodes.values()) - asked - refused)
         hello = RecordDict({"order": ConfigRecord({"version": PROTOCOL, "kind": "hello"})})
         messages = [self._make_message(node, hello, QUERY, "hello", HELLO) for node in new]
         pushed = self._push(messages, new)
@@ -205,11 +199,6 @@ class Roster:
             name = answer.metadata.reply_to_message_id
             if (greeting := self._greetings.pop(name, None)) is not None:
                 self._take_greeting(greeting.node, answer, owners, connected)
-
-    def _may_be_asked(self, node: int, connected: set[int]) -> bool:
-        """Returns whether a new node was not refused before, or may be another one by now."""
-        refusal = self._refusals.get(node)
-        return refusal is None or refusal.connected != connected or time.monotonic() >= refusal.end
 
     def _take_greeting(
         self, node: int, answer: Message, owners: Mapping[int, int] | None, connected: set[int]
@@ -227,9 +216,7 @@ class Roster:
             reason, previous = str(error), self._refusals.get(node)
             if previous is None or previous.reason != reason:
                 LOG.warning("%s refused: %s", self._describe_node(node, owners), reason)
-            # an error of Flower, of a ClientApp that is just starting, says nothing about the node
-            end = time.monotonic() + (AGAIN if answer.has_error() else REFUSED)
-            self._refusals[node] = Refusal(reason, end, frozenset(connected))
+            self._refusals[node] = Refusal(reason, time.monotonic() + REFUSED)
 
     def _describe_node(self, node: int, owners: Mapping[int, int] | None) -> str:
         """Returns the client of a node by its key, or the node's number if the key is not known."""
