@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedax.core.history import JOULES
-from fedax.core.hyper import Hyper, check_declared, hyper
+from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.devices import Devices, for_clients
 from fedax.core.scheduling.timeline import NO_SLOT, Row, Timeline, Versions
 from fedax.errors import InvalidInput
@@ -79,14 +79,14 @@ class Asynchronous:
 
     devices: Any = None
     _: dataclasses.KW_ONLY
-    concurrency: int | None = None
+    concurrency: int | None = hyper(None, kind=int, low=1, optional=True)
     dispatch: str = hyper("arrival", choices=("arrival", "server_step"))
     uploads: str = hyper("changes", choices=("changes", "models"))
     weight: str = hyper("polynomial", choices=("constant", "polynomial", "hinge"))
     a: float = hyper(0.5, low=0.0)
     b: int = hyper(4, low=0)
-    max_staleness: int | None = None
-    passes: float | None = None
+    max_staleness: int | None = hyper(None, kind=int, low=0, optional=True)
+    passes: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
 
     def __post_init__(self) -> None:
         convert_fields(self)
@@ -97,13 +97,6 @@ class Asynchronous:
                 "in its table [devices]"
             )
             raise InvalidInput.of("Asynchronous(devices=...)", self.devices, allowed)
-        for limits in (
-            Hyper("concurrency", 1, low=1),
-            Hyper("max_staleness", 0, low=0),
-            Hyper("passes", 1.0, low=0.0, open_low=True),
-        ):
-            if getattr(self, limits.name) is not None:
-                limits.check("Asynchronous", getattr(self, limits.name))
 
     def check(self, clients: int, cohort: int) -> None:
         """Refuses more clients at work than there are, fewer than a step waits for, and devices of

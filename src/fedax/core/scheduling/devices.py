@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedax.core.hyper import Hyper, check_declared, hyper
+from fedax.core.hyper import check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 from fedax.utils.plugins import is_reference, load
@@ -79,15 +79,13 @@ class Devices:
     energy: Amount = 0.0
     energy_down: Amount = 0.0
     energy_up: Amount = 0.0
-    passes: float | None = None
+    passes: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
     server_seconds: float = hyper(0.0, low=0.0)
     server_seconds_per_byte: float = hyper(0.0, low=0.0)
 
     def __post_init__(self) -> None:
         convert_fields(self)
         check_declared(self)
-        if self.passes is not None:
-            Hyper("passes", 1.0, low=0.0, open_low=True).check("Devices", self.passes)
         for name in CHARACTERISTICS:
             value = getattr(self, name)
             if callable(value):

@@ -68,6 +68,12 @@ class Sampling(Rule, ABC):
             Client ids, `capacity` many, and how many of them count.
         """
 
+    def weights(self, offsets: Int[Array, "bounds"]) -> Float[Array, "clients"] | None:
+        """Returns the weights of all clients, for a rule that draws one after the other in
+        proportion to them; None for another rule.
+        """
+        return None
+
     def among(
         self,
         key: Key[Array, ""],
@@ -80,30 +86,16 @@ class Sampling(Rule, ABC):
         By default those who were drawn and are not available drop out. The rules of this library
         draw among the available clients.
         """
+        weights = self.weights(offsets)
+        if weights is not None:
+            return weighted_subset_among(key, weights, cohort, available)
         ids, count = self.draw(key, offsets, cohort)
         # padding behind `count` drops out too
         return first(ids, available[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
 
 
-class _Successive(ABC):
-    """Rules that draw clients one after the other, in proportion to weights."""
-
-    @abstractmethod
-    def weights(self, offsets: Int[Array, "bounds"]) -> Float[Array, "clients"]:
-        """Returns the weights of the draw, of all clients."""
-
-    def among(
-        self,
-        key: Key[Array, ""],
-        offsets: Int[Array, "bounds"],
-        cohort: int,
-        available: Bool[Array, "clients"],
-    ) -> Drawn:
-        return weighted_subset_among(key, self.weights(offsets), cohort, available)
-
-
 @dataclasses.dataclass(frozen=True)
-class Uniform(_Successive, Sampling):
+class Uniform(Sampling):
     """Uniformly without replacement."""
 
     def weights(self, offsets: Int[Array, "bounds"]) -> Float[Array, "clients"]:
@@ -141,7 +133,7 @@ class Proportional(Sampling):
 
 
 @dataclasses.dataclass(frozen=True)
-class ProportionalWithoutReplacement(_Successive, Sampling):
+class ProportionalWithoutReplacement(Sampling):
     """One after the other from those that are left, with probability $p_k$ over their sum."""
 
     by_size = True

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 import numpy as np
 
 from fedax.core.directions import Mode, check_mode, find_mode, is_better
-from fedax.core.hyper import Hyper, check_declared, hyper
+from fedax.core.hyper import check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 
@@ -154,14 +154,12 @@ class Budget(_Rule):
         ('stopped', [0.0, 1800.0, 3600.0])
     """
 
-    hours: float | None = None
-    joules: float | None = None
+    hours: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
+    joules: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
 
     def check(self) -> None:
         """Refuses a budget without bounds, and bounds that are not above 0."""
-        for name, value in vars(self).items():
-            if value is not None:
-                Hyper(name, 1.0, low=0.0, open_low=True).check("Budget", value)
+        super().check()
         if self.hours is None and self.joules is None:
             raise InvalidInput.found(
                 "Budget(hours=..., joules=...)", "no bound", "at least one of the two"
