@@ -1,7 +1,6 @@
 """The solver that stops at a given inexactness, against the exact minimisers of quadratics and a
 loop in NumPy."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 import fedax
 from fedax.core import Algorithm, LocalProblem, Upload
 from fedax.theory import feddane
-from problems import quadratic, random_quadratic, vector
+from problems import quadratic, random_quadratic
 
 CLIENTS, DIM, RATE = 4, 3, 0.2
 START = np.array([1.0, -2.0, 0.5])
@@ -100,19 +99,3 @@ def test_it_ends_after_the_most_steps():
     a, b = random_quadratic(CLIENTS, DIM)
     found = solved(1e-9, 0.7, max_steps=4, curvatures=a, centres=b)
     np.testing.assert_allclose(found[0], by_hand(a[0], b[0], 0.0, 0.7, most=4)[0][-1], rtol=1e-10)
-
-
-@pytest.mark.slow
-def test_float32_and_a_grid_in_one_program():
-    a, b = random_quadratic(CLIENTS, DIM)
-    with jax.enable_x64(False):
-        task = quadratic(a.astype(np.float32), b.astype(np.float32))
-        options = {
-            "solver": fedax.Inexact(0.01, RATE),
-            "rounds": 3,
-            "schedule": fedax.Schedule(cohort=2),
-        }
-        together = fedax.run_grid([fedax.FedProx(mu=mu) for mu in (0.5, 2.0)], task, **options)
-        alone = fedax.run(fedax.FedProx(mu=2.0), task, **options)
-    assert vector(together[1]).dtype == np.float32
-    np.testing.assert_allclose(vector(together[1]), vector(alone), rtol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 import fedax
 from fedax.errors import install_hint
 from fedax.experiments.running.trackers import check_installed
-from sources import ROOT, own_files
+from sources import ROOT
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
@@ -63,18 +63,6 @@ def test_every_hint_is_that_of_an_extra():
 def test_an_environment_without_pip(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert install_hint("slurm") == f'uv pip install --python {sys.executable} "submitit>=1.5"'
-
-
-def test_nothing_installs_fedax_from_an_index():
-    """It is on none before its first release."""
-    files = [
-        path
-        for suffix in (".py", ".md", ".txt")
-        for path in own_files("src", "docs", suffix=suffix)
-    ]
-    files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
-    command = re.compile(r"""install\s+(-\S+\s+)*["'`]?fedax\b""")
-    assert [str(path) for path in files if command.search(path.read_text())] == []
 
 
 def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):

@@ -165,17 +165,6 @@ def test_invalid_vectors_get_no_weight(fill):
     )
 
 
-def test_a_single_valid_vector_has_all_the_weight():
-    assert np.asarray(found(random(0), np.arange(COUNT) == 4).weights).tolist() == [
-        0,
-        0,
-        0,
-        0,
-        1,
-        0,
-    ]
-
-
 def test_zero_vectors_need_no_step():
     result = found(np.zeros((COUNT, 8)))
     assert float(result.weights.sum()) == 1

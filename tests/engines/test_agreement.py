@@ -45,17 +45,6 @@ def test_float64_to_1e_12_after_20_rounds(engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_float32_to_1e_5_after_20_rounds(engine):
-    method = fedax.FedDANE(mu=0.1)
-    with jax.enable_x64(False):
-        reference = twenty_rounds(method, fedax.Simulation("sequential", devices=1), np.float32)
-        other = twenty_rounds(method, ENGINES[engine](), np.float32)
-    assert vector(other).dtype == np.float32
-    np.testing.assert_allclose(vector(other), vector(reference), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "method"),
     [

@@ -37,11 +37,8 @@ SCHEDULES = {
 CASES = [
     ("hybrid", fedax.FedNova),
     ("floor", fedax.FedAvg),
-    pytest.param("drawn steps", fedax.SCAFFOLD, marks=pytest.mark.slow),
+    ("drawn steps", fedax.SCAFFOLD),
     ("times", fedax.FedAvg),
-    pytest.param("hybrid", fedax.FedAvg, marks=pytest.mark.slow),
-    pytest.param("hybrid", fedax.SCAFFOLD, marks=pytest.mark.slow),
-    pytest.param("drawn steps", fedax.FedNova, marks=pytest.mark.slow),
 ]
 
 

@@ -47,10 +47,8 @@ OBSERVED = (
 
 
 METHODS = {
-    "FedAvg": fedax.FedAvg(),
     "SCAFFOLD": fedax.SCAFFOLD(),
     "FedDANE": fedax.FedDANE(mu=0.1),
-    "FedAWARE": fedax.FedAWARE(),
     "PerFedAvg": fedax.PerFedAvg(),
 }
 

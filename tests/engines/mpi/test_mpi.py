@@ -36,7 +36,6 @@ CASES = [
     "FedDANE",
     "FedBC",
     "FedAWARE",
-    "PFedMe",
     "AFL",
     "DFedAvgM",
     "Quantized 8",
@@ -47,15 +46,10 @@ CASES += [
     "Local state",
     "State on a graph",
     "State mixed first",
-    "State tuned",
     "Local state tuned",
     "Hard graph",
     "Daily graph",
-    "FedAWARE, all",
-    "FedAWARE, mixed",
-    "FedAvg, mixed",
     "proportional",
-    "proportional_without_replacement",
     "Daily",
     "Private",
     "Private clients",
@@ -73,10 +67,7 @@ def test_same_trajectory_as_the_simulation(results, name):
     assert result["moved"] > 1e-3
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["DFedAvgM", "Quantized 4", "Quantized 8", "Quantized 16", "Quantized 32", "Quantized random"],
-)
+@pytest.mark.parametrize("name", ["DFedAvgM", "Quantized 4", "Quantized 8", "Quantized random"])
 def test_bits_counted_are_the_bytes_on_the_wire(results, name):
     """A message takes whole bytes: here all counts are, so there is nothing to round."""
     result = results[name]

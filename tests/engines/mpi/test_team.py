@@ -11,7 +11,7 @@ from threads import on_ranks
 
 import fedax
 from fedax.core import InvalidInput, RankFailed
-from marks import quick, slow
+from marks import quick
 
 SIZES = (7, 12, 9, 4)
 
@@ -139,9 +139,8 @@ METHODS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [slow(False, id="all data"), pytest.param(True, id="own data")])
 @pytest.mark.parametrize("name", quick(METHODS, "SCAFFOLD"))
-def test_ranks_continue_to_the_bit(name, own, tmp_path):
+def test_ranks_continue_to_the_bit(name, tmp_path):
     """Every rank gets its own client's memory back, wherever it lies now; only rank 0 has seen the
     folder."""
     options = {"personal": True, "checkpoint_every": 2, "algorithm": METHODS[name]()}
@@ -154,7 +153,7 @@ def test_ranks_continue_to_the_bit(name, own, tmp_path):
             if folder is None
             else {"checkpoint": folder if comm.rank == 0 else tmp_path / "elsewhere"}
         )
-        return go(comm, given=task(comm.rank if own else None), **options, **folders, **more)
+        return go(comm, given=task(comm.rank), **options, **folders, **more)
 
     straight = on_ranks(4, work)
     stopped = on_ranks(4, lambda comm: work(comm, tmp_path / "a", progress=kill_at(6)))
