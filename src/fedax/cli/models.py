@@ -31,10 +31,10 @@ def task_of(directory: RunDirectory, run: str, trust: bool = False) -> Task:
     Args:
         directory: with the run.
         run: its id.
-        trust: whether copies of user code in the directory may be run.
+        trust: whether the user code that the directory names may be run.
     """
     position = next(planned.experiment for planned in directory.planned if planned.id == run)
-    experiment = with_code(directory.experiments[position], directory.path, trust)
+    experiment = with_code(directory.experiments[position], trust)
     # not the whole plan: a deployment's engine exists only in its server, and the cohort of a
     # deployment may be larger than its stand-in task
     return task(experiment.task.name, **experiment.task.options)

@@ -66,7 +66,7 @@ TrustCode = Annotated[
     bool,
     Option(
         "--trust-code",
-        help="Run what the directory names: copies of your own code, modules, and [cluster].",
+        help="Run what the directory names: your own code, and the commands of [cluster].",
     ),
 ]
 Algorithms = Annotated[

@@ -141,8 +141,8 @@ class Experiment(Table):
     """Which models are kept: of the reported runs, with the clients' own (`personal`), of runs that
     select in a grid too (`all`), or none."""
     sources: dict[str, str] = {}
-    """SHA-256 of the files of your own code, by the names in the file; a run directory's copy has
-    it, and a file that has changed since is refused."""
+    """SHA-256 of the files of your own code, by the names in the file; a run directory has it, and
+    a file that has changed since is refused."""
     data: dict[str, str] = {}
     """Hashes of the data, see `Plan.data_hashes`; a run directory's copy has them."""
 

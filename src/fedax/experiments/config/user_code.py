@@ -1,5 +1,4 @@
-"""User code that experiments name: which it is, whether it has changed, and its copies in run
-directories.
+"""User code that experiments name: which it is, and whether it has changed.
 
 `Experiment`, which these functions take, imports this module.
 """
@@ -104,65 +103,21 @@ def check_sources(experiment: Any) -> dict[str, str]:
     return hashes
 
 
-def with_code(experiment: Any, folder: Path, trust: bool) -> Any:
+def with_code(experiment: Any, trust: bool) -> Any:
     """Returns the experiment of a run directory with the user code that it names, so that it can be
     run.
 
-    The code comes from the files that the names lead to, if they lie outside of the directory and
-    have not changed, or else from the copies in the directory.
-
-    Args:
-        experiment: of the directory.
-        folder: the directory.
-        trust: whether copies may be run, and modules imported.
-
     Raises:
-        InvalidInput: code that is not there, or copies and modules that are not trusted.
+        InvalidInput: code that is not trusted, is not there, or has changed.
     """
-    if not experiment.is_stored or not user_code(experiment):
+    code = user_code(experiment)
+    if not experiment.is_stored or not code:
         return experiment
-    document = experiment.resolved()
-    # each name keeps its file, or is replaced by the copy in the run directory
-    for name in user_code(experiment):
-        file, _, title = name.rpartition(":")
-        # a module is imported by its name, from wherever it is found; an entry point is installed
-        if not file.endswith(".py"):
-            if file and not trust:
-                hint = "--trust-code imports it."
-                raise InvalidInput.because(name, "a module that the directory names", hint)
-            continue
-        sha256 = experiment.sources.get(name, "")
-        path = Path(file).expanduser()
-        # the user's own file comes first; one inside the directory may come from somebody else
-        if not path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == sha256:
-            continue
-        copy = folder / copy_path(name, sha256)
-        if _sha256(copy) != sha256 or not trust:
-            reason = f"{path} is not there any more, or has changed"
-            hint = f"--trust-code runs the copy {copy}, if it is the same: read it first."
-            raise InvalidInput.because(name, reason, hint)
-        document = _replace_name(document, name, f"{copy}:{title}")
-    return type(experiment).of(**document)
-
-
-def copy_path(name: str, sha256: str) -> Path:
-    """Returns where in a run directory the copy of a file of user code lies.
-
-    >>> copy_path("mine/half.py:FedHalf", "0123456789abcdef").as_posix()
-    'sources/01234567/half.py'
-    """
-    file = without_folders(name).rpartition(":")[0] or name
-    return Path("sources", sha256[:8], file if file.endswith(".py") else f"{file}.py")
-
-
-def copy_sources(experiment: Any, folder: Path) -> None:
-    """Copies the files of an experiment's user code into a run directory."""
-    for name, kind in {} if experiment.is_stored else user_code(experiment).items():
-        plugin = load(kind, name)
-        target = folder / copy_path(name, plugin.sha256)
-        if plugin.file is not None and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(plugin.file, target)
+    if not trust:
+        reason = f"the run directory names code ({', '.join(code)})"
+        hint = "Read it: --trust-code runs it, if its files are those of the runs."
+        raise InvalidInput.because(experiment.name, reason, hint)
+    return type(experiment).of(**experiment.resolved())
 
 
 def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
@@ -187,7 +142,7 @@ def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
         if hashes.setdefault(target.casefold(), sha256) != sha256:
             target = f"{file.stem}-{sha256[:8]}.py"
         shutil.copyfile(file, folder / target)
-        if _sha256(folder / target) != sha256:
+        if hashlib.sha256((folder / target).read_bytes()).hexdigest() != sha256:
             raise InvalidInput.because(name, "its file has changed since it was read")
         document = _replace_name(document, name, f"{target}:{title}")
     # the copies may be edited there
@@ -210,10 +165,6 @@ def fingerprint_sources(
     # files of equal names in several folders, in the order of `user_code`
     hashes = {name: these[0] if len(these) == 1 else these for name, these in found.items()}
     return settings | ({"sources": hashes} if hashes else {})
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def _replace_name(values: Any, name: str, replacement: str) -> Any:

@@ -16,7 +16,6 @@ from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.toml import Source, explain_error
-from fedax.experiments.config.user_code import copy_sources
 from fedax.experiments.results.figures import draw_curves
 from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
 from fedax.experiments.results.models import keep_models
@@ -164,14 +163,12 @@ class RunDirectory:
             raise InvalidInput.because(str(path), reason) from error
 
     def configure(self, experiments: Sequence[Experiment]) -> None:
-        """Writes the experiments, and copies of the files of user code that they name."""
+        """Writes the experiments."""
         self.experiments = list(experiments)
         self.planned = planned_runs(self.experiments)
         documents = [experiment.resolved() for experiment in experiments]
         study = documents[0] if len(documents) == 1 else {"experiment": documents}
         write(self.path / STUDY, tomli_w.dumps(study))
-        for experiment in experiments:
-            copy_sources(experiment, self.path)
 
     def take(self, runs: Mapping[str, Record]) -> None:
         """Keeps runs by their ids."""
@@ -223,8 +220,6 @@ class RunDirectory:
             for name in (STUDY, "recipe.toml", SUMMARY):
                 if (self.path / name).exists():
                     shutil.copy(self.path / name, target / name)
-            if (self.path / "sources").is_dir():
-                shutil.copytree(self.path / "sources", target / "sources", dirs_exist_ok=True)
             write(target / PACKED, pack(self.runs))
             dataclasses.replace(self, path=target).write_tables()
 

@@ -203,8 +203,7 @@ def resume(
         display: where progress is shown.
         jobs: processes.
         cluster: as in `run_experiment`.
-        trust: whether the directory's copies of user code may be run where the files are not there
-            any more.
+        trust: whether the user code that the directory names may be run.
         load: reads the directory and leaves out damaged runs.
 
     Raises:
@@ -220,7 +219,7 @@ def resume(
         raise InvalidInput.because(
             str(out), "no run was begun there", "Remove the folder, and run again."
         )
-    experiments = [with_code(experiment, out, trust) for experiment in directory.experiments]
+    experiments = [with_code(experiment, trust) for experiment in directory.experiments]
     directory = dataclasses.replace(directory, experiments=experiments)
     _check_versions(directory)
     directory.runs = _finished(directory)
