@@ -167,19 +167,6 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     assert files(resume(tmp_path / "b", Display())) == files(directory)
 
 
-def test_own_models_of_many_clients_are_refused_before_they_run(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.results.models.MOST", 4 * 610 * 8 - 1)
-    text = TINY.replace("seeds = [0, 1]", 'seeds = [0]\nkeep_models = "personal"').replace(
-        '"fedavg"', '"ditto"'
-    )
-    with pytest.raises(
-        fedax.InvalidInput,
-        match=r"keep_models: got 'personal', 4 models of .* "
-        r"allowed: at most",
-    ):
-        run_experiment(Experiment.parse(text), tmp_path / "a", Display())
-
-
 @pytest.mark.slow
 def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     path = model_of(finished, "FedAvg")

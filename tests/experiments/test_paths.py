@@ -10,7 +10,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, slug
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.results.drawing import Picture, curves, observations, save
+from fedax.results.drawing import Picture, curves, save
+from fedax.results.frame import curves_frame
 from fedax.utils.files import portable
 from samples import TINY, record
 
@@ -72,7 +73,7 @@ def test_the_files_of_a_run_with_an_evil_title(tmp_path):
 
 def test_figures_beside_each_other(tmp_path):
     """One for each, also where a file system holds `A` and `a` for one name."""
-    figure = curves(observations([record()]))
+    figure = curves(curves_frame([record()]))
     pictures = [Picture(name, figure) for name in ("aux", "a/b", "A/B", "a:b", "../up")]
     files = save(pictures, tmp_path / "figures", ["svg"])
     assert [file.name for file in files] == [

@@ -45,8 +45,7 @@ def opened(page, folder, *flags):
 
 @pytest.mark.parametrize("width", [1280, 500])
 def test_the_axes_can_be_switched(width, tmp_path):
-    weighed = {"client_weight": np.full((3, 2), 0.5), "client_share": np.array([(0.2, 0.8)] * 3)}
-    runs = [record("FedAvg"), record("B", losses=(2.0, np.nan)), record("C", "Other", **weighed)]
+    runs = [record("FedAvg"), record("B", losses=(2.0, np.nan)), record("C", "Other")]
     found = opened(render(Page("T", "", runs)), tmp_path, f"--window-size={width},900")
     assert found["start"] == [*["round"] * 2, "", *["round"] * 2, "", ""]
     assert found["bits"] == [*["bits"] * 2, "", *["bits"] * 2, "", ""]

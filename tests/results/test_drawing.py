@@ -16,6 +16,7 @@ from fedax.experiments.config.sections import CostSection
 from fedax.experiments.results.figures import Drawer, Figure, PaperMark, draw_curves
 from fedax.results import drawing
 from fedax.results.drawing import save
+from fedax.results.frame import curves_frame
 from fedax.results.looks import choose_looks
 from samples import record
 
@@ -275,7 +276,7 @@ def test_panels_and_lines():
 
 def test_further_lines_than_six_are_grey():
     """The six that are the best at the end have colours of their own."""
-    frame = drawing.observations([run(f"A{i}", end=0.1 * i) for i in range(9)])
+    frame = curves_frame([run(f"A{i}", end=0.1 * i) for i in range(9)])
     (axes,) = drawing.curves(frame).axes
     assert set(lines(axes)) == {"others", *(f"A{i}" for i in range(3, 9))}
     assert len({line.get_color() for line in axes.lines}) == 7
@@ -284,7 +285,7 @@ def test_further_lines_than_six_are_grey():
 
 def test_lines_are_named_at_their_ends_where_there_is_room():
     def texts(**ends):
-        figure = drawing.curves(drawing.observations([run(k, end=v) for k, v in ends.items()]))
+        figure = drawing.curves(curves_frame([run(k, end=v) for k, v in ends.items()]))
         assert bool(figure.legends) != bool(figure.axes[0].texts)
         return {text.get_text(): text.get_position()[1] for text in figure.axes[0].texts}
 
@@ -327,7 +328,7 @@ def test_names_with_dollars_stay_text(name, tmp_path):
 
 def test_drawings_of_a_page_keep_the_texts_of_users_and_take_its_colours():
     label = "rate 0.0015, #0072b2"
-    svg = drawing.to_svg(drawing.curves(drawing.observations([run(label), run("FedBC")])))
+    svg = drawing.to_svg(drawing.curves(curves_frame([run(label), run("FedBC")])))
     assert f">{label}<" in svg
     assert svg.count("#0072b2") == 1
     assert "var(--c0)" in svg

@@ -1,9 +1,9 @@
-"""Runs as data frames: a row for each run or observation."""
+"""Runs as data frames: a row for each observation."""
 
 import numpy as np
 
 import fedax
-from fedax.results.frame import curves_frame, runs_frame
+from fedax.results.frame import curves_frame
 from fedax.results.record import Record
 
 
@@ -37,12 +37,4 @@ def test_a_row_for_each_observation():
     np.testing.assert_allclose(second["hours"] * 3600, runs[1].time)
     assert second["gradients"].tolist() == (2.0 * runs[1].rounds).tolist()
     assert list(curves_frame(runs, ["train_loss"]).columns[-1:]) == ["train_loss"]
-
-
-def test_a_row_for_each_run_at_its_end():
-    runs = records()
-    frame = runs_frame(runs)
-    assert frame["round"].tolist() == [int(run.rounds[-1]) for run in runs]
-    assert frame["outcome"].tolist() == ["ok", "ok"]
-    assert frame["train_loss"].tolist() == [run.scalars["train_loss"][-1] for run in runs]
-    assert len(curves_frame([])) == len(runs_frame([])) == 0
+    assert len(curves_frame([])) == 0

@@ -11,8 +11,9 @@ from fedax.papers.numbers import Results
 from fedax.results import Page, Record, render
 from fedax.results.captions import describe_early_ends
 from fedax.results.compare import compare_runs
-from fedax.results.drawing import mean_curve, observations
+from fedax.results.drawing import mean_curve
 from fedax.results.forms import cell_text
+from fedax.results.frame import curves_frame
 
 LOST = Outcome("diverged", 2)
 
@@ -29,7 +30,7 @@ def run(label="A", seed=0, rounds=30, outcome=OK, start=0.1, end=0.9, every=1):
 
 
 def mean(runs, metric="test_accuracy", worst=np.nan, x="seconds"):
-    frame = observations(runs)
+    frame = curves_frame(runs)
     return mean_curve(frame.assign(x=frame[x], value=frame[metric], worst=worst))
 
 

@@ -5,10 +5,9 @@ import functools
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from fedax import papers
-from fedax.core import Outcome, UnknownName
+from fedax.core import Outcome
 from fedax.experiments.results.figures import Drawer
 from fedax.results import Record
 from fedax.results.captions import describe_source
@@ -137,44 +136,6 @@ def test_local_gd_has_panels_of_cost(name):
         "time: a round 100, a local step 1",
     ]
     assert all(axes.get_yscale() == "log" for axes in panels)
-
-
-def test_differences_have_a_point_for_every_draw():
-    """Runs are paired by draw and seed, means have Student's interval, and diverged runs are
-    counted in place of a mean."""
-    recipe = papers.load("feddane-figure-3-grid")
-    experiment = recipe.only("paper", ["Synthetic IID"]).experiments("paper")
-    figure = next(f for f in recipe.figure if f.name == "exact")
-    gaps = {
-        "FedDANE, mu = 0": [0.1, 0.3, -0.1],
-        "FedDANE, mu = 1": [0.5, 0.5, 0.8],
-        "FedAvg": [0.0, 0.0, 0.0],
-    }
-    records = []
-    for label, own in gaps.items():
-        for draw in (2, 0, 1) if label == "FedAvg" else (0, 1, 2):
-            lost = label.endswith("1") and draw == 2
-            curves = {"train_loss": np.array([3.0, 1.0 + draw + own[draw]])}
-            outcome = Outcome("diverged", 1) if lost else Outcome()
-            along = np.array([0, 1]), np.zeros(2), np.zeros(2)
-            records.append(Record("Synthetic IID", label, 0, draw, *along, curves, outcome))
-    (picture,) = Drawer(records, experiment, "train_loss", "last").draw_all([figure])
-    (axes,) = picture.figure.axes
-    dots = [y for line in axes.lines if line.get_marker() == "." for y in line.get_ydata()]
-    np.testing.assert_allclose(
-        sorted(y for y in dots if np.isfinite(y)), [-0.1, 0.1, 0.3, 0.5, 0.5], atol=1e-12
-    )
-    reach = scipy.stats.t.ppf(0.975, 2) * np.std([0.1, 0.3, -0.1], ddof=1) / np.sqrt(3)
-    first, second = axes.containers
-    ends = first[2][0].get_segments()[0][:, 1]
-    np.testing.assert_allclose(ends, [0.1 - reach, 0.1 + reach], atol=1e-12)
-    assert np.isnan(float(second[0].get_ydata()[0]))
-    assert "minus that of FedAvg" in picture.note
-    assert "95 % confidence interval" in picture.note
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1\n1 diverged"]
-    assert axes.get_ylabel() == "Train loss minus FedAvg's"
-    with pytest.raises(UnknownName, match="FedAvgM"):
-        figure.model_copy(update={"minus": "FedAvgM"}).check(experiment)
 
 
 @pytest.mark.parametrize("name", list(papers.recipe_files()))

@@ -9,7 +9,7 @@ from fedax.core import InvalidInput, Outcome
 from fedax.experiments.results.figures import draw_curves
 from fedax.results import Page, Sheet, render
 from fedax.results.compare import compare_runs
-from fedax.results.drawing import save, weight_pictures, weights_frame
+from fedax.results.drawing import save
 from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.page import clients_sheets
 from fedax.results.tables.summary import columns_of
@@ -62,15 +62,8 @@ def runs():
             outcome=Outcome("non-finite", 0, 3),
             dissimilarity=np.ones(2),
         ),
-        record(EVIL, EVIL, 0, **weighed((0.25, 0.5), (0.5, 0.75))),
+        record(EVIL, EVIL, 0),
     ]
-
-
-def weighed(*at_end):
-    """Two clients with a fifth and four fifths of the examples; their weights in the last
-    observations, equal before."""
-    weights = [(0.5, 0.5)] * (3 - len(at_end)) + list(at_end)
-    return {"client_weight": np.array(weights), "client_share": np.array([(0.2, 0.8)] * 3)}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +91,6 @@ def test_all_charts_are_there(page):
         f"Train loss, {EVIL}": 2,
         f"Test accuracy, {EVIL}": 2,
         f"Accuracy by client, {EVIL}": 1,
-        f"Weight by client, {EVIL}": 1,
     }
     assert "Bad: 1 of 2 diverged (after 1 round) and counts as the worst from there." in page
     texts = reader.cells("text")
@@ -276,19 +268,6 @@ def test_figures_as_files(tmp_path):
         draw_curves(unknown, against="gradients")
 
 
-def test_weights_are_averaged_over_the_runs_on_the_same_data(tmp_path):
-    same = [
-        record(seed=seed, **weighed((first, 1 - first))) for seed, first in ((0, 0.2), (1, 0.4))
-    ]
-    other = dataclasses.replace(record(seed=0, **weighed((0.9, 0.1))), draw=1)
-    frame = weights_frame([*same, other, record("B", "without")])
-    np.testing.assert_allclose(frame["share of the examples"], [0.2, 0.8, 0.2, 0.8])
-    np.testing.assert_allclose(frame["weight"], [0.3, 0.7, 0.9, 0.1])
-    (file,) = save(weight_pictures([*same, other]), tmp_path, ["png"])
-    assert file.name == "client_weight.png"
-    assert weight_pictures([record()]) == []
-
-
 def test_clients_have_a_row_each_and_methods_a_column():
     names = [f"c{k}" for k in range(12)]
     values = np.linspace(0.9, 0.1, 12)
@@ -298,7 +277,7 @@ def test_clients_have_a_row_each_and_methods_a_column():
         curve[:, 3] = np.nan  # no test examples
         for client, value in lost.items():
             curve[-1, names.index(client)] = value
-        made = record(label, "A", seed, client_accuracy=curve, client_weight=curve)
+        made = record(label, "A", seed, client_accuracy=curve)
         return dataclasses.replace(made, clients=names)
 
     runs = [of("FedAvg", 0, 0.0), of("FedAvg", 1, 0.1), of("FedHalf", 0, 0.05, c0=np.nan)]

@@ -109,21 +109,18 @@ def _draw_figures(
     from fedax.experiments.results.figures import draw_curves
     from fedax.experiments.results.joint import merge_records
     from fedax.papers.study import open_directory
-    from fedax.results.drawing import save, weight_pictures
+    from fedax.results.drawing import save
 
     directories = [open_directory(folder) for folder in folders]
-    records = merge_records(directories)
     names = [name.strip() for name in formats.split(",")]
     # figures of a recipe belong to one directory
     if len(directories) == 1:
         pictures = directories[0].pictures(against, metrics)
         target = out or folders[0] / "figures"
     else:
+        records = merge_records(directories)
         pictures = draw_curves(records, against=against or "rounds", metrics=metrics)
         target = out or Path("figures")
-    # weights are drawn with the standard figures, not with chosen metrics
-    if not metrics:
-        pictures += weight_pictures(records)
     for file in save(pictures, target, names):
         echo(str(file))
     next_step("prints BibTeX for what the runs used.", "cite", *folders)

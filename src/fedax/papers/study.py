@@ -18,7 +18,7 @@ from fedax.papers.comparison import Comparison, format_number, metric_heading
 from fedax.papers.recipe import Recipe
 from fedax.results import Sheet
 from fedax.results.captions import describe_source
-from fedax.results.drawing import Picture, save, weight_pictures
+from fedax.results.drawing import Picture, save
 from fedax.utils.files import read_text, write
 
 RECIPE = "recipe.toml"
@@ -80,7 +80,7 @@ class PaperDirectory(RunDirectory):
         """Writes the pictures of an archive."""
         if not is_archive(self.path):
             return []
-        return save([*self.pictures(), *weight_pictures(self.shown())], self.path, ["png"])
+        return save(self.pictures(), self.path, ["png"])
 
     def texts(self) -> dict[str, str]:
         comparison = self.comparison()

@@ -26,34 +26,26 @@ def describe_source(paper: str, shows: str) -> str:
 
 
 def describe_figure(
-    kind: Literal["paper", "value", "minus", "curve", "dots"],
+    kind: Literal["paper", "value", "curve", "dots"],
     read: str,
     runs: Sequence[Sequence[Record]],
     printed: bool = False,
     band: bool = True,
-    base: str = "",
 ) -> str:
     """Returns what a figure shows.
 
     Args:
-        kind: rows with the paper's numbers, means or differences against a value, curves, or single
-            observations.
+        kind: rows with the paper's numbers, means against a value, curves, or single observations.
         read: how curves become numbers, except for curves.
         runs: of each line.
         printed: whether numbers of the paper are in it.
         band: whether curves have bands.
-        base: the method whose runs are subtracted, for differences.
     """
     several = max(map(len, runs)) > 1
     mean = f"mean over {_count_runs(runs)}"
     value = read.replace("_", " ").capitalize()
     if is_value_reduction(read):
         value = describe_reduction(read)
-    if kind == "minus":
-        return (
-            f"{value} minus that of {base} on the same data; small points: single runs or draws; "
-            f"large ones: {mean}, with its 95 % confidence interval."
-        )
     if kind == "dots":
         sentence = "Every point is one observation of one run."
     elif kind == "paper":

@@ -23,9 +23,8 @@ import pandas as pd
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import mode_of
-from fedax.results.frame import curves_frame, is_lost
 from fedax.results.looks import COLOURS, THEME, Look, choose_looks
-from fedax.results.record import Record, by_draw, by_label, by_task, is_percent, weights_at
+from fedax.results.record import Record, is_percent
 from fedax.results.tables.statistics import effect_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write, writing
@@ -48,7 +47,6 @@ TITLES = {
     "rank": "clients, sorted",
 }
 """Of columns that are horizontal axes; other columns are titled by their names."""
-SHARE = "share of the examples"
 PUBLISHED = "the paper, ± standard deviation"
 
 _WIDTHS = {1: 3.4, 2: 5.1}  # inches, by columns of panels: a paper's column, and one and a half
@@ -228,7 +226,7 @@ def curves(
 
     Args:
         frame: a row for each observation, with the columns `run` and `round`, and `lost` where
-            runs were lost, as `observations` gives them; without `run` each line is drawn as it is.
+            runs were lost, as `curves_frame` gives them; without `run` each line is drawn as it is.
         x: the column of the horizontal axis; of several, a panel each.
         y: the metric, a column too; of several, a panel each.
         hue: columns whose values divide a panel into lines. `metric` stands for `y`.
@@ -546,11 +544,10 @@ def _draw_means(
     categories: Sequence[Any],
     looks: Mapping[str, Look],
     paper: Paper,
-    intervals: bool,
     across: bool,
 ) -> pd.DataFrame:
     """Draws means of units at the places of their categories, with bars of one standard deviation,
-    or with 95 % intervals and the single units, and the paper's numbers as diamonds.
+    or across with 95 % intervals and the single units, and the paper's numbers as diamonds.
 
     Returns:
         `kind` (`ours` or `paper`), `place`, `mean`, `low` and `high` of what is drawn.
@@ -586,15 +583,14 @@ def _draw_means(
             mean = float(numbers.mean())
             deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
             ends = mean - deviation, mean + deviation
-            if intervals:
+            if across:
                 _, *ends = effect_of(numbers, "")[:3]
             draw("ours", place + shift, mean, *ends, **look.options, **named)
             line.append((place + shift, mean))
-            if intervals:
-                at = np.full(len(numbers), place + shift)
-                single = (numbers, -at) if across else (at + 0.1, numbers)
-                axes.plot(*single, ".", color=look.colour, alpha=0.45, markersize=4)
-        if not intervals:
+            if across:
+                at = np.full(len(numbers), -place - shift)
+                axes.plot(numbers, at, ".", color=look.colour, alpha=0.45, markersize=4)
+        if not across:
             axes.plot(*np.transpose(line), **look.options | {"marker": ""})
     return pd.DataFrame(drawn)
 
@@ -615,7 +611,6 @@ def against_value(
     hue: Columns = "method",
     col: Columns = "metric",
     *,
-    minus: str = "",
     x_title: str = "",
     y_title: str = "",
     log: bool | None = None,
@@ -632,36 +627,25 @@ def against_value(
         x: the column of the value.
         y: the columns of the numbers.
         hue, col, y_title, log, shared, order, paper: as for `curves`.
-        minus: a method from which the numbers are differences: the bars are then 95 % confidence
-            intervals of the means, single units stand beside them, and runs without a number are
-            counted.
         x_title: of the horizontal axes.
     """
     hues, cols = _listed(hue), _listed(col)
     cols += ["metric"] * ("metric" not in (*cols, *hues))
     rows = pd.concat([frame.assign(metric=name, value=frame[name]) for name in _listed(y)])
     values = sorted(rows[x].unique())
-    share = {"sharex": not minus, "sharey": "row" if shared and not minus else False}
-    figure, panels = _divide(rows, hues, cols, **share)
+    figure, panels = _divide(rows, hues, cols, sharex=True, sharey="row" if shared else False)
     # narrow panels have room for every second value
     step = 2 if len(values) > 4 < panels[0].axes.get_gridspec().ncols else 1
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
     for panel in panels:
-        drawn = _draw_means(panel, x, values, looks, paper, bool(minus), False)
-        missing = panel.rows["value"].isna().groupby(panel.rows[x]).sum()
-        lost = {v: missing.get(v, 0) if minus else 0 for v in values}
-        texts = [f"{v:g}" + f"\n{lost[v]} diverged" * bool(lost[v]) for v in values]
+        drawn = _draw_means(panel, x, values, looks, paper, False)
+        texts = [f"{value:g}" for value in values]
         panel.axes.set_xticks(range(0, len(values), step), texts[::step])
         panel.axes.set_xlim(-0.5, len(values) - 0.5)
-        if minus:
-            _draw_mark(panel.axes, "", 0.0)
-        else:
-            _scale(panel.axes, panel.metric, [drawn], (), log, True)
-    than = f" minus {minus}'s" if minus else ""
-    ys = [y_title or _title_of(panel.metric) + than for panel in panels]
+        _scale(panel.axes, panel.metric, [drawn], (), log, True)
+    ys = [y_title or _title_of(panel.metric) for panel in panels]
     _title_axes(panels, [x_title] * len(panels), ys)
-    if not minus:
-        _add_legend(figure)
+    _add_legend(figure)
     return figure
 
 
@@ -684,7 +668,7 @@ def beside_paper(frame: pd.DataFrame, y: str, paper: Paper) -> "matplotlib.figur
     looks = choose_looks(rows["source"])
     for panel in panels:
         methods = list(dict.fromkeys(panel.rows["method"]))
-        drawn = _draw_means(panel, "method", methods, looks, paper, True, True)
+        drawn = _draw_means(panel, "method", methods, looks, paper, True)
         lost = panel.rows.groupby("method")["lost"].agg(["sum", "size"])
         texts = [
             f"{method}\n{lost['sum'][method]} of {lost['size'][method]} diverged"
@@ -721,13 +705,6 @@ def _cut(axes: Any, drawn: pd.DataFrame) -> None:
             axes.text(1.0, -place, f"{mean:.3g} ▸", ha="right", **options)
 
 
-def observations(records: Sequence[Record], metrics: Sequence[str] | None = None) -> pd.DataFrame:
-    """Returns `curves_frame` with the column `lost`: whether a run diverged or is not finite."""
-    lost = np.array([is_lost(run) for run in records], bool)
-    frame = curves_frame(records, metrics)
-    return frame.assign(lost=lost[frame["run"]])
-
-
 def modes_of(records: Sequence[Record]) -> dict[str, Mode]:
     """Returns the directions that runs state for their own metrics."""
     return {name: mode for run in records for name, mode in (run.modes or {}).items()}
@@ -762,37 +739,6 @@ def swatch(look: Look) -> "matplotlib.figure.Figure":
     axes.set_axis_off()
     axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **look.options)
     return figure
-
-
-def weights_frame(records: Sequence[Record]) -> pd.DataFrame:
-    """Returns the final weights of the clients and their shares of the examples, means of the runs
-    on the same data.
-    """
-    parts = [pd.DataFrame()]
-    for task, runs in by_task(records).items():
-        for label, own in by_label(runs).items():
-            for group in by_draw(own):
-                # means over some of the runs would mix data
-                if all("client_weight" in run.metrics for run in group):
-                    shares, values = weights_at(group, -1)
-                    columns = {SHARE: shares, "weight": values}
-                    parts.append(pd.DataFrame(columns).assign(task=task, method=label))
-    return pd.concat(parts, ignore_index=True)
-
-
-def draw_weights(frame: pd.DataFrame, **options: Any) -> "matplotlib.figure.Figure":
-    """Draws what `weights_frame` returns, on logarithmic axes unless a weight or share is not
-    positive. The options are those of `curves`.
-    """
-    log = bool((frame[[SHARE, "weight"]] > 0).all(axis=None))
-    return curves(frame, SHARE, "weight", points=True, log=log, log_x=log, **options)
-
-
-def weight_pictures(records: Sequence[Record]) -> list[Picture]:
-    """Returns the picture of the clients' weights, of runs that have them."""
-    frame = weights_frame(records)
-    note = "Weights of the clients at the end against their shares of the examples."
-    return [Picture("client_weight", draw_weights(frame), note=note)] if len(frame) else []
 
 
 @_style()

@@ -1,4 +1,4 @@
-"""Runs as data frames of pandas: a row for each run, each of its observations, or each number."""
+"""Runs as data frames of pandas: a row for each observation of a run, or each of its numbers."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -14,36 +14,17 @@ from fedax.results.record import Record, by_task, with_named_clients
 from fedax.results.tables.reductions import is_value_reduction, read_curve
 from fedax.results.tables.summary import scale_of
 
-_ABOUT = ("task", "method", "seed", "draw", "run", "round", "seconds", "bits")
+_ABOUT = ("task", "method", "seed", "draw", "run", "lost", "round", "seconds", "bits")
 _SPENT = ("hours", "joules", "gradients")
-
-
-def runs_frame(records: Sequence[Record]) -> pd.DataFrame:
-    """Returns a row for each run, with what it has spent and its metrics at the last observation.
-
-    Columns are those of `curves_frame`, and `outcome` and `diverged`.
-
-    >>> end, start = np.array([0, 5]), np.zeros(2)
-    >>> from fedax.core import Outcome
-    >>> loss = {"train_loss": np.array([2.0, 1.0])}
-    >>> run = Record("T", "FedAvg", 0, 0, end, start, start, loss, Outcome())
-    >>> runs_frame([run])[["method", "round", "train_loss", "outcome"]].values.tolist()
-    [['FedAvg', 5, 1.0, 'ok']]
-    """
-    last = curves_frame(records).groupby("run", sort=False).tail(1).reset_index(drop=True)
-    ends = {
-        "outcome": [str(run.outcome) for run in records],
-        "diverged": [run.diverged for run in records],
-    }
-    return last.assign(**ends)
 
 
 def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None) -> pd.DataFrame:
     """Returns a row for each observation of each run.
 
-    Columns: `task`, `method` (its label), `seed`, `draw`, `run` (position in `records`), `round`,
-    `seconds`, `bits`; `hours` and `joules` on the virtual clock, and `gradients`, where any run has
-    them; the metrics, in the unit in which they are recorded. NaN where a run has no such number.
+    Columns: `task`, `method` (its label), `seed`, `draw`, `run` (position in `records`), `lost`
+    (see `is_lost`), `round`, `seconds`, `bits`; `hours` and `joules` on the virtual clock, and
+    `gradients`, where any run has them; the metrics, in the unit in which they are recorded. NaN
+    where a run has no such number.
 
     Args:
         records: the runs.
@@ -57,6 +38,7 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
             "seed": run.seed,
             "draw": run.draw,
             "run": number,
+            "lost": is_lost(run),
             "round": run.rounds,
             "seconds": run.seconds,
             "bits": run.bits,
@@ -70,13 +52,13 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
     for row in rows:
         known |= dict.fromkeys(row)
     own = [name for name in known if name not in (*_ABOUT, *_SPENT)]
-    floats = [*_ABOUT[6:], *(name for name in _SPENT if name in known), *(metrics or own)]
+    floats = [*_ABOUT[7:], *(name for name in _SPENT if name in known), *(metrics or own)]
 
     def join(name: str) -> np.ndarray:
         parts = [np.broadcast_to(row.get(name, np.nan), len(row["round"])) for row in rows]
         return np.concatenate(parts) if parts else np.empty(0)
 
-    columns = {name: join(name) for name in (*_ABOUT[:6], *floats)}
+    columns = {name: join(name) for name in (*_ABOUT[:7], *floats)}
     return pd.DataFrame(columns).astype(dict.fromkeys(floats, float))
 
 
@@ -84,7 +66,7 @@ def curves_csv(records: Sequence[Record]) -> str:
     """Returns all scalar metrics of all runs as one long table: one row per run and observation.
     Heads name units. A number that is not finite or not there is an empty cell.
     """
-    frame = curves_frame(records).drop(columns=["run", "gradients"], errors="ignore")
+    frame = curves_frame(records).drop(columns=["run", "lost", "gradients"], errors="ignore")
     heads = {"method": "algorithm", "hours": "clock_seconds", "joules": "clock_joules"}
     frame = frame.astype({"bits": int}).rename(columns=heads)
     if "clock_seconds" in frame:

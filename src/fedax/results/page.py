@@ -21,6 +21,7 @@ from fedax.results.captions import describe_early_ends
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import Picture, to_svg
 from fedax.results.forms import cell_text, grid_of, note_of
+from fedax.results.frame import curves_frame
 from fedax.results.looks import THEME, choose_looks
 from fedax.results.record import Record, by_label, by_task, is_percent, with_named_clients
 from fedax.results.tables.reductions import describe_reduction
@@ -189,7 +190,7 @@ def render(page: Page) -> str:
     if len(tasks) > 3:
         metric = next(column.metric for column in columns_of(page.records) if column.chart)
         overview = drawing.curves(
-            drawing.observations(page.records), y=metric, order=order, most=POINTS, legend=False
+            curves_frame(page.records), y=metric, order=order, most=POINTS, legend=False
         )
     return fill_template(
         "results/page.html",
@@ -221,7 +222,7 @@ def _describe_task(
     columns, labels = columns_of(runs), by_label(runs)
     compared = compare_runs(runs, {title: read}).to_dict("records")
     has_several_runs = any(len(own) > 1 for own in labels.values())
-    frame, modes = drawing.observations(runs), drawing.modes_of(runs)
+    frame, modes = curves_frame(runs), drawing.modes_of(runs)
     options: dict[str, Any] = {
         "order": order, "lines": len(labels), "legend": False, "width": _WIDTH, "most": POINTS
     }  # fmt: skip
@@ -245,10 +246,6 @@ def _describe_task(
             accuracies, "rank", "client_accuracy", col=[], band=False, shared=True, **options
         )
         charts.append(("Accuracy by client", f"on its own test examples{mean}", {"": figure}))
-    weights = drawing.weights_frame(runs)
-    if len(weights):
-        figure = drawing.draw_weights(weights, col=[], **options)
-        charts.append(("Weight by client", f"at the end{mean}", {"": figure}))
     caption = f"{describe_reduction(read)}. {note_of(compared)}"
     if has_several_runs:
         caption += " Bands stay within the range of the runs."

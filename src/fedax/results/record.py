@@ -1,8 +1,8 @@
 """The record of a run: its curves, without model and state."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +12,6 @@ from fedax.core.directions import is_percent as is_percent
 from fedax.core.history import is_by_client
 from fedax.errors import printable
 from fedax.observe.modes import mode_of
-
-Key = TypeVar("Key")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,30 +190,8 @@ def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
     return _group(records, lambda record: record.task)
 
 
-def by_draw(records: Iterable[Record]) -> list[list[Record]]:
-    """Groups runs by the draw of their data, in the order of first appearance."""
-    return [*_group(records, lambda record: record.draw).values()]
-
-
-def _group(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
-    groups: dict[Key, list[Record]] = {}
+def _group(records: Iterable[Record], key: Callable[[Record], str]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups
-
-
-def weights_at(records: Sequence[Record], observation: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the clients' shares of the examples and their mean weights in runs on the same data,
-    at one observation of each.
-
-    A run that has ended by then counts with its last observation.
-    """
-    shares, weights = (
-        np.mean([_value_at(run.metrics[name], observation) for run in records], axis=0)
-        for name in ("client_share", "client_weight")
-    )
-    return shares, weights
-
-
-def _value_at(values: np.ndarray, observation: int) -> np.ndarray:
-    return np.asarray(values[min(observation, len(values) - 1)], float)

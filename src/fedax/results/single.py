@@ -17,6 +17,7 @@ from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.drawing import FORMATS, Picture, save_as
 from fedax.results.forms import FORMS, format_tables
+from fedax.results.frame import curves_frame
 from fedax.results.page import Page, clients_sheets, render
 from fedax.results.record import Record, by_label
 from fedax.results.tables.summary import columns_of
@@ -42,7 +43,7 @@ def plot(history: History, *metrics: str) -> Any:
     if not curves:
         raise InvalidInput.found("History.plot", "a run without metrics", "one with observers")
     record = Record.of(history, task="", label=history.algorithm, seed=0)
-    return drawing.curves(drawing.observations([record]), y=list(metrics or curves), col=[])
+    return drawing.curves(curves_frame([record]), y=list(metrics or curves), col=[])
 
 
 def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
@@ -232,7 +233,7 @@ def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
             "runs with losses or scores",
         )
     figure = drawing.curves(
-        drawing.observations(records), y=metrics, col=[], modes=drawing.modes_of(records)
+        curves_frame(records), y=metrics, col=[], modes=drawing.modes_of(records)
     )
     runs = by_label(records)
     ends = [describe_early_ends(label, own) for label, own in runs.items()]

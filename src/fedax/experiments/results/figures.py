@@ -17,7 +17,7 @@ from fedax.experiments.config.sections import CostSection, check_names
 from fedax.results import Record, drawing
 from fedax.results.captions import describe_early_ends, describe_figure
 from fedax.results.drawing import Picture
-from fedax.results.frame import is_lost, numbers_frame
+from fedax.results.frame import curves_frame, is_lost, numbers_frame
 from fedax.results.tables.membership import ATTACKS, AUDITED
 from fedax.results.tables.reductions import parse_reduction
 from fedax.results.tables.summary import column_of, columns_of
@@ -65,9 +65,6 @@ class Figure(BaseModel):
         y: the metrics, by default that of the recipe.
         y_title: of the vertical axis, where a panel has several metrics.
         read: how a curve becomes a value, by default as the recipe.
-        minus: label of an algorithm whose runs on the same data with the same seed are subtracted,
-            where `x` is the path of a value: a point for every draw of the data (or seed), and
-            their mean with its 95 % interval.
         names: how values of the variants are called in titles, by path:
             `{ "task.clients" = "N = {}" }`.
         panels: the dimensions that divide the figure into panels, of `DIMENSIONS` or paths of
@@ -94,7 +91,6 @@ class Figure(BaseModel):
     y: str | list[str] | None = None
     y_title: str = ""
     read: str | None = None
-    minus: str | None = None
     names: dict[str, str] = {}
     panels: list[str] | None = None
     variants: list[str] | None = None
@@ -134,9 +130,9 @@ class Figure(BaseModel):
         field = f"figure {self.name!r}"
         labels = {e.name: [section.shown() for section in e.algorithm] for e in experiments}
         variants = [name for mark in self.mark for name in mark.variants or ()]
-        methods = [*(self.algorithms or ()), *([] if self.minus is None else [self.minus])]
         check_names(field, [*variants, *(self.variants or ())], labels)
-        check_names(field, methods, [name for names in labels.values() for name in names])
+        methods = [name for names in labels.values() for name in names]
+        check_names(field, self.algorithms or (), methods)
         if not self.against_value:
             check_names(f"{field}: x", self.axes, (*AXES, "paper"))
         if self.read is not None:
@@ -171,8 +167,7 @@ class Drawer:
 
     def draw(self, figure: Figure) -> Picture | None:
         """Returns the picture of a figure, or None if there are no runs for it."""
-        runs = self._list_runs(figure)
-        shown = runs[runs["shown"]]
+        shown = self._list_runs(figure)
         y = self.metric if figure.y is None else figure.y
         known = {name for i in shown["run"] for name in self.records[i].scalars}
         metrics = [metric for metric in ([y] if isinstance(y, str) else y) if metric in known]
@@ -193,18 +188,17 @@ class Drawer:
             kind, numbers = "paper", self._read(shown, metrics, figure)
             drawn = drawing.beside_paper(numbers, metrics[0], self._paper_numbers)
         elif figure.against_value:
-            kind = "value" if figure.minus is None else "minus"
-            path, numbers = figure.axes[0], self._read(runs, metrics, figure)
+            kind, numbers = "value", self._read(shown, metrics, figure)
+            path = figure.axes[0]
             # what the horizontal axis varies is no line
             varied = "method" if path.startswith("algorithm.") else "task"
             lines = [name for name in lines if name != varied]
             drawn = drawing.against_value(
-                numbers[numbers["shown"]].dropna(subset=[path]),
+                numbers.dropna(subset=[path]),
                 path,
                 metrics,
                 lines,
                 columns,
-                minus=figure.minus or "",
                 x_title=figure.x_title or path.rpartition(".")[2].replace("_", " "),
                 shared=figure.shared is not False,
                 **options,
@@ -231,8 +225,8 @@ class Drawer:
             for key, part in shown.groupby(["task", "method"], sort=False)
         }
         printed = any(self._paper_numbers(m, *key) for m in metrics for key in groups)
-        read, base = figure.read or self.read, figure.minus or ""
-        note = describe_figure(kind, read, list(groups.values()), printed, figure.band, base)
+        read = figure.read or self.read
+        note = describe_figure(kind, read, list(groups.values()), printed, figure.band)
         several = shown["task"].nunique() > 1
         ended = [
             describe_early_ends(f"{method}, {task}" if several else method, records)
@@ -264,9 +258,7 @@ class Drawer:
         return self.targets.get(metric, {}).get(task, {}).get(method, ())
 
     def _list_runs(self, figure: Figure) -> pd.DataFrame:
-        """Returns a row for each run, with the values of the figure's paths and whether the figure
-        shows it.
-        """
+        """Returns a row for each run that a figure shows, with the values of its paths."""
         members = {(e.name, m.label): (m.method, e) for e in self.experiments for m in e.members()}
         rows = []
         for number, record in enumerate(self.records):
@@ -286,15 +278,16 @@ class Drawer:
             if path in runs and path not in DIMENSIONS:
                 default = f"{path.rpartition('.')[2].replace('_', ' ')} {{}}"
                 runs[path] = runs[path].map(figure.names.get(path, default).format)
-        has_variant = figure.variants is None or runs["task"].isin(figure.variants)
-        has_method = figure.algorithms is None or runs["method"].isin(figure.algorithms)
-        return runs.assign(shown=has_variant & has_method)
+        for column, names in (("task", figure.variants), ("method", figure.algorithms)):
+            if names is not None:
+                runs = runs[runs[column].isin(names)]
+        return runs
 
     def _observe(
         self, runs: pd.DataFrame, metrics: Sequence[str], figure: Figure
     ) -> tuple[pd.DataFrame, list[str]]:
         """Returns the observations of runs, and the columns of the horizontal axes."""
-        frame = drawing.observations(self.records, metrics)
+        frame = curves_frame(self.records, metrics)
         frame = frame.drop(columns=["task", "method", "seed", "draw", "lost"]).merge(runs, on="run")
         frame.loc[frame["audit"], [name for name in metrics if name not in ATTACKS]] = math.nan
         axes = []
@@ -313,7 +306,7 @@ class Drawer:
         return frame, axes
 
     def _read(self, runs: pd.DataFrame, metrics: Sequence[str], figure: Figure) -> pd.DataFrame:
-        """Returns a row for each run with its numbers, less those of the runs of `minus`."""
+        """Returns a row for each run with its numbers."""
         read = figure.read or self.read
         reads = {record.task: read for record in self.records}
         values = numbers_frame(self.records, reads, metrics)
@@ -324,17 +317,7 @@ class Drawer:
             numbers[list(metrics)].isna().groupby([runs[k] for k in ("task", "label", "audit")])
         )
         numbers[list(metrics)] = numbers[list(metrics)].mask(missing.transform("any"))
-        numbers = numbers.dropna(subset=list(metrics), how="all")
-        if figure.minus is None:
-            return numbers
-        keys = ["task", "draw", "seed"]
-        base = numbers[numbers["method"] == figure.minus][[*keys, "lost", *metrics]]
-        numbers = numbers.merge(base, on=keys, suffixes=("", " of the base"))
-        lost = numbers["lost"] | numbers["lost of the base"]
-        for metric in metrics:
-            gaps = numbers[metric] - numbers[f"{metric} of the base"]
-            numbers[metric] = gaps.mask(lost)
-        return numbers
+        return numbers.dropna(subset=list(metrics), how="all")
 
 
 def _add_cost(frame: pd.DataFrame, price: CostSection) -> tuple[pd.DataFrame, str]:

@@ -10,13 +10,10 @@ from fedax.core import History, InvalidInput, Task
 from fedax.models.storage import named_arrays, place_model, read_weights, to_bytes
 from fedax.results import Record
 from fedax.utils.files import write
-from fedax.utils.layout import bytes_of
 
 KINDS = ("", "best", "personal")
 """Models of a run: the final one, the best on validation examples, and the clients' own, with a
 first axis over clients."""
-MOST = 1 << 30
-"""The bound, in bytes, of the clients' own models of a run."""
 
 
 def arrays_of(history: History) -> dict[str, dict[str, np.ndarray]]:
@@ -39,25 +36,6 @@ def _states_of_clients(history: History) -> PyTree:
     clients = len(jax.tree.leaves(history.personal)[0])
     state = history.final_state
     return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (clients, *np.shape(leaf))), state)
-
-
-def check_own_models(task: Task) -> None:
-    """Refuses clients' own models that would fill the disk, before anything runs.
-
-    Raises:
-        InvalidInput: more than `MOST` bytes in a run.
-    """
-    clients = task.train.clients
-    # from shapes alone: no model is made
-    needed_bytes = clients * bytes_of((jax.eval_shape(task.start, jax.random.key(0)), task.state))
-    if needed_bytes > MOST:
-        got = (
-            f"'personal', {clients:,} models of {needed_bytes / 2**30:,.1f} GiB "
-            "together in every run"
-        )
-        raise InvalidInput.found(
-            "keep_models", got, f"at most {MOST / 2**30:g} GiB of the clients' own models"
-        )
 
 
 def own_model(path: Path, client: int, task: Task) -> tuple[PyTree, Task]:

@@ -19,7 +19,7 @@ from fedax.engine.round.footprint import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.plan import majority_of
 from fedax.experiments.config.sections import AuditSection, schedule_of
-from fedax.experiments.results.models import arrays_of, check_own_models
+from fedax.experiments.results.models import arrays_of
 from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
 from fedax.flower.server.engine import current_engine
 from fedax.results import Record
@@ -90,12 +90,9 @@ class Batch:
         else:
             # runs that only select are many: their models are kept only with `all`
             kept = "none" if self.selecting else experiment.keep_models
-            personal = kept == "personal" and _has_own_models(plan.algorithms[label])
-            if personal:
-                check_own_models(plan.task)
             options |= {
                 "keep": kept != "none" or experiment.keep_models == "all",
-                "personal": personal,
+                "personal": kept == "personal" and _has_own_models(plan.algorithms[label]),
             }
             records = run_batch(plan, self.labels, self.seeds, **options)
         facts = dict[str, Any]()
