@@ -107,11 +107,11 @@ class Checkpoints:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
         """
         # ranks gather what clients store, before the block that must not communicate
-        content = self._to_bytes(done, histories)
+        head, arrays = self._collect(done, histories)
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
                 try:
-                    self._write(done, content)
+                    self._write(done, head, arrays)
                 except OSError as error:
                     earlier = ", ".join(path.name for path in self._list_files()) or "none"
                     text = f"checkpoint of round {done} in {self.folder}: cannot be written: "
@@ -119,7 +119,10 @@ class Checkpoints:
                     raise WriteFailed(text) from error
         self._saved = time.monotonic()
 
-    def _to_bytes(self, done: int, histories: Sequence[History]) -> bytes:
+    def _collect(
+        self, done: int, histories: Sequence[History]
+    ) -> tuple[str, dict[str, np.ndarray]]:
+        """Returns the head and the arrays of a file."""
         arrays: dict[str, np.ndarray] = {}
 
         def store(value: Any) -> dict[str, Any]:
@@ -137,9 +140,10 @@ class Checkpoints:
 
         runs = [_to_plain(history, self.grid) for history in histories]
         head = json.dumps({"identity": self.identity, "done": done, "runs": runs}, default=store)
-        return to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
+        return head, arrays
 
-    def _write(self, done: int, content: bytes) -> None:
+    def _write(self, done: int, head: str, arrays: dict[str, np.ndarray]) -> None:
+        content = to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
         # zero-padded, so that names sort by round
         write(self.folder / f"round-{done:09d}", content)
         for old_file in self._list_files()[_STORED:]:
