@@ -1,15 +1,12 @@
 """Availability: traces and days, cohorts smaller than asked, empty rounds."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedax
-from fedax.core import Availability, Daily, Trace
-from fedax.core.scheduling.availability import AVAILABILITY
+from fedax.core import Daily, Trace
 from marks import slow
 from problems import quadratic, random_quadratic, vector
 
@@ -41,33 +38,6 @@ def test_a_day_is_a_share_of_the_rounds_of_every_client():
     days = {tuple(np.flatnonzero(column)) for column in half.T}
     # two rounds from hour 0 on, for clients whose hour in round 0 is 0, 1, 2 or 3
     assert days == {(0, 1), (0, 7), (6, 7), (5, 6)}
-
-
-def test_a_new_rule_is_one_class():
-    @dataclasses.dataclass(frozen=True)
-    class OneByOne(Availability):
-        every: int = 1
-
-        def available(self, key, round, clients):
-            return jnp.arange(clients, dtype=jnp.int32) == round // self.every % clients
-
-    try:
-        a, b = random_quadratic(clients=3)
-        a[:] = np.eye(3)
-        schedule = fedax.Schedule(
-            availability={"name": "one_by_one", "every": 2}, steps=1, batch_size="full"
-        )
-        for rounds in (1, 3):
-            found = fedax.run(
-                fedax.FedAvg(),
-                quadratic(a, b),
-                schedule=schedule,
-                solver=fedax.SGD(1.0),
-                rounds=rounds,
-            )
-            np.testing.assert_allclose(vector(found), b[rounds // 2], atol=1e-14, rtol=0)
-    finally:
-        del AVAILABILITY["one_by_one"]
 
 
 SIZES = np.array([1, 2, 3, 4, 5, 6])

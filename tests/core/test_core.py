@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.algorithms import algorithm_classes
 from fedax.communication.channel import bits_of
 from fedax.core import InvalidInput, Layout, LocalProblem, Ragged
 from fedax.core.hyper import Hyper, as_arrays
@@ -148,20 +147,6 @@ def test_loss_with_a_key_gets_one_in_training_only():
     assert set(seen) == {True, False}
     assert float(runs[0].params) != float(runs[1].params)
     np.testing.assert_allclose(runs[0].params, runs[2].params, rtol=1e-12)
-
-
-def test_the_catalogue_is_found_by_discovery():
-    assert {
-        "fedavg",
-        "fedprox",
-        "feddane",
-        "fedbc",
-        "fedavgm",
-        "fedadam",
-        "fedyogi",
-        "fedadagrad",
-    } <= set(algorithm_classes())
-    assert fedax.FedBC is algorithm_classes()["fedbc"]
 
 
 @pytest.mark.slow

@@ -69,20 +69,6 @@ def test_progress_hears_and_may_stop():
     assert (history.outcome.kind, history.rounds[-1]) == ("interrupted", 4)
 
 
-def test_keyboard_interrupt_keeps_what_there_is():
-    def hook(progress):
-        if progress.round == 3:
-            raise KeyboardInterrupt
-
-    history = line(progress=hook)
-    assert history.outcome.kind == "interrupted"
-    assert history.rounds.tolist() == [0, 1, 2, 3]
-    rest = line(resume=history)
-    assert rest.outcome.ok
-    assert rest.rounds.tolist() == list(range(8))
-    np.testing.assert_allclose(rest.metrics["train_loss"], line().metrics["train_loss"], rtol=1e-14)
-
-
 def test_throw():
     task = fedax.Task(0.0, lambda w, x: half_square(w, x) * np.nan, [[1.0], [2.0]])
     with pytest.raises(RunFailed, match="FedAvg: non-finite in round 1 from client 0"):
