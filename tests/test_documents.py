@@ -51,6 +51,7 @@ GIVEN = {
         "data/a.csv": "x1,x2,label\n" + "0.5,1.0,0\n1.5,0.0,1\n" * 10,
         "data/b.csv": "x1,x2,label\n" + "0.4,1.1,0\n1.4,0.1,1\n" * 10,
     },
+    "docs/guides/table.md": {"wards.csv": WARDS},
     "docs/guides/data.md": {
         "wards.csv": WARDS,
         "new.csv": "sex,age\nf,30\nm,60\n",
