@@ -65,7 +65,7 @@ def test_nodes_of_a_graph_are_the_clients_of_their_names():
     strange = nx.relabel_nodes(path, {"client10": "carl"})
     with pytest.raises(InvalidInput, match="client10"):
         ran(fedax.DSGD(graph=fedax.Graph.of(strange, order=["carl", *NAMES[:2], NAMES[3]])))
-    with pytest.raises(InvalidInput, match="index and columns"):
+    with pytest.raises(InvalidInput, match="matrix"):
         fedax.Graph.given(frame[NAMES])
 
 

@@ -80,12 +80,16 @@ def test_members_of_a_grid_and_the_eager_engine_have_the_same(digits, history):
 
 @pytest.mark.slow
 def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
-    from fedax.engine.round import evaluation as view
+    from fedax.engine.round import evaluation
 
-    monkeypatch.setattr(view, "PIECE", 100)
-    params, data = history.params, jax.tree.map(jnp.asarray, dict(digits.test.arrays))
-    whole = digits.predictor(params, data, None)
-    np.testing.assert_allclose(view.predictions(digits, params, data), whole, rtol=1e-12)
+    monkeypatch.setattr(evaluation, "PIECE", 70)
+    assert digits.test.total % 70 > 0
+    whole = digits.predictions(history.params, dict(digits.test.arrays), None)
+    pieces = evaluation.map_examples(
+        lambda examples: digits.predictions(history.params, examples, None),
+        jax.tree.map(jnp.asarray, digits.test),
+    )
+    np.testing.assert_allclose(pieces, whole, rtol=1e-12)
 
 
 def test_two_classes_by_the_margin():
