@@ -84,10 +84,10 @@ def test_predictions_come_in_pieces_that_overlap(monkeypatch, digits, history):
 
     monkeypatch.setattr(evaluation, "PIECE", 70)
     assert digits.test.total % 70 > 0
-    whole = digits.predictions(history.params, dict(digits.test.arrays), None)
+    data = jax.tree.map(jnp.asarray, digits.test)
+    whole = digits.predictions(history.params, data.arrays, None)
     pieces = evaluation.map_examples(
-        lambda examples: digits.predictions(history.params, examples, None),
-        jax.tree.map(jnp.asarray, digits.test),
+        lambda examples: digits.predictions(history.params, examples, None), data
     )
     np.testing.assert_allclose(pieces, whole, rtol=1e-12)
 
