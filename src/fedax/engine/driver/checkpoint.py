@@ -111,7 +111,11 @@ class Checkpoints:
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
                 try:
-                    self._write(done, head, arrays)
+                    content = to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
+                    # zero-padded, so that names sort by round
+                    write(self.folder / f"round-{done:09d}", content)
+                    for old_file in self._list_files()[_STORED:]:
+                        old_file.unlink()
                 except OSError as error:
                     earlier = ", ".join(path.name for path in self._list_files()) or "none"
                     text = f"checkpoint of round {done} in {self.folder}: cannot be written: "
@@ -142,13 +146,6 @@ class Checkpoints:
         head = json.dumps({"identity": self.identity, "done": done, "runs": runs}, default=store)
         return head, arrays
 
-    def _write(self, done: int, head: str, arrays: dict[str, np.ndarray]) -> None:
-        content = to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
-        # zero-padded, so that names sort by round
-        write(self.folder / f"round-{done:09d}", content)
-        for old_file in self._list_files()[_STORED:]:
-            old_file.unlink()
-
     def load(self, carries: Sequence[RunCarry]) -> list[History]:
         """Returns the histories of the newest checkpoint that can be read; empty if there is none.
 
@@ -169,8 +166,9 @@ class Checkpoints:
         # one by one, so that no rank but rank 0 holds the states of all clients
         for name in self.process_group.broadcast([*arrays]):
             array = self.process_group.broadcast(arrays.get(name))
-            is_by_client = name.startswith(_ROWS)
-            arrays[name] = self.process_group.own_rows(array) if is_by_client else array
+            if name.startswith(_ROWS):
+                array = self.process_group.own_rows(array)
+            arrays[name] = array
         runs = json.loads(head, object_hook=lambda d: arrays[d["array"]] if "array" in d else d)
         return [
             _to_history(run, carry, self.grid)
