@@ -52,41 +52,19 @@ class Attack:
     learning_rate: float = 1e-3
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """A receiver operating characteristic: members found against others accused, for every
-    threshold.
-
-    Attributes:
-        false: false positive rates, from 0 to 1.
-        true: true positive rates.
-        auc: area under it; 0.5 is guessing.
-    """
-
-    false: np.ndarray
-    true: np.ndarray
-    auc: float
-
-    def true_at(self, false: float) -> float:
-        """Returns the share of members found while at most `false` of the others are accused."""
-        return float(self.true[self.false <= false].max())
-
-
-def curve(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"]) -> Curve:
-    """Returns the curve of an attack's scores, which are high for examples it takes for members.
+def area(members: Float[np.ndarray, "some"], others: Float[np.ndarray, "more"]) -> float:
+    """Returns the area under the ROC curve of an attack's scores, which are high for examples that
+    it takes for members; 0.5 is guessing.
 
     >>> import numpy as np
-    >>> curve(np.array([0.9, 0.4]), np.array([0.5, 0.1])).auc
+    >>> area(np.array([0.9, 0.4]), np.array([0.5, 0.1]))
     0.75
     """
     # takes a second to import, so only on demand
-    from sklearn.metrics import roc_auc_score, roc_curve
+    from sklearn.metrics import roc_auc_score
 
     truth = np.repeat([1, 0], [len(members), len(others)])
-    scores = np.concatenate([members, others])
-    # without the thresholds on a straight line, `true_at` would miss members where scores are equal
-    false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
-    return Curve(false, true, float(roc_auc_score(truth, scores)))
+    return float(roc_auc_score(truth, np.concatenate([members, others])))
 
 
 def shadow_classifier(
@@ -150,23 +128,16 @@ class Membership:
     Attributes:
         rounds: how many rounds the models were trained, shape (looks,). After an interruption, or
             if a model is not finite, there are fewer looks than were asked for.
-        shadow: curve of the shadow attack at each look.
-        calibrated: curve of the calibrated loss threshold at each look.
+        auc: by attack, `shadow` and `calibrated` (the threshold on the calibrated loss), the area
+            under the ROC curve at each look; 0.5 is guessing.
         seconds: wall time until each look, both models and the attacks, shape (looks,).
         history: of the attacked model.
     """
 
     rounds: np.ndarray
-    shadow: tuple[Curve, ...]
-    calibrated: tuple[Curve, ...]
+    auc: dict[str, np.ndarray]
     seconds: np.ndarray
     history: History
-
-    @property
-    def auc(self) -> dict[str, np.ndarray]:
-        """The areas under the curves by attack, shape (looks,)."""
-        attacks = {"shadow": self.shadow, "calibrated": self.calibrated}
-        return {name: np.array([look.auc for look in looks]) for name, looks in attacks.items()}
 
 
 def quarters(task: Task, seed: int = 0) -> list[Ragged]:
@@ -252,7 +223,7 @@ def membership(
         # from its checkpoint on
         return run(algorithm, own, seed=run_seed, checkpoint=folder / str(part), **common)
 
-    results: list[dict[str, Any]] = []
+    results: list[dict[str, float]] = []
     target: History | None = None
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(checkpoint or scratch)
@@ -265,19 +236,14 @@ def membership(
                 shadow = train(2, seed + 1, rounds)
                 # the history ends with the worse of both outcomes, and no attack is made
                 outcome = next((h.outcome for h in (target, shadow) if not h.outcome.ok), None)
-                curves = outcome or _run_attacks(
-                    task.loss, parts, target.params, shadow.params, seed, attack
-                )
-                if not isinstance(curves, tuple):
-                    outcome = outcome or Outcome("diverged", rounds)
+                if outcome is not None:
                     break
-                shadow_curve, calibrated_curve = map(vars, curves)
-                look = {
-                    "seconds": time.perf_counter() - started,
-                    "shadow": shadow_curve,
-                    "calibrated": calibrated_curve,
-                }
-                write(file, json.dumps(look, default=np.ndarray.tolist))
+                look = _run_attacks(task.loss, parts, target.params, shadow.params, seed, attack)
+                if look is None:
+                    outcome = Outcome("diverged", rounds)
+                    break
+                look["seconds"] = time.perf_counter() - started
+                write(file, json.dumps(look))
             results.append(json.loads(file.read_text(encoding="utf-8")))
             # the look during which the end was asked for is complete
             if asked and rounds < looks[-1]:
@@ -286,14 +252,9 @@ def membership(
         # all looks came from files: the target is trained, or read from its checkpoint
         history = target or train(0, seed, looks[-1])
 
-    def curves_of(attack: str) -> tuple[Curve, ...]:
-        found = (look[attack] for look in results)
-        return tuple(Curve(np.array(c["false"]), np.array(c["true"]), c["auc"]) for c in found)
-
     return Membership(
         np.array(looks[: len(results)]),
-        curves_of("shadow"),
-        curves_of("calibrated"),
+        {name: np.array([look[name] for look in results]) for name in ("shadow", "calibrated")},
         np.cumsum([look["seconds"] for look in results]),
         dataclasses.replace(history, outcome=outcome or history.outcome),
     )
@@ -321,9 +282,9 @@ def _run_attacks(
     shadow: PyTree,
     seed: int,
     attack: Attack | None,
-) -> tuple[Curve, Curve] | None:
-    """Returns the curves of the shadow attack and of the calibrated threshold on a pair of models;
-    None if a model gives no finite answers.
+) -> dict[str, float] | None:
+    """Returns the areas under the ROC curves of the shadow attack and of the calibrated threshold
+    on a pair of models; None if a model gives no finite answers.
     """
     # log probabilities of all parts, each of shape (examples, classes)
     of_target = [answers(loss, target, part.arrays["x"]) for part in parts[:2]]
@@ -337,7 +298,7 @@ def _run_attacks(
         (a - b)[np.arange(len(a)), np.asarray(part.arrays["y"])]
         for a, b, part in zip(of_target, of_shadow, parts, strict=False)
     ]
-    return curve(*guesses), curve(*gains)
+    return {"shadow": area(*guesses), "calibrated": area(*gains)}
 
 
 def answers(loss: Any, params: PyTree, x: Any) -> Float[np.ndarray, "some classes"]:
