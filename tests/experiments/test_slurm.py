@@ -26,31 +26,35 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from samples import TINY
 
-LOCAL = ClusterSection(executor="local", minutes=5)
-SWEEP = TINY + (
-    '[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n[cluster]\nexecutor = "local"\nminutes = 5\n'
-)
+SWEEP = TINY + "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n[cluster]\nminutes = 5\n"
+SLURM = ClusterSection(minutes=5)
+PROGRAM = """
+import submitit
+from fedax.cli import app
+
+auto = submitit.AutoExecutor
+submitit.AutoExecutor = lambda folder, cluster: auto(folder=folder, cluster="local")
+app()
+"""
+"""The command line, whose jobs are processes of this machine."""
 
 
 @pytest.fixture
 def submitit(monkeypatch):
+    """The module, whose jobs are processes of this machine."""
     monkeypatch.setenv("JAX_ENABLE_X64", "1")  # as here
-    return pytest.importorskip("submitit", reason="needs the extra `slurm`")
-
-
-def same(one, other):
-    assert one.runs.keys() == other.runs.keys()
-    for number, record in one.runs.items():
-        assert record.settings == other.runs[number].settings
-        # jobs of a process compile for other devices
-        np.testing.assert_allclose(
-            record.metrics["train_loss"], other.runs[number].metrics["train_loss"], rtol=1e-10
-        )
+    module = pytest.importorskip("submitit", reason="needs the extra `slurm`")
+    auto = module.AutoExecutor
+    monkeypatch.setattr(
+        module, "AutoExecutor", lambda folder, cluster: auto(folder=folder, cluster="local")
+    )
+    monkeypatch.setattr(pools, "_cancel", lambda *_: None)
+    return module
 
 
 def test_the_table_is_checked():
     experiment = Experiment.parse(SWEEP)
-    assert experiment.cluster == ClusterSection(executor="local", minutes=5)
+    assert experiment.cluster == SLURM
     assert Experiment.parse(experiment.toml()).cluster == experiment.cluster
     full = ClusterSection(partition="gpu", minutes=30, cpus=4, gpus=1, memory=16.0).parameters()
     assert full == {
@@ -66,8 +70,7 @@ def test_the_table_is_checked():
         "slurm_account": "me",
         "slurm_additional_parameters": {"qos": "long"},
         "slurm_setup": ["module load cuda"],
-    }.items() <= others.model_copy(update={"executor": "slurm"}).parameters().items()
-    assert not [name for name in others.parameters() if name.startswith("slurm")]
+    }.items() <= others.parameters().items()
 
 
 @pytest.mark.slow
@@ -82,18 +85,15 @@ def test_a_failed_job_leaves_the_others_and_is_resumed(submitit, tmp_path, monke
 
     monkeypatch.setattr(pools, "work_on", fails_for_fedprox)
     with pytest.raises(RunFailed, match=r"1 jobs failed: FedProx mu=1 \(job \w+: .*out of memory"):
-        run_experiment(experiment, tmp_path / "out", Display(), cluster=LOCAL)
+        run_experiment(experiment, tmp_path / "out", Display(), cluster=SLURM)
     left = RunDirectory.load(tmp_path / "out")
     assert [record.label for record in left.records] == ["FedAvg"]
     assert left.status == "failed"
     assert "out of memory" in left.line()
     monkeypatch.setattr(pools, "work_on", original)
-    directory = resume(tmp_path / "out", Display(), cluster=LOCAL)
+    directory = resume(tmp_path / "out", Display(), cluster=SLURM)
     assert directory.status == "finished"
     assert len(directory.runs) == 2
-
-
-SLURM = ClusterSection(executor="slurm", minutes=5)
 
 
 def submitted(tmp_path, monkeypatch, ids):
@@ -122,7 +122,7 @@ def test_without_scancel_it_says_which_jobs_remain(tmp_path, monkeypatch):
 def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, options):
     """Commands in [cluster] and options among the ids of jobs."""
     commands = []
-    text = SWEEP.replace('executor = "local"', 'setup = ["touch OWNED"]')
+    text = SWEEP + 'setup = ["touch OWNED"]\n'
     (tmp_path / "slurm").mkdir(parents=True)
     directory = RunDirectory.create(tmp_path / "a", "A")
     directory.configure([Experiment.parse(text)])
@@ -234,7 +234,6 @@ seeds = [20, 21, 22, 23, 24, 25]
 fedprox.mu = [0.0, 1.0]
 
 [cluster]
-executor = "local"
 jobs = 1
 minutes = 5
 """
@@ -250,7 +249,7 @@ def fedax(tmp_path):
 
     def start(*arguments):
         with (tmp_path / "log.txt").open("a") as said:
-            command = [sys.executable, "-m", "fedax", *map(str, arguments)]
+            command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
             started.append(
                 subprocess.Popen(
                     command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True

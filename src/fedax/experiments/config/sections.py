@@ -324,23 +324,20 @@ class ClusterSection(Table):
     memory: Annotated[float, Field(gt=0)] | None = None
     """Memory of a job in GB, above 0; the partition's default if none is named."""
     jobs: Count | None = None
-    """Jobs that wait or run at a time, at least 1; by default all on a cluster, and one for each
-    core on this machine."""
-    executor: Literal["slurm", "local"] = "slurm"
-    """`slurm`, or `local` for processes of this machine."""
+    """Jobs that wait or run at a time, at least 1; by default all."""
 
     def parameters(self) -> dict[str, Any]:
         """Returns what submitit takes."""
-        arguments = {"timeout_min": self.minutes, "gpus_per_node": self.gpus}
-        if self.executor == "slurm":
-            arguments |= {
-                "cpus_per_task": self.cpus,
-                "slurm_partition": self.partition,
-                "slurm_account": self.account,
-                "slurm_additional_parameters": self.options or None,
-                "slurm_setup": self.setup or None,
-                "mem_gb": self.memory,
-            }
+        arguments = {
+            "timeout_min": self.minutes,
+            "gpus_per_node": self.gpus,
+            "cpus_per_task": self.cpus,
+            "slurm_partition": self.partition,
+            "slurm_account": self.account,
+            "slurm_additional_parameters": self.options or None,
+            "slurm_setup": self.setup or None,
+            "mem_gb": self.memory,
+        }
         return {name: value for name, value in arguments.items() if value is not None}
 
 

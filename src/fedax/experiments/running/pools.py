@@ -1,6 +1,5 @@
 """Batches of an experiment in processes of this machine, or as jobs of a cluster."""
 
-import contextlib
 import importlib
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ from fedax.errors import install_hint
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.running.batches import Batch
-from fedax.experiments.running.setup import cores, set_up_jax, share_of_cores
+from fedax.experiments.running.setup import set_up_jax, share_of_cores
 from fedax.results import Record
 from fedax.utils.files import write
 
@@ -104,18 +103,15 @@ def run_on_cluster(
     submitit = import_submitit()
     logs = folder / "slurm"
     ids_file = logs / "jobs.txt"
-    if ids_file.exists() and cluster.executor == "slurm":
+    if ids_file.exists():
         _cancel(ids_file.read_text(encoding="utf-8").split(), folder)
     try:
-        executor = submitit.AutoExecutor(folder=logs, cluster=cluster.executor)
+        executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
         executor.update_parameters(**cluster.parameters())
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
     logs.mkdir(exist_ok=True)
-    # by default all at a time on a cluster, and one for each core here
-    default = len(cores()) if cluster.executor == "local" else len(batches)
-    most = cluster.jobs or default
-    parent = os.getpid() if cluster.executor == "local" else None
+    most = cluster.jobs or len(batches)
     waiting = list(batches)
     running = dict[Any, Batch]()
     ids = ""
@@ -126,9 +122,7 @@ def run_on_cluster(
                 batch = waiting.pop(0)
                 # within an allocation, its variables would reach the jobs
                 with submitit.helpers.clean_env():
-                    job = executor.submit(
-                        work_on, batch, experiments[batch.experiment], folder, parent
-                    )
+                    job = executor.submit(work_on, batch, experiments[batch.experiment], folder)
                 running[job] = batch
                 # after each submission, so that a killed process leaves the ids of all its jobs
                 ids += f"{job.job_id}\n"
@@ -191,26 +185,7 @@ def import_submitit() -> Any:
         ) from error
 
 
-def work_on(batch: Batch, experiment: Experiment, folder: Path, parent: int | None) -> list[Record]:
-    """Works on a batch as a job of a cluster.
-
-    Args:
-        batch: the runs.
-        experiment: of the batch.
-        folder: the run directory.
-        parent: the process of this machine with which the job ends, because the next one that
-            resumes would work in the same folder.
-    """
-    if parent is not None:
-        threading.Thread(target=_exit_with_process, args=(parent,), daemon=True).start()
+def work_on(batch: Batch, experiment: Experiment, folder: Path) -> list[Record]:
+    """Works on a batch as a job of a cluster; `folder` is the run directory."""
     set_up_jax()
     return batch.run(experiment, folder)
-
-
-def _exit_with_process(process: int) -> None:
-    # signal 0 only asks whether the process is there
-    with contextlib.suppress(OSError):
-        while True:
-            os.kill(process, 0)
-            time.sleep(POLL)
-    os._exit(1)
