@@ -82,7 +82,7 @@ def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
             for name in QUALITY
             if f"p_{name}" in others
         ),
-        f"The test by rounds finds a speed higher by {100 * found:.0f} % with a chance of 80 %.",
+        f"The test finds {100 / (1 + found):.0f} rounds or fewer with a chance of 80 %.",
     ]
 
 
