@@ -46,7 +46,6 @@ SETTINGS = {
     "deadline": 5.5,
     "minimum": 1,
     "patience": 60.0,
-    "checkpoint-seconds": 60.0,
     "most-examples": 0,
     "secure": 0.0,
 }

@@ -125,7 +125,7 @@ def test_the_run_may_be_continued_by_another_server(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1e-6, 60.0], ids=["after each round", "by default"])
-def test_checkpoints_by_time(seconds, tmp_path):
+def test_checkpoints_by_time(seconds, tmp_path, monkeypatch):
     """Killed in round 4 of 6, with a checkpoint by rounds only at the end: the first one follows
     the first round."""
     algorithm, killed = fedax.SCAFFOLD(), []
@@ -142,7 +142,8 @@ def test_checkpoints_by_time(seconds, tmp_path):
         "checkpoint": tmp_path / "kept",
         "checkpoint_every": 6,
     }
-    given = {"run": "one", "checkpoint_seconds": seconds}
+    monkeypatch.setattr(fedax.Flower, "checkpoint_seconds", seconds)
+    given = {"run": "one"}
     with pytest.raises(RuntimeError, match="killed"):
         run(algorithm, federation(tmp_path / "d", algorithm, spoil=kill, **given), **options)
     kept = [int(path.name.removeprefix("round-")) for path in (tmp_path / "kept").glob("round-*")]

@@ -160,9 +160,10 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
 def test_a_resumed_run_of_another_protocol_gets_the_stored_messages(tmp_path, monkeypatch):
     """The server was killed before its checkpoint of the last round: no second noisy message of
     that round, which the server's epsilon would not count."""
+    monkeypatch.setattr(fedax.Flower, "checkpoint_seconds", 1e-9)
 
     def run_three_rounds():
-        engine = federation(tmp_path, LOCAL, run="r", secret=b"x" * 32, checkpoint_seconds=1e-9)
+        engine = federation(tmp_path, LOCAL, run="r", secret=b"x" * 32)
         return engine, run(engine, LOCAL, rounds=3, checkpoint=tmp_path / "checkpoints")
 
     first, history = run_three_rounds()

@@ -7,18 +7,17 @@ order that comes again is answered with the stored message, and what differs fro
 is refused.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import RecordDict
 
 from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.privacy import Privacy
-from fedax.flower.protocol.records import SETTINGS, Refused
+from fedax.flower.protocol.records import Refused, digest_of
 from fedax.flower.protocol.store import read_stored, write_stored
 from fedax.utils.files import write, writing
 from fedax.utils.lock import locked
@@ -150,24 +149,6 @@ class Outbox:
         for path in folder.glob("[0-9]*-*"):
             if int(path.name.partition("-")[0]) < floor:
                 path.unlink(missing_ok=True)
-
-
-def digest_of(content: Any) -> str:
-    """Returns a hash of all records of an order, without the `SETTINGS` in its facts."""
-    digest = hashlib.sha256()
-    for name in sorted(content):
-        record = content[name]
-        if isinstance(record, ConfigRecord):
-            facts = {key: value for key, value in record.items() if key not in SETTINGS}
-            digest.update(repr((name, sorted(facts.items()))).encode())
-            continue
-        for key in sorted(record):
-            array = record[key]
-            digest.update(
-                repr((name, key, array.dtype, tuple(array.shape), len(array.data))).encode()
-                + array.data
-            )
-    return digest.hexdigest()
 
 
 def _read_floor(folder: Path) -> int:

@@ -119,7 +119,6 @@ class DeployedRun(Flower):
             deadline=config["deadline"],
             minimum=config["minimum"],
             patience=config["patience"],
-            checkpoint_seconds=config["checkpoint-seconds"],
             most_examples=config["most-examples"] or None,
             secure=config["secure"] or None,
             secret=load_secret(Path(config["folder"]) / "keys" / "noise.key"),

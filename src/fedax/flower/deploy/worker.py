@@ -23,7 +23,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from fedax.core import DataError, InvalidInput, RunExists, Task
+from fedax.core import DataError, RunExists, Task
 from fedax.core.task import Ragged
 from fedax.data.tables import read_table
 from fedax.experiments.config.experiment import Experiment
@@ -68,23 +68,19 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
     dictionary, and is read by the task's encoding: a frame of pandas, or the path of a file.
 
     Raises:
-        InvalidInput: no such file or function.
         DataError: examples of another form, or a table that does not fit the task's encoding;
-            validation examples are missing although the task has some; test
-            or validation examples that the task has no use for.
+            validation examples are missing although the task has some; test or validation examples
+            that the task has no use for.
     """
-    if not path.is_file():
-        raise InvalidInput.of(
-            "data", str(path), "a file of Python that defines examples(partition)"
-        )
     returned = runpy.run_path(str(path))["examples"](partition)
     returned = returned if isinstance(returned, tuple) else (returned,)
-    train, test, validation = (*returned, None, None)[:3]
-    parts = {"train": _read_split(task, "train", train, path)}
-    for split, rows in (("test", test), ("validation", validation)):
+    given = dict(zip(("train", "test", "validation"), (*returned, None, None), strict=False))
+    parts = {}
+    for split, rows in given.items():
         like: Ragged | None = getattr(task, split)
         # without validation rows, the client would measure on the stand-in's
-        if (like is None and rows is not None) or (split == "validation" and like and rows is None):
+        is_missing = rows is None and like is not None and split != "test"
+        if is_missing or (rows is not None and like is None):
             raise DataError.found(
                 f"{path}, examples(partition)",
                 f"{'no ' if rows is None else ''}{split} examples",
@@ -92,20 +88,20 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             )
         if like is not None:
             no_rows = {name: values[:0] for name, values in like.arrays.items()}
-            parts[split] = _read_split(task, split, no_rows if rows is None else rows, path)
+            where = f"{path}, {split} examples"
+            parts[split] = _read_split(task, split, no_rows if rows is None else rows, where)
     data = eqx.tree_at(
         lambda data: [getattr(data, split) for split in parts], task.data, list(parts.values())
     )
     return task.with_data(data)
 
 
-def _read_split(task: Task, split: str, examples: Any, path: Path) -> Ragged:
+def _read_split(task: Task, split: str, examples: Any, where: str) -> Ragged:
     """Returns a client's rows as those of the task's split.
 
     Raises:
         DataError: other names, shapes or types, or whole numbers outside of those in all splits.
     """
-    where = f"{path}, {split} examples"
     if not isinstance(examples, Mapping) and task.encoding is not None:
         examples = task.encoding.apply(read_table(examples, task.encoding.categories))
     like: Ragged = getattr(task, split)
@@ -120,7 +116,8 @@ def _read_split(task: Task, split: str, examples: Any, path: Path) -> Ragged:
             got = f"{values.dtype} rows of shape {values.shape[1:]}"
             allowed = f"{task_values.dtype} rows of shape {task_values.shape[1:]}, as in the task"
             raise DataError.found(f"{where}, {name!r}", got, allowed)
-        _check_numbers(task, name, values, where)
+        if values.dtype.kind in "iu" and values.size:
+            _check_numbers(task, name, values, where)
         arrays[name] = np.asarray(values, task_values.dtype)
     return eqx.tree_at(lambda data: data.arrays, rows, arrays)
 
@@ -128,18 +125,11 @@ def _read_split(task: Task, split: str, examples: Any, path: Path) -> Ragged:
 def _check_numbers(task: Task, name: str, values: np.ndarray, where: str) -> None:
     """Refuses whole numbers, such as classes, outside of those that the task has."""
     # a few test rows of a stand-in may lack a class that its training rows have
-    known = [
-        np.asarray(data.arrays[name])
-        for data in (task.train, task.test, task.validation)
-        if data is not None and name in data.arrays and data.total
-    ]
-    if values.dtype.kind not in "iu" or not values.size or not known:
-        return
-    lowest = min(int(numbers.min()) for numbers in known)
-    highest = max(int(numbers.max()) for numbers in known)
-    if values.min() < lowest or values.max() > highest:
+    splits = [data for data in (task.train, task.test, task.validation) if data is not None]
+    known = np.concatenate([np.ravel(data.arrays[name]) for data in splits])
+    if values.min() < known.min() or values.max() > known.max():
         got = f"numbers from {values.min()} to {values.max()}"
-        allowed = f"{lowest} to {highest}, as in the experiment's task"
+        allowed = f"{known.min()} to {known.max()}, as in the experiment's task"
         raise DataError.found(f"{where}, {name!r}", got, allowed)
 
 

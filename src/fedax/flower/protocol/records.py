@@ -140,13 +140,23 @@ def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
 
     `SETTINGS` are not part of it, nor is the name itself.
     """
-    named_facts = {
-        name: value for name, value in facts.items() if name != "order" and name not in SETTINGS
-    }
-    digest = hashlib.sha256(repr((k, sorted(named_facts.items()))).encode())
-    for array in down.values():
-        digest.update(array.data)
-    return digest.hexdigest()[: len(NEVER)]
+    named = {name: value for name, value in facts.items() if name != "order"}
+    return digest_of({"order": named | {"client": k}, "down": down})[: len(NEVER)]
+
+
+def digest_of(content: Any) -> str:
+    """Returns a hash of all records of an order, without the `SETTINGS` in its facts."""
+    digest = hashlib.sha256()
+    for name in sorted(content):
+        record = content[name]
+        if not isinstance(record, ArrayRecord):
+            facts = sorted((key, value) for key, value in record.items() if key not in SETTINGS)
+            digest.update(repr((name, facts)).encode())
+            continue
+        for key, array in record.items():
+            form = name, key, array.dtype, tuple(array.shape), len(array.data)
+            digest.update(repr(form).encode() + array.data)
+    return digest.hexdigest()
 
 
 def bits_sent(record: ArrayRecord) -> int:

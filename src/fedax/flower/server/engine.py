@@ -67,9 +67,6 @@ class Flower(Engine):
         registered: a function that gives, by Flower's node, the client whose key the node holds. A
             node that says it is another one is refused. Without it clients are believed;
             `fedax deploy` has one.
-        checkpoint_seconds: the most seconds between checkpoints of a run that keeps some, above 0;
-            60 by default. The first one follows the first round, and the time between them doubles
-            up to this bound.
         secret: from which the noise of `Privacy` at the server is drawn, and the cohorts where its
             epsilon counts on sampling. Nobody else may have it, and a run that is continued has the
             same; by default a new one. `fedax deploy` keeps it in `keys/noise.key`, which only its
@@ -81,6 +78,7 @@ class Flower(Engine):
     """
 
     is_simulated: ClassVar[bool] = False
+    checkpoint_seconds = 60.0
 
     def __init__(
         self,
@@ -93,7 +91,6 @@ class Flower(Engine):
         patience: float = 600.0,
         secure: float | None = None,
         secret: bytes | None = None,
-        checkpoint_seconds: float = 60.0,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
     ) -> None:
@@ -107,7 +104,7 @@ class Flower(Engine):
                 raise InvalidInput.of(f"Flower({name}=...)", value, "numbers above 0")
         self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
         self.deadline, self.minimum, self.patience = deadline, minimum, patience
-        self.secure, self.checkpoint_seconds = secure, checkpoint_seconds
+        self.secure = secure
         self.secret = secret or os.urandom(32)
         self.most_examples, self.registered = most_examples, registered
         self.roster: Any = None

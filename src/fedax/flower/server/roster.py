@@ -22,8 +22,6 @@ PULL = 1.0
 """Seconds to wait for answers that are being pulled, before the next look."""
 NOTICES = 5.0, 60.0
 """Seconds until the wait for clients at the start is logged, and until it is logged again."""
-NOBODY = -1
-"""The owner of a key that belongs to no client."""
 NODE_UNAVAILABLE = 5
 """Flower's error of a node that is gone."""
 NO_MESSAGE = 3, 4
@@ -206,31 +204,21 @@ class Roster:
         """Admits a node that has said which client it is, or refuses it; a reason is logged
         once.
         """
+        owner = None if owners is None else owners.get(node)
         try:
             facts = contents(answer)["answer"]
             k, sizes = int(facts["partition"]), Sizes(int(facts["train"]), int(facts["test"]))
-            self._check_owner(k, None if owners is None else owners.get(node, NOBODY))
+            if owners is not None and owner != k:
+                whose = "no client" if owner is None else f"client {owner}"
+                raise FedaxError(f"it says it is client {k}, and its key is that of {whose}")
             self._admit(k, node, sizes, connected)
             self._refusals.pop(node, None)
         except Exception as error:  # whatever an answer holds
             reason, previous = str(error), self._refusals.get(node)
             if previous is None or previous.reason != reason:
-                LOG.warning("%s refused: %s", self._describe_node(node, owners), reason)
+                name = f"node {node}" if owner is None else f"client {owner}"
+                LOG.warning("%s refused: %s", name, reason)
             self._refusals[node] = Refusal(reason, time.monotonic() + REFUSED)
-
-    def _describe_node(self, node: int, owners: Mapping[int, int] | None) -> str:
-        """Returns the client of a node by its key, or the node's number if the key is not known."""
-        owner = NOBODY if owners is None else owners.get(node, NOBODY)
-        return f"node {node}" if owner == NOBODY else f"client {owner}"
-
-    def _check_owner(self, k: int, owner: int | None) -> None:
-        """Refuses a node that says it is another client than the one whose key it holds; None is
-        for keys that are not known.
-        """
-        if owner == NOBODY:
-            raise FedaxError(f"it says it is client {k}, and its key is that of no client")
-        if owner is not None and owner != k:
-            raise FedaxError(f"it says it is client {k}, and its key is that of client {owner}")
 
     def _admit(self, k: int, node: int, sizes: Sizes, connected: set[int]) -> None:
         if not 0 <= k < self.clients:
