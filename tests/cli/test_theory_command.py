@@ -137,7 +137,9 @@ def test_local_gd_on_logistic_regression(data_folder):
         "smoothness": smooth,
         "accuracy": 1e-2,
     }
-    assert found["communications T/H"] == pytest.approx(local_gd.communications(**given), rel=1e-3)
+    assert found["communications T/H"] == pytest.approx(
+        local_gd.plan(**given).communications, rel=1e-3
+    )
     intervals = [value for name, value in found.items() if name.startswith("best H")]
     assert len(intervals) == 5
     assert intervals == sorted(intervals)

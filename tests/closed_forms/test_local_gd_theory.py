@@ -140,5 +140,5 @@ def test_communications_are_enough():
         steps = math.ceil(4 * 3.0**2 / (accuracy * rate))
         found = local_gd.bound(interval=interval, steps=steps, rate=rate, **setting)
         assert found <= accuracy * (1 + 1e-12)
-        needed = local_gd.communications(accuracy=accuracy, **setting)
+        needed = local_gd.plan(accuracy=accuracy, **setting).communications
         assert needed == pytest.approx(4 * 3.0**2 / (accuracy * rate) / interval)

@@ -36,11 +36,12 @@ def task_of(q, l2=0.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 0.7], ids=["convex", "indefinite"])
 @pytest.mark.parametrize("dim", [1, 2, 30])
-def test_curvature_of_quadratics(dim, shift):
+def test_curvature_of_quadratics(dim, shift, monkeypatch):
+    monkeypatch.setattr(estimate, "PIECE", 2)
     for seed in range(1 if dim > 2 else 2):
         q = quadratics(np.random.default_rng(seed), dim=dim)
         q = q._replace(a=q.a - shift * np.eye(dim))
-        losses = estimate.Losses(task_of(q, l2=0.1), weights="equal", piece=2)
+        losses = estimate.Losses(task_of(q, l2=0.1), weights="equal")
         for client in (None, 0, 3):
             matrix = (q.mean if client is None else q.a[client]) + 0.1 * np.eye(dim)
             eigenvalues = np.linalg.eigvalsh(matrix)
@@ -52,13 +53,14 @@ def test_curvature_of_quadratics(dim, shift):
 
 
 @pytest.mark.slow
-def test_losses_gradients_and_weights():
+def test_losses_gradients_and_weights(monkeypatch):
     rng = np.random.default_rng(0)
     q, w = quadratics(rng), rng.normal(size=4)
     shares = np.array([3, 1, 1, 1, 1]) / 7
     for weights, p in (("shares", shares), ("equal", q.p)):
         for piece in (1, 2):
-            losses = estimate.Losses(task_of(q, l2=0.2), weights=weights, piece=piece)
+            monkeypatch.setattr(estimate, "PIECE", piece)
+            losses = estimate.Losses(task_of(q, l2=0.2), weights=weights)
             np.testing.assert_allclose(losses.shares, p)
             np.testing.assert_allclose(losses.gradients(w), q.gradients(w) + 0.2 * w, rtol=1e-10)
             np.testing.assert_allclose(losses.gradient(w), p @ q.gradients(w) + 0.2 * w, rtol=1e-10)
@@ -129,14 +131,6 @@ def test_sampled_variance_is_right_in_the_mean():
     losses, w = estimate.Losses(task), np.array([0.3, -0.2, 0.5])
     found = [estimate.local_variance(losses, w, 2, samples=9, seed=seed) for seed in range(200)]
     assert np.mean(found) == pytest.approx(estimate.local_variance(losses, w, 2), rel=0.03)
-
-
-def test_global_variance():
-    q = quadratics(np.random.default_rng(2), lowest=0.05)
-    losses = estimate.Losses(task_of(q), weights="equal")
-    points = [np.zeros(4), np.ones(4), q.optimum]
-    spread = [np.mean(np.sum((q.gradients(x) - q.gradient(x)) ** 2, axis=1)) for x in points]
-    assert estimate.global_variance(losses, points) == pytest.approx(max(spread))
 
 
 @pytest.mark.slow

@@ -90,10 +90,7 @@ def test_theorem_7_as_corrected_holds_and_as_printed_fails():
     decrease = q.value(w) - expected_value(q, w, mu * own, 0.0, np.random.default_rng(0))
     assert printed > 0 > decrease
     assert (
-        feddane.decrease_by_device(
-            mu=mu * own, smoothness=own, dissimilarity=1.0, overall=(1 + flat) / 2
-        )
-        < 0
+        feddane.decrease(mu=mu * own, smoothness=own, dissimilarity=1.0, overall=(1 + flat) / 2) < 0
     )
 
 
@@ -110,10 +107,10 @@ def test_a_round_with_constants_of_each_device():
         mu = rng.uniform(2, 8, size=5) * own.max() * (b**2 + 0.5)
         given = {"smoothness": own, "dissimilarity": b, "inexactness": gamma, "weights": q.p}
         exactly = float(np.linalg.eigvalsh(q.mean)[-1])
-        rho = feddane.decrease_by_device(mu=mu, overall=exactly, **given)
+        rho = feddane.decrease(mu=mu, overall=exactly, **given)
         measured = q.value(w) - expected_value(q, w, mu, gamma, rng)
         assert measured >= rho * np.sum(q.gradient(w) ** 2) - 1e-9 * abs(q.value(w))
-        assert feddane.decrease_by_device(mu=mu, **given) <= rho + 1e-15
+        assert feddane.decrease(mu=mu, **given) <= rho + 1e-15
         said += rho > 0
     assert said > 400
 
@@ -124,7 +121,7 @@ def test_special_cases_agree():
     theorem_3 = (2 - 3 * gamma) / (2 * mu) - (2 * 1.3 * (1 + gamma) ** 2 + 3 * 1.3) / (2 * mu**2)
     theorem_3 -= square * ((1.3 * (1 + gamma) ** 2 + 1.3) / mu**2 + gamma / mu)
     assert feddane.decrease(mu=mu, **given) == pytest.approx(theorem_3, rel=1e-12)
-    assert feddane.decrease_by_device(mu=np.full(3, mu), overall=1.3, **given) == pytest.approx(
+    assert feddane.decrease(mu=np.full(3, mu), overall=1.3, **given) == pytest.approx(
         theorem_3, rel=1e-12
     )
     assert feddane.decrease(mu=mu, concavity=1e-12, **given) == pytest.approx(theorem_3)

@@ -9,5 +9,4 @@ from fedax.theory import fedaware as fedaware
 from fedax.theory import fedbc as fedbc
 from fedax.theory import feddane as feddane
 from fedax.theory import local_gd as local_gd
-from fedax.theory import proxskip as proxskip
 from fedax.theory.constants import step_size as step_size

@@ -11,34 +11,25 @@ import numpy as np
 
 from fedax.core import InvalidInput
 from fedax.core.hyper import Hyper
-from fedax.examples.arrays import as_array
+
+_POSITIVE = "smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate"
+_NOT_NEGATIVE = (
+    "distance variance gap spread concavity moved gradient error global_variance local_variance "
+    "gradient_bound heterogeneity tolerance multiplier violation"
+)
 
 
-def _real_range(name: str, **limits: Any) -> Hyper:
-    return Hyper(name, 1.0, **{"high": math.inf, "open_high": True, **limits})
+def _ranges(names: str, default: float = 1.0, **limits: Any) -> dict[str, Hyper]:
+    limits = {"high": math.inf, "open_high": True} | limits
+    return {name: Hyper(name, default, **limits) for name in names.split()}
 
 
-def _ranges(names: str, **limits: Any) -> dict[str, Hyper]:
-    return {name: _real_range(name, **limits) for name in names.split()}
-
-
-_COUNTS = ("interval", "steps", "clients", "local_steps", "rounds", "dim")
 _LIMITS = {
-    **_ranges(
-        "smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate",
-        low=0.0,
-        open_low=True,
-    ),
-    **_ranges(
-        "distance variance gap spread concavity moved gradient error global_variance",
-        low=0.0,
-    ),
-    **_ranges(
-        "local_variance gradient_bound heterogeneity tolerance multiplier violation", low=0.0
-    ),
+    **_ranges(_POSITIVE, low=0.0, open_low=True),
+    **_ranges(_NOT_NEGATIVE, low=0.0),
     **_ranges("dissimilarity", low=1.0),
     **_ranges("inexactness momentum mixing", low=0.0, high=1.0),
-    **{name: Hyper(name, 1, low=1, high=math.inf, open_high=True) for name in _COUNTS},
+    **_ranges("interval steps clients local_steps rounds dim", default=1, low=1),
 }
 
 
@@ -49,26 +40,14 @@ def check(function: str, **values: Any) -> None:
     for name, value in values.items():
         # a quantity may be one number or one for each client
         limits = dataclasses.replace(_LIMITS[name], per_client=np.ndim(value) > 0)
-        limits.check(function, int(value) if isinstance(value, np.integer) else value)
+        limits.check(function, value)
 
 
-def check_weights(function: str, name: str, weights: np.ndarray, positive: bool = False) -> None:
-    """Refuses weights of the clients that are below 0 (or 0 if `positive`), or not of sum 1."""
-    fits = np.all(weights > 0) if positive else np.all(weights >= 0)
-    # weights that come from single precision have a sum of about 1
-    if weights.ndim != 1 or not fits or not math.isclose(float(weights.sum()), 1, rel_tol=1e-5):
-        allowed = f"one number {'above' if positive else 'of at least'} 0 for each client, of sum 1"
-        raise InvalidInput.of(f"{function}({name}=...)", weights.tolist(), allowed)
-
-
-def rows(function: str, name: str, vectors: Any) -> np.ndarray:
-    """Returns one vector for each client, as double precision."""
-    array = as_array(vectors, f"{function}({name}=...)").astype(float)
-    if array.ndim != 2 or not len(array):
-        raise InvalidInput.found(
-            f"{function}({name}=...)", f"shape {array.shape}", "one vector for each client"
-        )
-    return array
+def check_rate(where: str, rate: float, largest: float, formula: str) -> None:
+    """Refuses step sizes above the largest for which something is proved."""
+    # with room for rounding, so that the largest itself is allowed
+    if not 0 < rate <= largest * (1 + 1e-12):
+        raise InvalidInput.of(where, rate, f"numbers in (0, {formula} = {largest:g}]")
 
 
 def shares(
@@ -77,13 +56,18 @@ def shares(
     clients: int,
     positive: bool = False,
 ) -> np.ndarray:
-    """Returns the clients' weights, equal ones by default."""
+    """Returns the clients' weights, equal ones by default.
+
+    Refuses weights that are below 0 (or 0 if `positive`), or not of sum 1.
+    """
     if weights is None:
         return np.full(clients, 1 / clients)
-    array = as_array(weights, f"{function}(weights=...)").astype(float)
-    check_weights(function, "weights", array, positive)
-    if len(array) != clients:
-        raise InvalidInput.found(
-            f"{function}(weights=...)", f"{len(array)} numbers", f"{clients}, one for each client"
-        )
+    array = np.asarray(weights, float)
+    fits = np.all(array > 0) if positive else np.all(array >= 0)
+    # weights that come from single precision have a sum of about 1
+    is_one = math.isclose(float(array.sum()), 1, rel_tol=1e-5)
+    if array.shape != (clients,) or not fits or not is_one:
+        least = "above" if positive else "of at least"
+        allowed = f"one number {least} 0 for each of {clients} clients, of sum 1"
+        raise InvalidInput.of(f"{function}(weights=...)", array.tolist(), allowed)
     return array

@@ -11,6 +11,7 @@ import numpy as np
 from fedax.core import Exact, Inexact, InvalidInput, Schedule, Solver, Task, UnknownName
 from fedax.numerics.simplex import min_norm
 from fedax.theory import constants, dfedavgm, estimate, fedaware, fedbc, feddane, local_gd
+from fedax.theory._limits import check
 
 Value = float | int | str
 Rows = Iterator[tuple[str, Value, str]]
@@ -137,17 +138,17 @@ def _answer_local_gd(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
     yield "f(x0) - f*", setup.gap - best.value, ""
     yield "|x0 - x*|", distance, ""
     yield "sigma^2", variance, "after Assumption 1"
-    yield "communications T/H", local_gd.communications(**given), "eq. (6)"
-    largest_rate = local_gd.plan(**given).rate
+    fewest = local_gd.plan(**given)
+    yield "communications T/H", fewest.communications, "eq. (6)"
     # usual intervals, and that of the file
     for interval in sorted({1, 4, 16, setup.interval}):
         # the step size of the theorem for H, or the smaller one that the accuracy needs
-        rate = min(local_gd.step_size(setup.largest, interval), largest_rate / interval)
+        rate = min(local_gd.step_size(setup.largest, interval), fewest.rate / interval)
         plan = local_gd.plan(rate=rate, **given)
         yield f"gamma for H = {interval}", plan.rate, f"T = {math.ceil(plan.steps):,}"
     # the largest step size with which one local step reaches the accuracy in the bound, a tenth of
     # it left for progress
-    rate = largest_rate / 10
+    rate = fewest.rate / 10
     for price in prices:
         interval = local_gd.best_interval(rate=rate, price=price, **given)
         name = f"best H, a communication at {price:g} gradients"
@@ -172,7 +173,7 @@ def _answer_feddane(setup: Setup, accuracy: float, prices: Sequence[float]) -> R
 
 
 def _promised_decrease(
-    setup: Setup, given: dict[str, float], method: Any, solver: Solver
+    setup: Setup, given: dict[str, Any], method: Any, solver: Solver
 ) -> tuple[Value, str]:
     """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a
     mu for each device.
@@ -182,20 +183,14 @@ def _promised_decrease(
     # the theorems need mu above the concavity for every device
     if mu.min() <= given["concavity"]:
         return -math.inf, "no decrease is promised"
-    if mu.ndim == 0:
-        theorem = "Theorems 3 and 5"
-        rho = feddane.decrease(mu=float(mu), inexactness=gamma, **given)
-    elif given["concavity"] > 0:
+    devices: dict[str, Any] = {"mu": float(mu.min())}
+    theorem = "Theorems 3 and 5"
+    if mu.ndim and given["concavity"] > 0:
         return "none", "Theorem 7, of a mu for each device, is about convex losses"
-    else:
+    if mu.ndim:
         theorem = "Theorem 7, corrected"
-        rho = feddane.decrease_by_device(
-            mu=mu,
-            smoothness=setup.smoothness,
-            dissimilarity=given["dissimilarity"],
-            inexactness=gamma,
-            weights=setup.losses.shares,
-        )
+        devices = {"mu": mu, "smoothness": setup.smoothness, "weights": setup.losses.shares}
+    rho = feddane.decrease(inexactness=gamma, **(given | devices))
     exact = "" if isinstance(solver, Exact | Inexact) else ", if solved exactly"
     if method.correction != "exact" or method.pipelined or method.decay != 1:
         return rho, f"{theorem}{exact}; no promise, as it is about the exact correction"
@@ -220,7 +215,7 @@ def _answer_dfedavgm(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
     setting = dfedavgm.Setting(
         setup.largest,
         noise,
-        estimate.global_variance(setup.losses, [setup.start]),
+        float(setup.losses.shares @ fedaware.dissimilarities(setup.gradients, setup.losses.shares)),
         bound,
         k,
         largest / (4 if is_down else 2),
@@ -372,9 +367,7 @@ def suggestions(
     """
     if paper not in PAPERS:
         raise UnknownName.among("paper", paper, PAPERS)
-    for name, value in (("accuracy", accuracy), *(("price", price) for price in prices)):
-        if not 0 < value < math.inf:
-            raise InvalidInput.of(name, value, "numbers in (0, infinity)")
+    check("suggestions", accuracy=accuracy)
     setup = Setup(task, methods, PAPERS[paper], seed)
     rows = [*setup.common(), *PAPERS[paper].answer(setup, accuracy, prices)]
     return [Row(*row) for row in rows]

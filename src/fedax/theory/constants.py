@@ -12,8 +12,8 @@ The task's l2 is part of all of them.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,7 @@ from fedax.theory.estimate import Losses, smoothness
 SAFETY = 4.0
 """Factor on the largest curvature that was seen, where smoothness is an estimate."""
 STEPS = 8
-"""Steps of gradient descent of a trial path."""
-_SEARCH = 100  # halvings or doublings of a step size: enough for any two numbers of 32 bits
+"""Steps of a trial path."""
 _ROUNDING = 1e-5  # relative: eigenvalues of iterations lie below the true ones
 _COARSE = 1e-2  # relative accuracy of eigenvalues that `SAFETY` multiplies
 
@@ -182,46 +181,22 @@ def trial_smoothness(losses: Losses, start: np.ndarray) -> Float[np.ndarray, "cl
     start meets.
 
     Looked at are the Hessians at the start, at the origin, and in the middle and at the end of two
-    paths of gradient descent: on the client's own loss and on the mean loss. The quotients of
-    gradients and distances of all trial steps count too, so that a start in a flat region does not
-    hide the curvature beyond it.
+    minimisations by L-BFGS of a few steps: of the client's own loss and of the mean loss. The
+    quotients of gradients and distances of all their trial points count too, so that a start in a
+    flat region does not hide the curvature beyond it.
 
     Args:
         losses: of the task.
         start: the point that the path leaves, flat.
     """
     # points of every client: the start, the origin and the path of the mean loss
-    shared = [start, np.zeros_like(start), *_middle_and_end(_descend(losses, start, None).points)]
+    shared = [start, np.zeros_like(start), *_try_path(losses, start, None)[0]]
     largest = []
     for client in range(losses.clients):
-        path = _descend(losses, start, client)
-        curvatures = [
-            _curvature(losses, w, client) for w in [*shared, *_middle_and_end(path.points)]
-        ]
-        largest.append(max([path.quotient, *curvatures]))
+        points, quotient = _try_path(losses, start, client)
+        curvatures = [_curvature(losses, w, client) for w in [*shared, *points]]
+        largest.append(max([quotient, *curvatures]))
     return np.array(largest)
-
-
-class _Path(NamedTuple):
-    """The points of a descent, and the largest quotient of gradients and distances of all steps
-    that were tried.
-    """
-
-    points: list[np.ndarray]
-    quotient: float
-
-
-class _Trial(NamedTuple):
-    """A point with the loss and its gradient."""
-
-    w: np.ndarray
-    value: float
-    gradient: np.ndarray
-
-
-def _middle_and_end(points: list[np.ndarray]) -> list[np.ndarray]:
-    """Returns the middle and the end of a path, without its start."""
-    return [points[i] for i in sorted({len(points) // 2, len(points) - 1} - {0})]
 
 
 def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
@@ -239,76 +214,30 @@ def _curvature(losses: Losses, w: np.ndarray, client: int | None) -> float:
         return float(np.max(np.abs(error.eigenvalues), initial=0.0))
 
 
-def _descend(losses: Losses, start: np.ndarray, client: int | None) -> _Path:
-    """Runs gradient descent with a line search, on a client's loss or on the mean loss (None)."""
-    dtype, quotients = losses.start.dtype, [0.0]
+def _try_path(
+    losses: Losses, start: np.ndarray, client: int | None
+) -> tuple[list[np.ndarray], float]:
+    """Minimises a client's loss, or the mean loss (None), by some steps.
 
-    def evaluate(w: np.ndarray) -> _Trial:
-        w = np.asarray(np.asarray(w, dtype), float)  # as the loss sees it
-        return _Trial(w, losses.value(w, client), losses.gradient(w, client))
-
-    def step(current: _Trial, rate: float) -> _Trial:
-        trial = evaluate(current.w - rate * current.gradient)
-        # trial steps count too, even those that the search refuses
-        quotients.append(_quotient(current, trial, dtype))
-        return trial
-
-    current, points, curvature = evaluate(start), [start], _curvature(losses, start, client)
-    # the best step if the loss were a quadratic with this curvature
-    rate = 1 / curvature if curvature > 0 else 1.0
-    while len(points) <= STEPS and np.isfinite(current.gradient).all() and np.any(current.gradient):
-        accepted = _search(
-            current, functools.partial(step, current), rate, float(jnp.finfo(dtype).eps)
-        )
-        if accepted is None:
-            break
-        current, rate = accepted
-        points.append(current.w)
-    return _Path(points, max(quotients))
-
-
-def _search(
-    current: _Trial, step: Callable[[float], _Trial], rate: float, eps: float
-) -> tuple[_Trial, float] | None:
-    """Halves a step size until the loss falls by half of what its slope promises.
-
-    Doubles it as long as the loss falls further.
-
-    None where no step size does, or where rounding of the loss decides.
+    Returns the middle and the end of the path, and the largest quotient of gradients and distance
+    of trial points that follow each other, which is a lower bound of the smoothness.
     """
-    square, best, halved = float(current.gradient @ current.gradient), None, False
-    for _ in range(_SEARCH):
-        promised = rate * square / 2
-        # a smaller fall could not be told from rounding
-        if promised <= 10 * eps * abs(current.value):
-            return best
-        trial = step(rate)
-        finite = np.isfinite(trial.value) and np.isfinite(trial.gradient).all()
-        falls = finite and trial.value <= current.value - promised
-        # doubled once too often: the step before was the best one
-        if best is not None and (not falls or trial.value >= best[0].value):
-            return best
-        if falls:
-            best = trial, rate
-            # halved until it fell, so a doubled step has failed already
-            if halved:
-                return best
-        halved = not falls
-        rate *= 0.5 if halved else 2.0
-    return best
+    points: list[np.ndarray] = []
+    gradients: list[np.ndarray] = []
 
+    def evaluate(w: np.ndarray) -> tuple[float, np.ndarray]:
+        points.append(w.astype(losses.start.dtype).astype(float))  # as the loss sees it
+        value, gradient = losses.value_and_gradient(w, client)
+        gradients.append(gradient)
+        return value, gradient
 
-def _quotient(current: _Trial, trial: _Trial, dtype: Any) -> float:
-    """Returns the quotient of gradients and distance, a lower bound of the smoothness; 0 where
-    rounding would decide it.
-    """
-    change, distance = (
-        np.linalg.norm(trial.gradient - current.gradient),
-        np.linalg.norm(trial.w - current.w),
+    scipy.optimize.minimize(
+        evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS}
     )
-    rounding = 1e3 * float(jnp.finfo(dtype).eps) * np.linalg.norm(current.gradient)
-    return (
-        float(change / distance)
-        if np.isfinite(change) and distance > 0 and change > rounding
-        else 0.0
-    )
+    distances = np.linalg.norm(np.diff(points, axis=0), axis=1)
+    changes = np.linalg.norm(np.diff(gradients, axis=0), axis=1)
+    # smaller changes of a gradient could be its rounding
+    rounding = 1e3 * jnp.finfo(losses.start.dtype).eps * np.linalg.norm(gradients, axis=1)
+    counts = np.isfinite(changes) & (distances > 0) & (changes > rounding[:-1])
+    quotients = changes[counts] / distances[counts]
+    return [points[len(points) // 2], points[-1]], float(np.max(quotients, initial=0.0))

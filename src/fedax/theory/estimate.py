@@ -28,11 +28,15 @@ import numpy as np
 import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float, PyTree
 
-from fedax.core import InvalidInput, Task, UnknownName
+from fedax.core import InvalidInput, Task
 from fedax.core.task import weighted_sum
 from fedax.utils.layout import Layout
 
 Point = Float[Array | np.ndarray, "dim"]
+
+
+PIECE = 1024
+"""How many examples pass through the model at once."""
 
 
 class Losses:
@@ -42,8 +46,6 @@ class Losses:
     Args:
         task: what is learned.
         weights: `"shares"`, $p_k = n_k/n$, or `"equal"`, $p_k = 1/N$.
-        piece: how many examples pass through the model at once, at least 1; no more than the
-            largest client has.
         start: the parameters to start from, a pytree; by default those that the task makes from a
             fixed key, at which no run of a task with a random start begins.
 
@@ -53,33 +55,27 @@ class Losses:
         layout: how parameters lie in a flat vector; `layout.ravel(history.params)` is a point.
 
     Raises:
-        InvalidInput: another weighting, or pieces of no examples.
+        KeyError: another weighting.
     """
 
-    def __init__(
-        self, task: Task, *, weights: str = "shares", piece: int = 1024, start: PyTree = None
-    ) -> None:
-        if weights not in ("shares", "equal"):
-            raise UnknownName.among("Losses(weights=...)", weights, ["shares", "equal"])
-        if piece < 1:
-            raise InvalidInput.of("Losses(piece=...)", piece, "whole numbers >= 1")
+    def __init__(self, task: Task, *, weights: str = "shares", start: PyTree = None) -> None:
         params = task.start(jax.random.key(0)) if start is None else start
-        self.task, self.layout = task, Layout.of(params)
+        self.task = task
+        self.layout = Layout.of(params)
         self.start = self.layout.ravel(params)
-        sizes = np.asarray(task.train.sizes, float)
-        self.shares = (
-            sizes / sizes.sum() if weights == "shares" else np.full(len(sizes), 1 / len(sizes))
-        )
-        self._piece = min(piece, task.train.largest)
-        dtype = self.start.dtype
-        # weights by example: p_k / n_k in f, and 1 / n_k in the loss of its client
-        self._mean_weights = jnp.asarray(
-            np.repeat(self.shares / sizes, np.asarray(task.train.sizes)), dtype
-        )
-        self._client_weights = jnp.asarray(
-            np.repeat(1 / sizes, np.asarray(task.train.sizes)), dtype
-        )
+        sizes = np.asarray(task.train.sizes)
+        counted = {"shares": sizes, "equal": np.ones(self.clients)}[weights]
+        self.shares = counted / counted.sum()
+        self._piece = min(PIECE, task.train.largest)
         self._arrays = {name: jnp.asarray(values) for name, values in task.train.arrays.items()}
+        # weights by example: p_k / n_k in f, and 1 / n_k in the loss of its client
+        dtype = self.start.dtype
+        self._mean_weights = jnp.asarray(np.repeat(self.shares / sizes, sizes), dtype)
+        self._client_weights = jnp.asarray(np.repeat(1 / sizes, sizes), dtype)
+        # programs, compiled at their first call
+        self._value_and_gradient_of = self._sum_pieces(jax.value_and_grad(self._loss))
+        self._product_of = self._sum_pieces(self._product)
+        self._squares_of = jax.jit(self._map_squares)
 
     @property
     def clients(self) -> int:
@@ -88,13 +84,19 @@ class Losses:
 
     def value(self, w: Point, client: int | None = None) -> float:
         """Returns $f(w)$, or $f_k(w)$ of one client."""
-        return float(self._sum_over(w, client, self._value_of, jnp.zeros((), self.start.dtype)))
+        return self.value_and_gradient(w, client)[0]
 
     def gradient(self, w: Point, client: int | None = None) -> Float[np.ndarray, "dim"]:
         r"""Returns $\nabla f(w)$, or $\nabla f_k(w)$ of one client."""
-        return np.asarray(
-            self._sum_over(w, client, self._gradient_of, jnp.zeros_like(self.start)), float
-        )
+        return self.value_and_gradient(w, client)[1]
+
+    def value_and_gradient(
+        self, w: Point, client: int | None = None
+    ) -> tuple[float, Float[np.ndarray, "dim"]]:
+        r"""Returns $f(w)$ and $\nabla f(w)$, or those of one client's loss."""
+        zeros = jnp.zeros((), self.start.dtype), jnp.zeros_like(self.start)
+        value, gradient = self._sum_over(client, self._value_and_gradient_of, zeros, w)
+        return float(value), np.asarray(gradient, float)
 
     def gradients(self, w: Point) -> Float[np.ndarray, "clients dim"]:
         r"""Returns $\nabla f_k(w)$ of every client."""
@@ -106,26 +108,17 @@ class Losses:
         r"""Returns $\nabla^2 f(w) v$, or that of one client's loss, at the cost of about two
         gradients.
         """
-        return np.asarray(
-            self._sum_over(
-                w, client, self._product_of, jnp.zeros_like(self.start), self._as_point(v)
-            ),
-            float,
-        )
+        zeros = jnp.zeros_like(self.start)
+        return np.asarray(self._sum_over(client, self._product_of, zeros, w, v), float)
 
     def squares(self, w: Point, client: int, rows: Any = None) -> Float[np.ndarray, "examples"]:
         r"""Returns $\lVert \nabla \ell_j(w) \rVert^2$ of single examples of a client (without l2),
         by default of all of them.
         """
-        first, size = int(self.task.train.offsets[client]), int(self.task.train.sizes[client])
-        chosen = first + (np.arange(size) if rows is None else np.asarray(rows))
-        return np.concatenate(
-            [
-                # 64 gradients at a time: each has as many numbers as the model
-                self._squares_of(self._as_point(w), self._take_rows(chosen[i : i + 64]))
-                for i in range(0, len(chosen), 64)
-            ]
-        )
+        chosen = np.arange(int(self.task.train.sizes[client])) if rows is None else np.asarray(rows)
+        chosen = chosen + self.task.train.offsets[client]
+        examples = {name: values[chosen] for name, values in self._arrays.items()}
+        return np.asarray(self._squares_of(self._as_point(w), examples))
 
     def _as_point(self, w: Point) -> Array:
         point = jnp.asarray(w, self.start.dtype)
@@ -135,84 +128,64 @@ class Losses:
             )
         return point
 
-    def _take_rows(self, indices: Any) -> dict[str, Array]:
-        return {
-            name: jnp.take(values, jnp.asarray(indices), axis=0)
-            for name, values in self._arrays.items()
-        }
-
-    def _sum_over(
-        self, w: Point, client: int | None, program: Any, zero: Array, *vectors: Array
-    ) -> Array:
+    def _sum_over(self, client: int | None, program: Any, zeros: PyTree, *vectors: Point) -> Any:
+        """Runs a program of `_sum_pieces` on the examples of a client, or on all."""
         offsets = self.task.train.offsets
-        begin, end = (
-            (0, self.task.train.total)
-            if client is None
-            else (int(offsets[client]), int(offsets[client + 1]))
+        first, last = (0, self.clients) if client is None else (client, client + 1)
+        weights = self._mean_weights if client is None else self._client_weights
+        points = [self._as_point(vector) for vector in vectors]
+        return program(
+            points, self._arrays, weights, int(offsets[first]), int(offsets[last]), zeros
         )
-        scale = self._mean_weights if client is None else self._client_weights
-        return program((self._as_point(w), *vectors), self._arrays, scale, begin, end, zero)
+
+    def _sum_pieces(self, evaluate: Any) -> Any:
+        """Compiles the sum of a function over the pieces of a range of examples."""
+
+        def run(
+            points: Sequence[Array],
+            arrays: dict[str, Array],
+            weights: Array,
+            begin: Array,
+            end: Array,
+            zeros: PyTree,
+        ) -> PyTree:
+            def add_piece(i: Array, total: PyTree) -> PyTree:
+                piece = evaluate(*points, arrays, weights, begin + i * self._piece, end)
+                return jax.tree.map(jnp.add, total, piece)
+
+            count = (end - begin + self._piece - 1) // self._piece
+            return jax.lax.fori_loop(0, count, add_piece, zeros)
+
+        return jax.jit(run)
 
     def _loss(
-        self, w: Array, arrays: dict[str, Array], scale: Array, begin: Array, end: Array
+        self, w: Array, arrays: dict[str, Array], weights: Array, begin: Array, end: Array
     ) -> Array:
         """Returns the loss of one piece from `begin`, with l2 in the share of its examples."""
         # a piece may reach beyond the end: rows there have weight 0
-        indices = begin + jnp.arange(self._piece, dtype=jnp.int32)
-        inside, indices = indices < end, jnp.minimum(indices, scale.shape[0] - 1)
-        weight = jnp.where(inside, scale[indices], 0)
-        examples = {name: jnp.take(values, indices, axis=0) for name, values in arrays.items()}
+        rows = begin + jnp.arange(self._piece, dtype=jnp.int32)
+        weight = jnp.where(rows < end, weights.at[rows].get(mode="clip"), 0)
+        examples = {name: values.at[rows].get(mode="clip") for name, values in arrays.items()}
         values = self.task.functions["loss"](self.layout.unravel(w), examples, None)
         losses = weighted_sum(values, weight)
         # the weights of all pieces add up to 1, so l2 counts once
         return losses + weight.sum() * self.task.l2 / 2 * (w @ w)
 
-    def _compile_sum(self, evaluate: Any) -> Any:
-        """Compiles the sum of a function over the pieces of a range of examples."""
+    def _product(self, w: Array, v: Array, *piece: Any) -> Array:
+        return jax.grad(lambda w: jax.grad(self._loss)(w, *piece) @ v)(w)
 
-        def run(
-            vectors: Sequence[Array],
-            arrays: dict[str, Array],
-            scale: Array,
-            begin: Array,
-            end: Array,
-            zero: Array,
-        ) -> Array:
-            def add_piece(i: Array, total: Array) -> Array:
-                return total + evaluate(*vectors, arrays, scale, begin + i * self._piece, end)
-
-            count = (end - begin + self._piece - 1) // self._piece
-            return jax.lax.fori_loop(0, count, add_piece, zero)
-
-        return jax.jit(run)
-
-    @functools.cached_property
-    def _value_of(self) -> Any:
-        return self._compile_sum(self._loss)
-
-    @functools.cached_property
-    def _gradient_of(self) -> Any:
-        return self._compile_sum(jax.grad(self._loss))
-
-    @functools.cached_property
-    def _product_of(self) -> Any:
-        def product(w: Array, v: Array, *piece: Any) -> Array:
-            return jax.grad(lambda w: jax.grad(self._loss)(w, *piece) @ v)(w)
-
-        return self._compile_sum(product)
-
-    @functools.cached_property
-    def _squares_of(self) -> Any:
-        def squared_norm(w: Array, example: PyTree) -> Array:
+    def _map_squares(self, w: Array, examples: PyTree) -> Array:
+        def loss(w: Array, example: PyTree) -> Array:
             batch = jax.tree.map(lambda value: value[None], example)
-            gradient = jax.grad(
-                lambda w: self.task.functions["loss"](self.layout.unravel(w), batch, None)[
-                    0
-                ].astype(w.dtype)
-            )(w)
+            values = self.task.functions["loss"](self.layout.unravel(w), batch, None)
+            return values[0].astype(w.dtype)
+
+        def square(example: PyTree) -> Array:
+            gradient = jax.grad(loss)(w, example)
             return gradient @ gradient
 
-        return jax.jit(jax.vmap(squared_norm, in_axes=(None, 0)))
+        # 64 gradients at a time: each has as many numbers as the model
+        return jax.lax.map(square, examples, batch_size=64)
 
 
 def smoothness(
@@ -297,46 +270,41 @@ class Optimum(NamedTuple):
     gradient: float
 
 
-def optimum(losses: Losses, *, tolerance: float = 1e-10, steps: int = 100) -> Optimum:
+def optimum(losses: Losses) -> Optimum:
     r"""Returns the minimiser of a convex f and $f^*$, by Newton's method with conjugate gradients
     and halved steps.
 
+    At most 100 Newton steps, to $\lVert \nabla f \rVert \le 10^{-10}$, or where rounding lets it
+    fall no more.
+
     Args:
         losses: see `Losses`.
-        tolerance: $\lVert \nabla f \rVert$ to stop at, above 0; or where rounding lets f fall no
-            more.
-        steps: the most Newton steps, at least 1.
 
     Raises:
         InvalidInput: an objective with negative curvature.
     """
-    w, value = np.asarray(losses.start, float), losses.value(losses.start)
-    for _ in range(steps):
+    w = np.asarray(losses.start, float)
+    for _ in range(100):
         gradient = losses.gradient(w)
         norm = float(np.linalg.norm(gradient))
-        if norm <= tolerance:
+        if norm <= 1e-10:
             break
-        matvec = functools.partial(losses.hessian_product, w)
-        operator = _linear_operator(len(w), lambda v, matvec=matvec: matvec(v.ravel()))
+        operator = _linear_operator(len(w), functools.partial(losses.hessian_product, w))
         # solved more exactly as the gradient falls, which keeps Newton's method fast
         direction = scipy.sparse.linalg.cg(
             operator, -gradient, rtol=min(0.1, math.sqrt(norm)) * 0.1, maxiter=4 * len(w)
         )[0]
         # rounding may give a tiny negative curvature of convex losses
-        if direction @ matvec(direction) < -1e-6 * (direction @ direction):
+        if direction @ (operator @ direction) < -1e-6 * (direction @ direction):
             raise InvalidInput.found("optimum(losses=...)", "negative curvature", "convex losses")
-        rate = 1.0
-        # Armijo's rule: the fall is at least a small part of what the slope promises
-        while (
-            losses.value(w + rate * direction) > value + 1e-4 * rate * (gradient @ direction)
-            and rate > 1e-6
-        ):
-            rate /= 2
-        # rounding decides: the value cannot fall any further
-        if rate <= 1e-6:
+        trials = (w + direction / 2**halvings for halvings in range(20))
+        better = (trial for trial in trials if np.linalg.norm(losses.gradient(trial)) < norm)
+        trial = next(better, None)
+        # rounding decides: the gradient cannot fall any further
+        if trial is None:
             break
-        w, value = w + rate * direction, losses.value(w + rate * direction)
-    return Optimum(w, value, float(np.linalg.norm(losses.gradient(w))))
+        w = trial
+    return Optimum(w, losses.value(w), float(np.linalg.norm(losses.gradient(w))))
 
 
 def local_variance(
@@ -373,23 +341,3 @@ def local_variance(
     # draws without replacement: the factor is 0 for a batch of all examples
     scale = (size - batch_size) / max(size - 1, 1) / batch_size
     return scale * max(float(squares.mean() - mean @ mean), 0.0)
-
-
-def global_variance(losses: Losses, points: list[Point]) -> float:
-    r"""Returns a lower bound of $\sigma_g^2$: the largest variance over some points x.
-
-    The variance is $\sum_k p_k \lVert \nabla f_k(x) - \nabla f(x) \rVert^2$.
-
-    Args:
-        losses: see `Losses`.
-        points: flat vectors, such as the models along a run; at least one.
-    """
-    largest = 0.0
-    for w in points:
-        gradients = losses.gradients(w)
-        # squared distances to the mean gradient, in the mean over the clients
-        largest = max(
-            largest,
-            float(losses.shares @ np.sum((gradients - losses.shares @ gradients) ** 2, axis=1)),
-        )
-    return largest

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
-from fedax.theory._limits import check, rows
+from fedax.theory._limits import check
 
 PerDevice = Float[Array | np.ndarray, "clients"]
 Models = Float[Array | np.ndarray, "clients dim"]
@@ -85,7 +85,8 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
 
     Source: Assumption 4.3.
     """
-    gradient_rows = rows("heterogeneity", "gradients", gradients)
+    gradient_rows = np.asarray(gradients, float)
+    clients, _ = gradient_rows.shape
     check("heterogeneity", multiplier=np.array([low, high]))
     # four arrays of shape (clients, clients, dim): the first axis is i, the second j
     corners = [
@@ -95,7 +96,7 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     ]
     lengths = np.linalg.norm(np.array(corners), axis=-1).max(0)
     # a device is not compared with itself
-    return float(np.where(np.eye(len(gradient_rows)), 0, lengths).max())
+    return float(np.where(np.eye(clients), 0, lengths).max())
 
 
 def consensus_bound(
@@ -200,15 +201,12 @@ def stationarity_bound(
         error=error,
         smoothness=smoothness,
         multiplier=multiplier,
-    )
-    check(
-        "stationarity_bound",
         spread=spread,
         dual_rate=dual_rate,
         violation=violation,
         gradient_bound=gradient_bound,
+        tolerance=tolerance,
     )
-    check("stationarity_bound", tolerance=tolerance)
     # L, and the mean of 1 / (2 L_i)
     largest, halves = float(np.max(smoothness)), float(np.mean(0.5 / np.asarray(smoothness)))
     if multiplier < 1 + largest:

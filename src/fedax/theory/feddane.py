@@ -16,7 +16,8 @@ import numpy as np
 import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float
 
-from fedax.theory._limits import check, rows, shares
+from fedax.core import InvalidInput
+from fedax.theory._limits import check, shares
 
 PerDevice = float | Float[Array | np.ndarray, "devices"]
 
@@ -96,48 +97,58 @@ def dissimilarity(
 
     Source: Definition 2.
     """
-    gradient_rows = rows("dissimilarity", "gradients", gradients)
+    gradient_rows = np.asarray(gradients, float)
     p = shares("dissimilarity", weights, len(gradient_rows))
-    square, mean = (
-        float(p @ np.sum(gradient_rows**2, axis=1)),
-        float(np.linalg.norm(p @ gradient_rows)),
-    )
+    square = float(p @ np.sum(gradient_rows**2, axis=1))
+    mean = float(np.linalg.norm(p @ gradient_rows))
     return max(math.sqrt(square) / mean, 1.0) if mean else math.inf if square else 1.0
 
 
 def decrease(
     *,
-    mu: float,
-    smoothness: float,
+    mu: PerDevice,
+    smoothness: PerDevice,
     dissimilarity: float,
-    inexactness: float = 0.0,
+    inexactness: PerDevice = 0.0,
     concavity: float = 0.0,
+    overall: float | None = None,
+    weights: Float[Array | np.ndarray, "devices"] | None = None,
 ) -> float:
     r"""Returns $\rho$: a round decreases f by $\rho \lVert \nabla f \rVert^2$ in expectation.
 
     It is below 0 where nothing is promised, and minus infinity for $\mu \le \lambda$.
 
-    $$ \rho = \frac1\mu - \frac{3\gamma}{2m} - \frac{L(1+\gamma)^2}{m^2} - \frac{3L}{2 \mu m}
-       - (B^2 - 1) \Big( \frac{L(1+\gamma)^2}{m^2} + \frac{L}{\mu m} + \frac{\gamma}{m} \Big),
-         \qquad m = \mu - \lambda. $$
+    $$ \rho = \sum_k p_k \Big( \frac{1}{\mu_k} - \frac{3\gamma_k}{2m_k} -
+    \frac{L(1+\gamma_k)^2}{m_k^2}
+       - \frac{3L_k}{2\mu_k m_k} \Big)
+       - (B^2 - 1) \sum_k p_k \Big( \frac{L(1+\gamma_k)^2}{m_k^2} + \frac{L_k}{\mu_k m_k} +
+         \frac{\gamma_k}{m_k} \Big), \qquad m_k = \mu_k - \lambda. $$
 
-    With $\lambda = 0$, for convex losses, this is Theorem 3.
+    With constants that all devices share this is Theorem 5, and Theorem 3 for convex losses, with
+    $\lambda = 0$. Theorem 7 has constants of each device, for convex losses. The paper has $L_k$ in
+    place of L in its third term. That term bounds $\frac12 L \lVert w_k - w^{t-1} \rVert^2$, by
+    which *f* is above its tangent (the first line of the proof, eq. (21)), so it needs the
+    smoothness of f: a flat device with a small $\mu_k$ takes a step that f, curved by the other
+    devices, does not survive. The expectation over the cohort is a mean over all devices.
 
     Args:
-        mu: $\mu$, above 0.
-        smoothness: L, above 0.
+        mu: $\mu_k$, above 0, one for all devices or one for each; so `smoothness` $L_k$ (above 0)
+            and `inexactness` $\gamma_k$ in [0, 1).
         dissimilarity: B at the model sent down, at least 1; see `dissimilarity`.
-        inexactness: $\gamma$ in [0, 1).
         concavity: $\lambda$, at least 0, with which $\nabla^2 F_k \succeq -\lambda I$ for every
-            device.
+            device; 0 for constants of each device.
+        overall: L, the smoothness of f; by default $\sum_k p_k L_k$, which it does not exceed.
+        weights: $p_k$, of sum 1; equal ones by default.
 
     Raises:
         InvalidInput: a number out of its range.
 
     >>> decrease(mu=5.0, smoothness=1.0, dissimilarity=1.0)
     0.1
+    >>> decrease(mu=np.array([5.0, 5.0]), smoothness=1.0, dissimilarity=1.0)
+    0.1
 
-    Source: Theorems 3 and 5, eqs. (13) and (20).
+    Source: Theorems 3 and 5, eqs. (13) and (20); Theorem 7, eq. (28), corrected.
     """
     check(
         "decrease",
@@ -147,20 +158,26 @@ def decrease(
         inexactness=inexactness,
         concavity=concavity,
     )
-    if not mu > concavity:
+    # single numbers become one for each device
+    proximal, smoothness_of_device, gamma = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(value, float)) for value in (mu, smoothness, inexactness))
+    )
+    if concavity and len(proximal) > 1:
+        raise InvalidInput.of(
+            "decrease(concavity=...)", concavity, "0 for constants of each device"
+        )
+    modulus = proximal - concavity
+    if modulus.min() <= 0:
         return -math.inf
-    return _decrease(mu, smoothness, dissimilarity, inexactness, concavity)
-
-
-def _decrease(
-    mu: float, smoothness: float, dissimilarity: float, inexactness: float, concavity: float
-) -> float:
-    # m and B^2 - 1 of the formula
-    modulus, excess = mu - concavity, dissimilarity**2 - 1
-    # the term of the local solutions, which appears twice
-    solved = smoothness * (1 + inexactness) ** 2 / modulus**2
-    first = 1 / mu - 1.5 * inexactness / modulus - solved - 1.5 * smoothness / (mu * modulus)
-    return first - excess * (solved + smoothness / (mu * modulus) + inexactness / modulus)
+    p = shares("decrease", weights, len(proximal))
+    overall_smoothness = float(p @ smoothness_of_device) if overall is None else overall
+    check("decrease", smoothness=overall_smoothness)
+    # the terms of the local solutions and of the gradients' correction, which appear twice
+    solved = overall_smoothness * (1 + gamma) ** 2 / modulus**2
+    corrected = smoothness_of_device / (proximal * modulus)
+    first = p @ (1 / proximal - 1.5 * gamma / modulus - solved - 1.5 * corrected)
+    excess = dissimilarity**2 - 1
+    return float(first - excess * (p @ (solved + corrected + gamma / modulus)))
 
 
 class Best(NamedTuple):
@@ -194,13 +211,13 @@ def best_mu(
 
     Source: Corollary 4, and eqs. (13) and (20).
     """
-    check(
-        "best_mu",
-        smoothness=smoothness,
-        dissimilarity=dissimilarity,
-        inexactness=inexactness,
-        concavity=concavity,
-    )
+    constants: dict[str, Any] = {
+        "smoothness": smoothness,
+        "dissimilarity": dissimilarity,
+        "inexactness": inexactness,
+        "concavity": concavity,
+    }
+    check("best_mu", **constants)
     excess = dissimilarity**2 - 1
     # rho = linear / mu - square / mu^2 for convex losses
     linear = 1 - inexactness * (1.5 + excess)
@@ -208,77 +225,17 @@ def best_mu(
         return Best(math.inf, 0.0)
     square = smoothness * ((1 + inexactness) ** 2 * (1 + excess) + 1.5 + excess)
     best = 2 * square / linear
-    if concavity:
-        arguments = (smoothness, dissimilarity, inexactness, concavity)
-        # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
-        high = 16 * (best + concavity / linear)
-        result: Any = scipy.optimize.minimize_scalar(
-            # mu above the concavity, on a logarithmic scale
-            lambda log: -_decrease(concavity + math.exp(log), *arguments),
-            bounds=(math.log(best / 2), math.log(high)),
-        )
-        best = concavity + math.exp(float(result.x))
-        return Best(best, _decrease(best, *arguments))
-    return Best(best, linear**2 / (4 * square))
-
-
-def decrease_by_device(
-    *,
-    mu: PerDevice,
-    smoothness: PerDevice,
-    dissimilarity: float,
-    inexactness: PerDevice = 0.0,
-    overall: float | None = None,
-    weights: Float[Array | np.ndarray, "devices"] | None = None,
-) -> float:
-    r"""Returns $\rho$ for convex devices with different constants.
-
-    $$ \rho = \sum_k p_k \Big( \frac{1}{\mu_k} - \frac{3\gamma_k}{2\mu_k} -
-    \frac{L(1+\gamma_k)^2}{\mu_k^2}
-       - \frac{3L_k}{2\mu_k^2} \Big)
-       - (B^2 - 1) \sum_k p_k \Big( \frac{L(1+\gamma_k)^2}{\mu_k^2} + \frac{L_k}{\mu_k^2} +
-         \frac{\gamma_k}{\mu_k} \Big). $$
-
-    The paper has $L_k$ for L in the third term. That term bounds
-    $\frac12 L \lVert w_k - w^{t-1} \rVert^2$, by which *f* is above its tangent (the first line of
-    the proof, eq. (21)), so it needs the smoothness of f: a flat device with a small $\mu_k$ takes
-    a step that f, curved by the other devices, does not survive. The expectation over the cohort is
-    a mean over all devices.
-
-    Args:
-        mu: $\mu_k$, above 0, one for all devices or one for each; so `smoothness` $L_k$ (above 0)
-            and `inexactness` $\gamma_k$.
-        dissimilarity: B, at least 1.
-        overall: L, the smoothness of f; by default $\sum_k p_k L_k$, which it does not exceed.
-        weights: $p_k$, of sum 1; equal ones by default.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> decrease_by_device(mu=np.array([5.0, 5.0]), smoothness=1.0, dissimilarity=1.0)
-    0.1
-
-    Source: Theorem 7, eq. (28), corrected.
-    """
-    check(
-        "decrease_by_device",
-        mu=mu,
-        smoothness=smoothness,
-        dissimilarity=dissimilarity,
-        inexactness=inexactness,
+    if not concavity:
+        return Best(best, linear**2 / (4 * square))
+    # rho(mu) rises from -infinity to its only maximum, which lies above that of the convex case
+    high = 16 * (best + concavity / linear)
+    result: Any = scipy.optimize.minimize_scalar(
+        # mu above the concavity, on a logarithmic scale
+        lambda log: -decrease(mu=concavity + math.exp(log), **constants),
+        bounds=(math.log(best / 2), math.log(high)),
     )
-    # single numbers become one for each device
-    m, smoothness_of_device, gamma = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(value, float)) for value in (mu, smoothness, inexactness))
-    )
-    p = shares("decrease_by_device", weights, len(m))
-    overall_smoothness = float(p @ smoothness_of_device) if overall is None else overall
-    check("decrease_by_device", smoothness=overall_smoothness)
-    solved = overall_smoothness * (1 + gamma) ** 2 / m**2
-    first = p @ (1 / m - 1.5 * gamma / m - solved - 1.5 * smoothness_of_device / m**2)
-    return float(
-        first - (dissimilarity**2 - 1) * (p @ (solved + smoothness_of_device / m**2 + gamma / m))
-    )
+    best = concavity + math.exp(float(result.x))
+    return Best(best, decrease(mu=best, **constants))
 
 
 def rounds(*, gap: float, rho: float, accuracy: float) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
-from fedax.theory._limits import check
+from fedax.theory._limits import check, check_rate
 
 
 def variance(gradients: Float[Array | np.ndarray, "clients dim"]) -> float:
@@ -97,46 +97,8 @@ def bound(
         steps=steps,
     )
     rate = step_size(smoothness, interval) if rate is None else rate
-    _check_rate("bound", rate, smoothness, interval)
+    check_rate("bound(rate=...)", rate, step_size(smoothness, interval), "1/(4LH)")
     return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness
-
-
-def communications(
-    *, distance: float, variance: float, smoothness: float, accuracy: float
-) -> float:
-    r"""Returns a number of communications T/H that is enough for an accuracy, with the best step
-    size and H.
-
-    The accuracy is $f(\bar x_T) - f(x_*) \le \varepsilon$.
-
-    $$ \frac{T}{H} \ge \frac{16 \lVert x_0 - x_* \rVert^2}{\varepsilon} \max\Big\{L, \sigma
-    \sqrt{\frac{3L}{\varepsilon}}\Big\}. $$
-
-    Args:
-        distance, variance, smoothness: as in `bound`.
-        accuracy: $\varepsilon$, above 0.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> communications(distance=1.0, variance=0.0, smoothness=2.0, accuracy=0.1)
-    320.0
-
-    Source: eq. (6).
-    """
-    check(
-        "communications",
-        distance=distance,
-        variance=variance,
-        smoothness=smoothness,
-        accuracy=accuracy,
-    )
-    return (
-        16
-        * distance**2
-        / accuracy
-        * max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
-    )
 
 
 class Plan(NamedTuple):
@@ -150,7 +112,9 @@ class Plan(NamedTuple):
 
     @property
     def communications(self) -> float:
-        """T/H."""
+        r"""T/H, the same for every step size: $\frac{16 \lVert x_0 - x_* \rVert^2}{\varepsilon}
+        \max\{L, \sigma \sqrt{3L/\varepsilon}\}$, eq. (6).
+        """
         return self.steps / self.interval
 
 
@@ -162,16 +126,18 @@ def plan(
     accuracy: float,
     rate: float | None = None,
 ) -> Plan:
-    r"""Returns the steps and the interval with the fewest communications, for any step size.
+    r"""Returns the steps and the interval with the fewest communications, for any step size, with
+    which $f(\bar x_T) - f(x_*) \le \varepsilon$.
 
     $$ T(\gamma) = \frac{4 \lVert x_0 - x_* \rVert^2}{\varepsilon \gamma}, \qquad
        H(\gamma) = \frac{1}{4 \gamma \max\{L, \sigma \sqrt{3L/\varepsilon}\}}. $$
 
-    T/H is `communications` for every step size. An interval below 1 says that the step size is
-    too large for this accuracy; the default is the largest that gives H = 1.
+    An interval below 1 says that the step size is too large for this accuracy; the default is the
+    largest that gives H = 1.
 
     Args:
-        distance, variance, smoothness, accuracy: as in `communications`.
+        distance, variance, smoothness: as in `bound`.
+        accuracy: $\varepsilon$, above 0.
         rate: $\gamma$, above 0 and at most $\frac{1}{4L}$.
 
     Raises:
@@ -180,13 +146,13 @@ def plan(
     >>> plan(distance=1.0, variance=0.0, smoothness=2.0, accuracy=0.125, rate=0.03125)
     Plan(steps=1024.0, interval=4.0, rate=0.03125)
 
-    Source: Section 2.3, after eq. (6).
+    Source: Section 2.3, eq. (6) and after.
     """
     check("plan", distance=distance, variance=variance, smoothness=smoothness, accuracy=accuracy)
     # the larger of the two terms decides how many steps may lie between communications
     scale = max(smoothness, math.sqrt(3 * variance * smoothness / accuracy))
     rate = 1 / (4 * scale) if rate is None else rate
-    _check_rate("plan", rate, smoothness, 1)
+    check_rate("plan(rate=...)", rate, step_size(smoothness, 1), "1/(4L)")
     return Plan(4 * distance**2 / (accuracy * rate), 1 / (4 * rate * scale), rate)
 
 
@@ -208,10 +174,10 @@ def best_interval(
        T = \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma (\varepsilon - 24 \gamma^2 \sigma^2 H^2 L)}. $$
 
     The step size is given, as in the paper's experiments. With a free one H = 1 is best at any
-    price: T/H does not depend on H then (`communications`), while T grows with it.
+    price: T/H does not depend on H then (`plan`), while T grows with it.
 
     Args:
-        distance, variance, smoothness, accuracy: as in `communications`.
+        distance, variance, smoothness, accuracy: as in `plan`.
         rate: $\gamma$, above 0 and at most $\frac{1}{4L}$.
         price: c, above 0.
         most: the largest interval that is looked at.
@@ -239,7 +205,7 @@ def best_interval(
         "accuracy": accuracy,
     }
     check("best_interval", price=price, **arguments)
-    _check_rate("best_interval", rate, smoothness, 1)
+    check_rate("best_interval(rate=...)", rate, step_size(smoothness, 1), "1/(4L)")
     # all intervals for which the step size is allowed: at most 1/(4LH)
     intervals = np.arange(1, min(most, int(1 / (4 * smoothness * rate) * (1 + 1e-12))) + 1)
     # accuracy left for the first term of the bound: what the floor does not take
@@ -256,48 +222,3 @@ def best_interval(
         remaining > 0, (1 + price / intervals) / np.where(remaining > 0, remaining, 1), np.inf
     )
     return int(intervals[np.argmin(cost)])
-
-
-def corollary(
-    *, distance: float, variance: float, smoothness: float, clients: int, interval: int, steps: int
-) -> float:
-    r"""Returns `bound` with the step size $\gamma = \frac{\sqrt M}{4L \sqrt T}$, for
-    $H \le \sqrt{T/M}$.
-
-    $$ f(\bar x_T) - f(x_*) \le \frac{8 L \lVert x_0 - x_* \rVert^2}{\sqrt{MT}} + \frac{3 M \sigma^2
-    H^2}{2 L T}. $$
-
-    Args:
-        distance, variance, smoothness, steps: as in `bound`.
-        clients: M, at least 1.
-        interval: H, at least 1 and at most $\sqrt{T/M}$.
-
-    Raises:
-        InvalidInput: a number out of its range.
-
-    >>> round(
-    ...     corollary(distance=1.0, variance=2.0, smoothness=1.0, clients=4, interval=5, steps=100),
-    ...     12,
-    ... )
-    3.4
-
-    Source: Corollary 1.
-    """
-    arguments = {"distance": distance, "variance": variance, "smoothness": smoothness}
-    check("corollary", clients=clients, interval=interval, steps=steps, **arguments)
-    if interval**2 * clients > steps:
-        raise InvalidInput.of(
-            "corollary(interval=...)",
-            interval,
-            f"whole numbers in [1, sqrt(T/M) = {math.sqrt(steps / clients):g}]",
-        )
-    rate = math.sqrt(clients / steps) / (4 * smoothness)
-    return 2 * distance**2 / (rate * steps) + 24 * rate**2 * variance * interval**2 * smoothness
-
-
-def _check_rate(function: str, rate: float, smoothness: float, interval: int) -> None:
-    largest = 1 / (4 * smoothness * interval)
-    if not 0 < rate <= largest * (1 + 1e-12):
-        raise InvalidInput.of(
-            f"{function}(rate=...)", rate, f"numbers in (0, 1/(4LH) = {largest:g}]"
-        )

@@ -1,12 +1,22 @@
-"""Diversity of gradients, and surrogate weights; see the package."""
+r"""The theory of FedAWARE: diversity of gradients, surrogate weights, drift under unequal work, and
+the error of momenta.
+
+N clients with weights $\lambda_i$ of sum 1, $f = \sum_i \lambda_i f_i$, each $f_i$ is L-smooth. A
+round of `fedax.FedAWARE` steps along $d = \sum_i \tilde\lambda_i m_i$, the shortest convex
+combination of the clients' momenta $m_i$, here in the scale of gradients (local updates divided by
+$\eta_l K_i$).
+
+Source: Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via Gradient Diversity
+Maximization (arXiv:2310.02702).
+"""
 
 import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from fedax.theory._limits import check, rows, shares
+from fedax.theory._limits import check, check_rate, shares
 
 Weights = Float[Array | np.ndarray, "clients"]
 Gradients = Float[Array | np.ndarray, "clients dim"]
@@ -44,7 +54,7 @@ def diversity(
 
     Source: Definitions 3.1 and 3.2, eqs. (3) and (6).
     """
-    gradient_rows = rows("diversity", "gradients", gradients)
+    gradient_rows = np.asarray(gradients, float)
     client_weights = shares("diversity", weights, len(gradient_rows))
     denominator = float(
         np.linalg.norm(
@@ -79,7 +89,7 @@ def dissimilarities(
 
     Source: Corollary 3.2.
     """
-    gradient_rows = rows("dissimilarities", "gradients", gradients)
+    gradient_rows = np.asarray(gradients, float)
     client_weights = shares("dissimilarities", weights, len(gradient_rows))
     return np.sum((gradient_rows - client_weights @ gradient_rows) ** 2, axis=1)
 
@@ -129,36 +139,70 @@ def divergence(surrogate: Weights, weights: Weights | None = None) -> Divergence
     )
 
 
-def surrogate_gradient_bound(
-    found: Divergence, *, global_variance: float, gradient: float
+def heterogeneity(
+    *,
+    local_steps: Int[Array | np.ndarray, "clients"],
+    rate: float,
+    dissimilarities: Float[Array | np.ndarray, "clients"],
+    weights: Weights | None = None,
 ) -> float:
-    r"""Returns a bound on the squared gradient of the surrogate objective, with the Pearson
-    divergence $\chi_P^2$ of its weights.
+    r"""Returns $\Phi_{\text{Hetero}} = 30 \eta_l \sum_i \lambda_i (K_i - K_{\min}) \zeta_i(x^t)$, 0
+    for equal work.
 
-    $$ \lVert \nabla \tilde f \rVert^2 \le \Big( \lVert \nabla f \rVert + \sqrt{\chi_P^2} \sigma_g
-    \Big)^2. $$
-
-    As the differences of the weights have the sum 0,
-    $\nabla \tilde f - \nabla f = \sum_i (\tilde\lambda_i - \lambda_i)(\nabla f_i - \nabla f)$,
-    whose square is at most $\chi_P^2 \sum_i \lambda_i \zeta_i$. Equal weights give an equality. The
-    paper's bound is also true, but looser: $2 (1 + g) \lVert \nabla f \rVert^2 + 2 g \sigma_g^2$
-    with its $g = N + \chi^2 - 2 \chi \ge \chi_P^2$. Its (14) and (15) have
-    $g \lVert \nabla f \rVert^2$ alone, which is false where $\nabla f = 0$.
+    The paper leaves $\lambda_i$ out, which is N times as much for equal weights; its derivation has
+    it.
 
     Args:
-        found: see `divergence`.
-        global_variance: $\sigma_g^2$, at least 0.
-        gradient: $\lVert \nabla f(x) \rVert$, at least 0.
+        local_steps: $K_i$, at least 1.
+        rate: $\eta_l$, above 0.
+        dissimilarities: $\zeta_i(x^t)$; see `dissimilarities`.
+        weights: $\lambda_i$, of sum 1; equal ones by default.
 
     Raises:
         InvalidInput: a number out of its range.
 
-    >>> surrogate_gradient_bound(
-    ...     divergence(np.array([1.0, 0.0])), global_variance=4.0, gradient=1.0
-    ... )
-    9.0
+    >>> heterogeneity(local_steps=np.array([1, 3]), rate=0.5, dissimilarities=np.ones(2))
+    15.0
 
-    Source: Theorem 4.2 and Lemma B.2, sharpened.
+    Source: Corollary 3.2, corrected.
     """
-    check("surrogate_gradient_bound", global_variance=global_variance, gradient=gradient)
-    return (gradient + math.sqrt(found.pearson * global_variance)) ** 2
+    k = np.asarray(local_steps, float)
+    check("heterogeneity", rate=rate, variance=np.asarray(dissimilarities))
+    client_weights = shares("heterogeneity", weights, len(k))
+    return float(30 * rate * (client_weights * (k - k.min())) @ np.asarray(dissimilarities))
+
+
+def stationarity_bound(
+    *, gap: float, rate: float, smoothness: float, errors: Float[Array | np.ndarray, "rounds"]
+) -> float:
+    r"""Returns a bound on the squared gradient in the best of T rounds, for any directions d.
+
+    $$ \min_{t < T} \lVert \nabla f(x^t) \rVert^2 \le \frac{2 (f(x^0) - \min f)}{\eta T}
+       + \frac1T \sum_t \lVert d^t - \nabla f(x^t) \rVert^2, $$
+
+    as
+    $f(x - \eta d) \le f - \frac\eta2 \lVert \nabla f \rVert^2 - \frac\eta2 (1 - L\eta) \lVert d
+    \rVert^2 + \frac\eta2 \lVert d - \nabla f \rVert^2$.
+    It stands in for Theorem 4.1, whose $\rho^t = 1 - \sqrt g - g - \ldots$ is negative as soon as
+    one of equal clients gets no weight (then $g = N + \chi^2 - 2\chi \ge 1$), whose (24) takes the
+    shortest combination to be longer than $\nabla f$, and which rests on Lemma 4.1.
+
+    Args:
+        gap: $f(x^0) - \min f$, at least 0.
+        rate: $\eta$, above 0 and at most $\frac1L$.
+        smoothness: L, above 0.
+        errors: $\lVert d^t - \nabla f(x^t) \rVert$ of each round, or bounds of it; at
+            least 0.
+
+    Raises:
+        InvalidInput: a number out of its range, or a step size for which nothing is proved.
+
+    >>> stationarity_bound(gap=1.0, rate=0.5, smoothness=1.0, errors=np.zeros(8))
+    0.5
+
+    Source: Theorem 4.1, replaced.
+    """
+    error_array = np.asarray(errors, float)
+    check("stationarity_bound", gap=gap, smoothness=smoothness, error=error_array)
+    check_rate("stationarity_bound(rate=...)", rate, 1 / smoothness, "1/L")
+    return 2 * gap / (rate * len(error_array)) + float(np.mean(error_array**2))
