@@ -14,8 +14,8 @@ import jupytext
 import nbclient
 import reference
 from content import frame_tables, render_formulas
-from jupyter_client import AsyncKernelManager
 from mkdocs.structure.files import File
+from traitlets.config import Config
 
 ROOT = Path(__file__).parents[2]
 COPIED = {
@@ -52,13 +52,13 @@ def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made."""
     made = algorithms.pages() | reference.pages()
     made |= {page: (ROOT / source).read_text() for source, page in COPIED.items()}
-    for path in (ROOT / "docs" / "tutorials").glob("*.py"):
+    for path in (ROOT / "docs/tutorials").glob("*.py"):
         notebook = jupytext.read(path)
         made[f"tutorials/{path.stem}.ipynb"] = jupytext.writes(notebook, fmt="ipynb")
         needs_torch = "torch" in path.stem and find_spec("torch") is None
         if not (needs_torch or "FEDAX_DOCS_QUICK" in os.environ):
             # without it the kernel warns of its sockets
-            nbclient.NotebookClient(notebook, km=AsyncKernelManager(transport="ipc")).execute()
+            nbclient.execute(notebook, config=Config(KernelManager={"transport": "ipc"}))
         made[f"tutorials/{path.stem}.md"] = tutorial(notebook, f"{path.stem}.ipynb")
     for address, content in made.items():
         files.append(File.generated(config, address, content=content))
