@@ -132,6 +132,7 @@ def test_the_archive_is_what_would_be_made_now():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_users_run")
 def test_a_cell_is_made_again():
     """Tuning, selection and reported runs: other versions of libraries round differently."""
     task, method = load_tasks()["digits-softmax"], Method.parse("scaffold")

@@ -150,7 +150,7 @@ class Bench:
         """Says where methods stand, and writes the table of all."""
         frames = self.compare()
         for family, frame in frames.items():
-            for label in (one for one in labels if one in frame.index):
+            for label in frame.index.intersection(labels):
                 row = frame.loc[label].to_dict()
                 _print(console, f"\n{label} among {len(frame)} methods, {family}:")
                 for cost in COSTS:

@@ -251,7 +251,7 @@ def cost_to(run: Record, metric: str, target: float, cost: str) -> float:
     )
 
 
-def loss_of(run: Record, metric: str, value: float) -> float:
+def loss_of(run: Record, metric: str, value: Any) -> float:
     """Returns a value of a metric as a loss, infinite if it is not finite."""
     if not math.isfinite(value):
         return math.inf

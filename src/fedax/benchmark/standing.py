@@ -59,18 +59,18 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
 
     Returns:
         A row for each method, the reference among them, in the order of their areas by rounds; no
-        row without the reference. Columns are `everyone`, `edges` (on how many tasks a selected
-        value is at the edge of its range), and by cost or quality, such as `gain_rounds`: `gain`,
-        `low`, `high` (mean over the tasks, with its 95 % interval over the seeds), `p` (adjusted),
-        `detectable` (the gain that the test finds with a chance of `POWER`); of costs also
-        `area`, `area_low`, `area_high` (its interval over the tasks), and `round` (the cost of a
-        round over that of the reference's, NaN where no run arrives).
+        row without the reference or with it alone. Columns are `everyone`, `edges` (on how many
+        tasks a selected value is at the edge of its range), and by cost or quality, such as
+        `gain_rounds`: `gain`, `low`, `high` (mean over the tasks, with its 95 % interval over the
+        seeds), `p` (adjusted), `detectable` (the gain that the test finds with a chance of
+        `POWER`); of costs also `area`, `area_low`, `area_high` (its interval over the tasks), and
+        `round` (the cost of a round over that of the reference's, NaN where no run arrives).
     """
     reference, names = tasks[0].reference.label, [task.name for task in tasks]
     own = results[results["task"].isin(names)]
     counts = own.groupby("method")["task"].nunique()
     methods = sorted(counts.index[counts == len(tasks)], key=str.lower)
-    if reference not in methods:
+    if not {reference} < set(methods):
         return pd.DataFrame()
     groups = own[own["method"].isin(methods)].groupby("method")
     frame = pd.DataFrame({"everyone": groups["everyone"].max().astype(bool)}, index=methods)

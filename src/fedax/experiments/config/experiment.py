@@ -45,7 +45,6 @@ from fedax.experiments.config.sections import (
     SolverSection,
     StopSection,
     Table,
-    check_ranks,
     engine_of,
     schedule_of,
 )
@@ -424,7 +423,6 @@ class Experiment(Table):
     def _make_task(self) -> Task:
         check_sources(self)
         with self._at("task"):
-            check_ranks(self.engine, self.task)
             task = tasks.task(self.task.name, **self.task.options)
             if self.audit is not None:
                 check_auditable(task)

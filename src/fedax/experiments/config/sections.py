@@ -24,7 +24,6 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
 from fedax.flower.server.engine import current_engine
-from fedax.tasks.sources import task_options
 from fedax.utils.plugins import find, is_reference, title_of
 from fedax.utils.random import MOST_SEED
 
@@ -416,15 +415,3 @@ def _read_schedule(text: str) -> Schedule:
 def rule_name(spelling: Any) -> Any:
     """Returns the name of a rule of a schedule, which is a text or a table."""
     return spelling.get("name") if isinstance(spelling, dict) else spelling
-
-
-def check_ranks(engine: str, task: Section) -> None:
-    """Refuses MPI with another number of ranks than the task has clients, where its options tell:
-    no data are made for that.
-    """
-    if engine != "mpi" or task.options.get("unseen"):
-        return
-    option = task_options(task.name, task.options).get("clients")
-    clients = task.options.get("clients", option and option.default)
-    if isinstance(clients, int) and clients:
-        MPI().check_clients(clients)
