@@ -146,7 +146,7 @@ class Bench:
         }
         return {name: compare_methods(results, own) for name, own in by_family.items() if own}
 
-    def _show(self, labels: Sequence[str], console: Console) -> None:
+    def _show(self, labels: list[str], console: Console) -> None:
         """Says where methods stand, and writes the table of all."""
         frames = self.compare()
         for family, frame in frames.items():

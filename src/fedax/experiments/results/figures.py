@@ -257,7 +257,7 @@ class Drawer:
     def _paper_numbers(self, metric: str, task: str, method: str) -> Sequence[float]:
         return self.targets.get(metric, {}).get(task, {}).get(method, ())
 
-    def _list_runs(self, figure: Figure) -> pd.DataFrame:
+    def _list_runs(self, figure: Figure) -> Any:
         """Returns a row for each run that a figure shows, with the values of its paths."""
         members = {(e.name, m.label): (m.method, e) for e in self.experiments for m in e.members()}
         rows = []
