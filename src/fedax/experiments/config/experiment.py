@@ -424,6 +424,9 @@ class Experiment(Table):
         check_sources(self)
         with self._at("task"):
             task = tasks.task(self.task.name, **self.task.options)
+            if self.engine == "mpi":
+                engine: Any = ENGINES["mpi"]()
+                engine.check_clients(task.train.clients)
             if self.audit is not None:
                 check_auditable(task)
         return task

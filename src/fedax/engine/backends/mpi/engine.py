@@ -49,6 +49,15 @@ class MPI(Engine):
         self.comm = comm if comm is not None else _comm_world()
         self.process_group = Ranks(self.comm)
 
+    def check_clients(self, clients: int) -> None:
+        """Refuses a task with another number of clients than ranks."""
+        if clients != self.comm.size:
+            hint = (
+                f"Start it with `mpiexec -n {clients}`, or make a task of {self.comm.size} clients."
+            )
+            allowed = f"{self.comm.size}, the number of ranks"
+            raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
+
     def has_all(self, task: Task) -> bool:
         return task.train.clients == self.comm.size
 

@@ -34,11 +34,11 @@ class Peers(eqx.Module):
         `task` holds either the examples of all clients, of which the rank takes its own, or only
         the rank's own.
         """
-        clients = task.train.clients
-        if clients not in (1, comm.size):
-            hint = f"Start it with `mpiexec -n {clients}`."
+        if task.train.clients not in (1, comm.size):
             allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
-            raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
+            raise InvalidInput.found(
+                "MPI engine", f"a task of {task.train.clients} clients", allowed
+            )
         local_task = task if task.train.clients == 1 else single_client_task(task, comm.rank)
         # sizes are exchanged, examples are not
         population = local_task
