@@ -122,7 +122,9 @@ def test_grid_seeds_table_figure_and_prediction(here):
     name = next(
         run["id"] for run in summary if run["algorithm"].startswith("FedHalf") and run["seed"] == 0
     )
-    lines = command(here, "predict", "runs/study", "new.csv", "--run", name).splitlines()
+    lines = command(
+        here, "predict", "runs/study", "new.csv", "--run", name, "--trust-code"
+    ).splitlines()
     assert lines[0] == "label,probability_healthy,probability_ill"
     assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
 
