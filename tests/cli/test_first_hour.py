@@ -99,7 +99,7 @@ def command(here, *words, before=()):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
     line = [*map(str, before), sys.executable, "-m", "fedax", *map(str, words)]
     done = subprocess.run(
-        line, cwd=here, env=environment, capture_output=True, text=True, timeout=900, check=False
+        line, cwd=here, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
