@@ -46,7 +46,7 @@ SETTINGS = {
     "deadline": 5.5,
     "minimum": 1,
     "patience": 60.0,
-    "most-examples": 0,
+    "most_examples": 0,
     "secure": 0.0,
 }
 

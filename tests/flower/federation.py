@@ -6,6 +6,7 @@ import numpy as np
 import fedax
 from fedax.flower.client.device import Device
 from fedax.flower.protocol.plan import Assignment
+from fedax.flower.protocol.records import LEAVES
 from fedax.flower.server import Flower
 from fedax.flower.server.in_process import LocalGrid
 
@@ -78,6 +79,11 @@ def run(algorithm, engine=None, *, clients=CLIENTS, dtype=float, **options):
 
 def client_of(message):
     return message.metadata.dst_node_id - 100
+
+
+def numbers(record, dtype=np.float64):
+    """The numbers in a record of arrays."""
+    return np.frombuffer(record[LEAVES].data, dtype)
 
 
 def changed_record(content, record, **fields):

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from fedax.flower.deploy.worker import device_for
 from fedax.flower.protocol.quiet import QUIET
+from fedax.flower.protocol.records import record_of
 
 os.environ |= QUIET
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
@@ -70,8 +71,7 @@ class Client:
         if round == SHAPE:
             content = with_vector(content, np.zeros(7, np.float32))
         if round == NAN:
-            vector = content["up"]["0"].numpy()
-            content = with_vector(content, np.full_like(vector, np.nan))
+            content = with_vector(content, np.full(650, np.nan, np.float32))
         if round == OLD:
             content = self.first.content
         reply = Message(content, reply_to=order)
@@ -107,8 +107,7 @@ class Client:
 
 
 def with_vector(content, vector):
-    arrays = dict(content["up"]) | {"0": Array(vector)}
-    return RecordDict({"answer": content["answer"], "up": ArrayRecord(arrays)})
+    return RecordDict({"answer": content["answer"], "up": record_of(vector)})
 
 
 def main(site):

@@ -1,7 +1,7 @@
-"""What clients say of themselves is checked: their number, their sizes, the examples behind a
-measurement, and their texts."""
+"""What clients say of themselves is checked: their number, their sizes and their texts."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
     engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match=r"client 1 .* did not come"),
+        pytest.raises(FedaxError, match=r"clients 1 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert (
@@ -73,7 +73,7 @@ def test_a_key_of_nobody_is_refused(tmp_path, caplog):
     engine = lying(tmp_path, "query", None, registered=lambda: known, patience=0.0)
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match=r"client 3 .* did not come"),
+        pytest.raises(FedaxError, match=r"clients 3 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
     assert "node 103 refused: it says it is client 3, and its key is that of no client" in told(
@@ -82,8 +82,6 @@ def test_a_key_of_nobody_is_refused(tmp_path, caplog):
 
 
 def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
-    """The log has the client of the key, and words in place of Flower's number of the error."""
-
     engine = federation(
         tmp_path, fedax.FedAvg(), schedule=EVERYONE, registered=registered, patience=0.0
     )
@@ -99,45 +97,46 @@ def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
     engine.grid.answers = answers
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match=r"client 1 .* did not come"),
+        pytest.raises(FedaxError, match=r"clients 1 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
-    assert "client 1 refused: it went offline before it answered (error 5)" in told(caplog)
+    assert "client 1 refused: error 5" in told(caplog)
 
 
-@pytest.mark.parametrize("name", ["train", "test"])
-@pytest.mark.parametrize("size", [2**31 - 1, 2**40, SIZE * 10**6])
-def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, name, size):
+@pytest.mark.parametrize(
+    ("name", "size", "most"),
+    [
+        ("train", 2**31 - 1, None),
+        ("test", 2**40, None),
+        ("train", SIZE + 1, SIZE),
+        ("test", -1, None),
+    ],
+)
+def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, name, size, most):
     def lie(k, facts):
         if k == 2:
             facts[name] = size
 
-    most = {"most_examples": 1000} if size < 2**29 else {}
-    engine = lying(tmp_path, "query", lie, patience=0.0, **most)
+    engine = lying(tmp_path, "query", lie, patience=0.0, most_examples=most)
     with (
         caplog.at_level(logging.WARNING, logger="fedax.flower"),
-        pytest.raises(FedaxError, match=r"client 2 .* did not come"),
+        pytest.raises(FedaxError, match=r"clients 2 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
-    allowed = most.get("most_examples", (2**31 - 1) // CLIENTS)
-    assert f"node 102 refused: client 2 claims {size} examples; allowed: at most {allowed}" in told(
-        caplog
-    )
+    assert re.search(f"node 102 refused: client 2 claims .*{size} {name}", told(caplog))
 
 
-@pytest.mark.parametrize("count", [-3, SIZE + 1, 10**12])
-def test_measured_counts_are_those_that_the_server_knows(tmp_path, count):
-    """A client whose sums are refused ends the run by name, or the metrics say how many they are
-    of."""
+def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
+    """They end the run by name, or the metrics say how many clients they are of. The sizes are those
+    that the server knows: a measurement holds none."""
 
     def lie(k, facts):
         if k == 1:
-            facts["count"] = count
+            facts["order"] = "f" * 32
 
     observed = {"observe": [fedax.observe.TrainLoss()], "schedule": EVERYONE, "rounds": 1}
     engine = lying(tmp_path, "evaluate", lie)
-    reason = f"client 1: sums over {count} examples, expected {SIZE}, which it said it has"
-    with pytest.raises(FedaxError, match=f"measurement of train: {reason}"):
+    with pytest.raises(FedaxError, match="measurement of train: client 1"):
         run(fedax.FedAvg(), engine, **observed)
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [3, 3]

@@ -63,16 +63,16 @@ def test_files_are_read_as_frames_are(load, tmp_path, ending):
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("code", "named"),
     [
-        (FRAME.replace("'age'", "'foo'"), "the column 'age' is missing. It has w, foo, y"),
-        (FRAME.replace("'yes'", "'maybe'"), r"column 'y': got 'maybe' in row 1; .*\['no', 'yes'\]"),
-        (FRAME.replace("'y'", "'z'"), r"allowed: a dictionary of arrays \['x', 'y'\]"),
-        (FRAME.replace("[2, 4, 6]", "[2, None, 6]"), "column 'w': got nan in row 1"),
+        (FRAME.replace("'age'", "'foo'"), "'age'"),
+        (FRAME.replace("'yes'", "'maybe'"), "'y': got 'maybe'"),
+        (FRAME.replace("'y'", "'z'"), "'y'"),
+        (FRAME.replace("[2, 4, 6]", "[2, None, 6]"), "'w': got nan"),
     ],
 )
-def test_tables_that_do_not_fit_the_task_are_refused(load, code, message):
-    with pytest.raises(DataError, match=message):
+def test_tables_that_do_not_fit_the_task_are_refused(load, code, named):
+    with pytest.raises(DataError, match=named):
         load(table_task(), code)
 
 
@@ -81,5 +81,5 @@ def test_tables_need_a_task_that_has_an_encoding(load):
         [{"x": np.zeros((2, 2), np.float32), "y": [0, 1]}], classes=2
     )
     task = fedax.classification(data, fedax.models.Softmax(2, 2))
-    with pytest.raises(DataError, match="dictionary of arrays"):
+    with pytest.raises(DataError, match="'y'"):
         load(task, FRAME)

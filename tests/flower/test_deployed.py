@@ -26,7 +26,7 @@ from fedax.flower.deploy.keys import write_certificate, write_key_pair
 
 ROGUE = 2
 REASONS = {
-    1: r"upload, array 0: float32 of shape \(7,\), expected float32 of shape \(650,\)",
+    1: "upload: 28 bytes, expected 2600",
     2: "its upload is not finite",
     3: r"an answer of client 2 to order \w+, not to \w+",
     4: "no answer within 40 seconds|Message Unavailable",

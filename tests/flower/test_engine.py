@@ -219,20 +219,6 @@ def test_personal_models_stay_with_the_clients(tmp_path):
         run(algorithm, federation(tmp_path, algorithm), rounds=0, personal=True)
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"deadline": 0}, "deadline"),
-        ({"minimum": 0}, "minimum"),
-        ({"clients": 0}, "clients"),
-        ({"secure": 0}, "secure"),
-    ],
-)
-def test_arguments_out_of_range(options, field, tmp_path):
-    with pytest.raises(fedax.InvalidInput, match=rf"Flower\({field}=\.\.\.\): got .*; allowed: "):
-        federation(tmp_path, fedax.FedAvg(), **options)
-
-
 def test_clients_that_do_not_come(tmp_path):
     engine = federation(tmp_path, fedax.FedAvg(), clients=6, patience=0.0)
     with pytest.raises(fedax.FedaxError, match=r"clients 4, 5 \(4 of 6 are there\)"):

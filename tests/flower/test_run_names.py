@@ -16,6 +16,7 @@ import fedax
 from fedax.experiments.results.store import RunDirectory
 from fedax.flower.client.device import Device
 from fedax.flower.deploy import app as deploy_app
+from fedax.flower.deploy.hub import settings_of
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import current_engine
 from fedax.flower.server.in_process import LocalGrid
@@ -60,8 +61,7 @@ def deployed(tmp_path, monkeypatch):
         monkeypatch.setattr(deploy_app, "resume", run)
         config = settings | {"out": str(out)}
         if resume:
-            name = tomllib.loads((out / deploy_app.RUN_FILE).read_text())["name"]
-            config |= {"name": name}
+            config |= {"name": tomllib.loads(settings_of(out).read_text())["name"]}
         with jax.enable_x64(False):
             task, own = task_of(server), task_of(clients)
             assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
@@ -116,6 +116,7 @@ def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
         deployed(method, OLD, out, grid=Killed, **checkpoints(out))
     moved.parent.mkdir()
     out.rename(moved)
+    settings_of(out).rename(settings_of(moved))
     with jax.enable_x64(False):
         expected = float(fedax.run(method, task_of(OLD), **OPTIONS).params)
     found = deployed(method, OLD, moved, resume=True, **checkpoints(moved))
@@ -129,10 +130,7 @@ def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
     options = {"checkpoint": out / "checkpoints" / "0000", "checkpoint_every": 1}
     with pytest.raises(RuntimeError, match="killed"):
         deployed(method, OLD, out, grid=Killed, **options)
-    message = (
-        "examples of client 1: got '4 training examples and no test set'; allowed: .* with "
-        "'3 training examples and no test set'"
-    )
+    message = "examples of client 1: got '4 training.*; allowed: .* with '3 training"
     # the server's task is a stand-in, which stays as it was
     with pytest.raises(fedax.InvalidInput, match=message):
         deployed(method, [OLD[0], [*OLD[1], 80.0]], out, resume=True, server=OLD, **options)
@@ -160,9 +158,7 @@ def test_histories_go_on_with_the_clients_examples_alone(tmp_path):
     history = run(*NEW, rounds=2)
     whole, continued = run(*NEW), run(*NEW, resume=history)
     np.testing.assert_array_equal(continued.params, whole.params)
-    with pytest.raises(
-        fedax.InvalidInput, match=r"resume=...\), examples of client 0: got '1 train"
-    ):
+    with pytest.raises(fedax.InvalidInput, match="examples of client 0: got '1 train"):
         run([1.0], NEW[1], resume=history)
     with pytest.raises(
         fedax.InvalidInput, match=r"got '3 clients'; allowed: the same run as before, with '2 cl"

@@ -19,14 +19,13 @@ import fedax
 from fedax.flower.client.device import Device
 from fedax.flower.client.relay import SOCKET, relay
 from fedax.flower.deploy import worker
-from fedax.flower.protocol.plan import PROTOCOL
 from fedax.utils.lock import held
 
-CLIENT_APP = f"""
+CLIENT_APP = """
 import sys
 from flwr.app import ConfigRecord, RecordDict
 from fedax.flower.client.relay import relay
-hello = RecordDict({{"order": ConfigRecord({{"version": {PROTOCOL}, "kind": "hello"}})}})
+hello = RecordDict({"order": ConfigRecord({"kind": "hello"})})
 print(relay(hello, sys.argv[1])["answer"]["train"], flush=True)
 """
 NODE = """
@@ -87,6 +86,6 @@ def test_a_client_app_hands_messages_on(tmp_path, monkeypatch):
         app.connect(SOCKET)
         app.sendall(b"\0")
     arrays = ArrayRecord({"0": Array(np.arange(3.0)), "1": Array(np.zeros((0, 2)))})
-    hello = ConfigRecord({"version": PROTOCOL, "kind": "hello"})
+    hello = ConfigRecord({"kind": "hello"})
     content = RecordDict({"order": hello, "down": arrays})
     assert relay(content, str(tmp_path)) == device.answer(content)

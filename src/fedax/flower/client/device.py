@@ -2,17 +2,15 @@
 
 import dataclasses
 import functools
-import hashlib
 import logging
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedax.communication.channel import decode, is_message
@@ -27,29 +25,21 @@ from fedax.engine.round.single_client import SingleClient, run_single_client, si
 from fedax.engine.round.stages import message_stages
 from fedax.engine.round.trace import TracedPhase
 from fedax.errors import FedaxError, InvalidInput
-from fedax.flower.client.member import HIDE, answer_stage
-from fedax.flower.client.outbox import Outbox
-from fedax.flower.protocol.plan import PROTOCOL, Assignment, OwnModel, Plan, plan_of
+from fedax.flower.client.disk import Outbox, Store, Version, load_secret
+from fedax.flower.client.member import answer_stage
+from fedax.flower.protocol.plan import Assignment, OwnModel, Plan, plan_of
 from fedax.flower.protocol.records import (
+    NEVER,
     Refused,
     check_names,
+    digest_of,
     order_name,
     record_of,
     tree_of,
 )
-from fedax.flower.protocol.store import NEVER, Store, Version
-from fedax.utils.files import write, writing
 from fedax.utils.layout import Layout
 
 LOG = logging.getLogger("fedax.flower")
-
-
-class RunSetup(NamedTuple):
-    """An assignment in a federation of some size."""
-
-    assignment: Assignment
-    setup: Setup
-    plan: Plan
 
 
 class Device:
@@ -100,29 +90,26 @@ class Device:
             raise InvalidInput.of("Device(partition=...)", partition, allowed)
         self.task = task if task.train.clients == 1 else single_client_task(task, partition)
         # sums of one client are reported with the number of all examples of a split
-        for split in ("test", "validation"):
-            data = getattr(self.task, split)
-            if data is not None and data.clients != 1:
-                raise InvalidInput.found(
-                    f"Device(task=...), {split}", f"examples of {data.clients} clients", "of one"
-                )
+        for split, data in self.task.data.parts.items():
+            if data.clients != 1:
+                field = f"Device(task=...), {split}"
+                raise InvalidInput.found(field, f"examples of {data.clients} clients", "of one")
         self.partition = partition
         self.folder = Path(folder)
         self.secure = secure
+        self.outbox = Outbox(self.folder)
         self.layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         dtype = self.layout.dtype
         resolved = [
-            Assignment(
-                as_arrays(a.algorithm, dtype), as_arrays(a.solver, dtype), a.schedule, a.channel
+            given._replace(
+                algorithm=as_arrays(given.algorithm, dtype), solver=as_arrays(given.solver, dtype)
             )
-            for a in assignments
+            for given in assignments
         ]
-        self.assignments = {assignment.name(self.layout): assignment for assignment in resolved}
-        privacies = [None if a.channel is None else a.channel.privacy for a in resolved]
-        self.counts = any(
-            privacy is not None and privacy.where == "client" for privacy in privacies
-        )
-        self._cached_setup = functools.cache(self._make_setup)
+        self.assignments = {given.name(self.layout, self.clients): given for given in resolved}
+        privacies = [given.channel.privacy for given in resolved if given.channel is not None]
+        self.counts = any(privacy and privacy.where == "client" for privacy in privacies)
+        self._cached_plan = functools.cache(self._make_plan)
 
     def answer(self, content: Any) -> Any:
         """Returns the answer to an order, both records of Flower; an error is an answer as well,
@@ -130,16 +117,8 @@ class Device:
         """
         try:
             order = content["order"]
-            if order["version"] != PROTOCOL:
-                raise FedaxError(
-                    f"an order of protocol {order['version']}; this client has {PROTOCOL}"
-                )
             check_names(order)
-            kinds = {
-                "hello": self._answer_hello,
-                "work": self._work,
-                "measure": self._measure,
-            }
+            kinds = {"hello": self._answer_hello, "work": self._work, "measure": self._measure}
             return kinds[order["kind"]](order, content)
         except Exception as error:
             text = (
@@ -151,137 +130,114 @@ class Device:
             return self._answer(error=text)
 
     def _answer_hello(self, order: Any, content: Any) -> Any:
-        test = self.task.test
-        test_size = -1 if test is None else int(test.total)
-        return self._answer(train=int(self.task.train.total), test=test_size)
+        sizes = {split: int(data.total) for split, data in self.task.data.parts.items()}
+        return self._answer(**{"test": 0, "validation": 0} | sizes)
 
     def _work(self, order: Any, content: Any) -> Any:
-        if "masks" in content:
-            return self._work_under_masks(order, content)
-        if self.secure:
-            raise Refused(
-                "an upload in the open is asked for; this client answers under masks alone"
-            )
-        return self._make_upload(order, content)
+        if "down" in content:
+            digest = digest_of({"down": content["down"]})
+            if order_name(self.partition, order, digest) != order["order"]:
+                raise Refused("an order whose name is not that of its content")
+        if "masks" not in content:
+            if self.secure:
+                raise Refused(
+                    "an upload in the open is asked for; this client answers under masks alone"
+                )
+            record, facts = self._make_upload(order, content)
+            return self._reply(order, facts, up=record)
 
-    def _work_under_masks(self, order: Any, content: Any) -> Any:
-        def work() -> tuple[PyTree, dict[str, Any]]:
+        def work() -> PyTree:
             inner_content = {name: record for name, record in content.items() if name != "masks"}
-            reply = self._make_upload(order, inner_content)
-            phase = _find_phase(self._setup_for(order).plan, order)
-            facts: Any = reply["answer"]
-            return tree_of(reply["up"], phase.up, "upload")[0], {
-                name: facts[name] for name in ("broken", "clipped")
-            }
+            record, facts = self._make_upload(order, inner_content)
+            if facts["broken"]:
+                raise Refused("its upload or its memory is not finite")
+            return tree_of(record, self._plan_for(order).phases[int(order["phase"])].up, "upload")[
+                0
+            ]
 
-        def answer() -> Any:
-            return answer_stage(content, self.partition, self.folder, self._load_secret(), work)
+        secret = load_secret(self.folder / "noise.key")
+        facts, hidden = answer_stage(content, self.partition, self.outbox, secret, work)
+        return self._reply(order, facts, **{} if hidden is None else {"up": record_of(hidden)})
 
-        masks = content["masks"]
-        if masks["stage"] != HIDE:
-            return answer()
-        # one content under the masks of a session: a second one would give the difference of both
-        # away
-        session = hashlib.sha256(str(masks["session"]).encode()).hexdigest()[:32]
-        return self.outbox.send_once(f"hidden-{session}", content, answer)
+    def _make_upload(self, order: Any, content: Any) -> tuple[ArrayRecord, dict[str, int]]:
+        """Returns the upload that an order asks for, and facts about it. One with noise is made
+        once.
+        """
+        private = self._plan_for(order).setup.private
+        if private is not None and private.local:
 
-    def _make_upload(self, order: Any, content: Any) -> Any:
-        """Returns the reply with the upload that an order asks for. One with noise is made once."""
-        run_setup = self._setup_for(order)
-        private = run_setup.setup.private
-        if private is None or not private.local:
-            if self.counts:
-                self.outbox.account.spend(None)
-            return self._run_phase(run_setup, order, content)
+            def make() -> tuple[ArrayRecord, dict[str, int]]:
+                self.outbox.account.spend(private.privacy)
+                return self._run_phase(order, content)
 
-        def make() -> Any:
-            self.outbox.account.spend(private.privacy)
-            return self._run_phase(run_setup, order, content)
+            return self.outbox.send_once("noisy", content, make)
+        if self.counts:
+            self.outbox.account.spend(None)
+        return self._run_phase(order, content)
 
-        self._check_name(order, content)
-        return self.outbox.send_once("noisy", content, make)
-
-    def _check_name(self, order: Any, content: Any) -> None:
-        if order_name(self.partition, order, content["down"]) != str(order["order"]):
-            raise Refused("an order whose name is not that of its content")
-
-    def _run_phase(self, run_setup: RunSetup, order: Any, content: Any) -> Any:
+    def _run_phase(self, order: Any, content: Any) -> tuple[ArrayRecord, dict[str, int]]:
         """Does the work of an order and stores the memories after it."""
-        store = Store(self.folder / order["run"])
-        phase = _find_phase(run_setup.plan, order)
+        plan = self._plan_for(order)
+        phase = plan.phases[int(order["phase"])]
         down = tree_of(content["down"], phase.down, "sent down")
-        names = sorted(phase.states)
-        slots = dict(zip(names, order["slots"], strict=True))
-        versions = dict(zip(names, order["bases"], strict=True))
-        states = {
-            name: self._load_state(content, store, slots[name], versions[name], name, like)
-            for name, like in phase.states.items()
-        }
-        root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
-        round = int(order["round"])
-        occurrence, private = int(order["occurrence"]), run_setup.setup.private
+        states = self._load_states(order, content, phase.states)
+        round, occurrence = int(order["round"]), int(order["occurrence"])
+        private = plan.setup.private
         protection: tuple[Stage, ...] = ()
         if private is not None and not private.central:
             gaussians = self._draw_noise(phase) if private.local else None
             protection = private.stages(phase.name, occurrence, gaussians=gaussians)
-        stages = message_stages(run_setup.assignment.channel, self.clients, protection)
+        stages = message_stages(plan.setup.channel, self.clients, protection)
+        root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
         phase_work = PhaseWork(phase.work, down, root, jnp.int32(round), occurrence, stages)
         upload, new_states, broken = self.task.programs.call(
-            run_single_client, phase_work, run_setup.setup, states, jnp.int32(self.partition)
+            run_single_client, phase_work, plan.setup, states, jnp.int32(self.partition)
         )
         if not broken:
-            for name in new_states:
-                store.keep(
-                    slots[name],
-                    Version(round, str(order["order"]), versions[name]),
-                    new_states[name],
-                )
-                store.forget(slots[name], versions[name], int(order["floor"]))
-        facts = {
-            "broken": int(broken),
-            "clipped": _count_clipped(upload.value),
-        }
-        return self._reply(order, facts, up=record_of((upload.value, upload.weight)))
+            for name, slot, before in _versions(order, phase.states):
+                if name in new_states:
+                    self._store_of(order).keep(
+                        slot,
+                        Version(round, order["order"], before),
+                        record_of(new_states[name]),
+                        int(order["floor"]),
+                    )
+        clipped = decode(upload.value)[1]
+        facts = {"broken": int(broken), "clipped": 0 if clipped is None else int(clipped)}
+        return record_of((upload.value, upload.weight)), facts
 
     def _measure(self, order: Any, content: Any) -> Any:
         """Sums of the loss and of all scores over its examples, at the global model or at the one
         it uses itself.
         """
-        run_setup = self._setup_for(order)
-        split = str(order["split"])
-        data = getattr(self.task, split)
-        if data is None or not data.total:
-            return self._reply(order, {"count": 0}, up=record_of(()))
-        personal = run_setup.plan.own
-        if order["personal"] and personal is not None:
-            store = Store(self.folder / order["run"])
-            state = None
-            if personal.memory is not None:
-                state = self._load_state(
-                    content, store, order["slots"][0], order["bases"][0], "own", personal.memory
-                )
+        plan = self._plan_for(order)
+        if order["personal"] and plan.own is not None:
+            forms = {} if plan.own.memory is None else {"own": plan.own.memory}
             w = self.task.programs.call(
                 _personal_model,
-                personal,
-                tree_of(content["down"], personal.down, "sent down"),
-                state,
-                run_setup.setup,
+                plan.own,
+                tree_of(content["down"], plan.own.down, "sent down"),
+                self._load_states(order, content, forms),
+                plan.setup,
                 jnp.int32(self.partition),
             )
         else:
             like = jax.ShapeDtypeStruct((self.layout.dim,), self.layout.dtype)
             w = tree_of(content["down"], like, "sent down")
-        sums = self.task.programs.call(_sum_scores, run_setup.setup, w, split)
-        return self._reply(order, {"count": int(data.total)}, up=record_of(sums))
+        sums = self.task.programs.call(_sum_scores, plan.setup, w, str(order["split"]))
+        return self._reply(order, {}, up=record_of(sums))
 
-    def _load_state(
-        self, content: Any, store: Store, slot: str, version: str, name: str, like: PyTree
-    ) -> PyTree:
-        return (
-            tree_of(content[f"first {name}"], like, "memory")
+    def _load_states(self, order: Any, content: Any, forms: dict[str, PyTree]) -> dict[str, PyTree]:
+        """Returns the client's states of the versions that an order names."""
+        return {
+            name: tree_of(content[f"first {name}"], forms[name], "memory")
             if version == NEVER
-            else store.read(slot, version, like)
-        )
+            else self._store_of(order).read(slot, version, forms[name])
+            for name, slot, version in _versions(order, forms)
+        }
+
+    def _store_of(self, order: Any) -> Store:
+        return Store(self.folder / order["run"])
 
     def _reply(self, order: Any, facts: dict[str, Any], **records: Any) -> Any:
         return RecordDict({**self._answer(order=order["order"], **facts), **records})
@@ -289,32 +245,24 @@ class Device:
     def _answer(self, **facts: Any) -> RecordDict:
         return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
 
-    def _setup_for(self, order: Any) -> RunSetup:
-        return self._cached_setup(
-            str(order["assignment"]), int(order["clients"]), int(order["total"])
-        )
+    def _plan_for(self, order: Any) -> Plan:
+        return self._cached_plan(str(order["assignment"]), int(order["total"]))
 
-    def _make_setup(self, name: str, clients: int, total: int) -> RunSetup:
+    def _make_plan(self, name: str, total: int) -> Plan:
         if name not in self.assignments:
             reason = "an order of a run that is not among its assignments"
             hint = (
-                "Algorithm, solver, schedule, channel and model have to be the same at the "
-                "server and at its clients."
+                "Algorithm, solver, schedule, channel, model and the number of clients have to be "
+                "the same at the server and at its clients, and so has the version of fedax."
             )
             raise InvalidInput.because(f"client {self.partition}", reason, hint)
-        if clients != self.clients:
-            raise Refused(f"an order of a run with {clients} clients, expected {self.clients}")
-        algorithm, solver, schedule, channel = assignment = self.assignments[name]
+        algorithm, solver, schedule, channel = self.assignments[name]
         # of the others' sizes a client knows the sum
-        population = Population(np.linspace(0, total, clients + 1).astype(np.int32), clients, total)
+        offsets = np.linspace(0, total, self.clients + 1).astype(np.int32)
+        population = Population(offsets, self.clients, total)
         setup = Setup(self.task, solver, schedule, self.layout, population, channel)
         setup = dataclasses.replace(setup, private=private_of(algorithm, setup))
-        return RunSetup(assignment, setup, plan_of(algorithm, setup))
-
-    @functools.cached_property
-    def outbox(self) -> Outbox:
-        """The messages that it makes once, and the account of its privacy."""
-        return Outbox(self.folder)
+        return plan_of(algorithm, setup)
 
     def spent(self, delta: float) -> float:
         """Returns the epsilon that its uploads have spent, over all runs, at some delta; infinity
@@ -327,46 +275,22 @@ class Device:
 
     def _draw_noise(self, phase: TracedPhase) -> list[Float[Array, "..."]]:
         """Draws the noise of one message."""
-        shapes = [_decoded_shape(leaf) for leaf in jax.tree.leaves(phase.up[0], is_leaf=is_message)]
+        leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
+        # the shapes before a codec
+        shapes = [(leaf.dim,) if is_message(leaf) else tuple(leaf.shape) for leaf in leaves]
         return [jnp.asarray(numbers, self.layout.dtype) for numbers in system_gaussians(shapes)]
 
-    def _load_secret(self) -> bytes:
-        """Returns the secret from which the keys of its masks are derived."""
-        path = self.folder / "noise.key"
-        with writing(path):
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write(path, os.urandom(32), 0o600)
-            return path.read_bytes()
 
-
-def _find_phase(plan: Plan, order: Any) -> TracedPhase:
-    """Returns the phase that an order is of.
-
-    Raises:
-        Refused: a server with other phases.
-    """
-    phase = plan.phases[int(order["phase"])]
-    if phase.name != order["work"]:
-        raise Refused(f"phase {order['phase']} is {phase.name!r} here, not {order['work']!r}")
-    return phase
-
-
-def _decoded_shape(leaf: Any) -> tuple[int, ...]:
-    """Returns the shape of a part of an upload, before a codec."""
-    return (leaf.dim,) if is_message(leaf) else tuple(leaf.shape)
-
-
-def _count_clipped(value: PyTree) -> int:
-    clipped = decode(value)[1]
-    return 0 if clipped is None else int(clipped)
+def _versions(order: Any, names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Returns the name, the slot and the version of each state that an order is about."""
+    return zip(sorted(names), order["slots"], order["bases"], strict=True)
 
 
 def _personal_model(
-    personal: OwnModel, down: PyTree, state: PyTree, setup: Setup, index: Int[Array, ""]
+    personal: OwnModel, down: PyTree, states: PyTree, setup: Setup, index: Int[Array, ""]
 ) -> Float[Array, "dim"]:
     client = SingleClient(setup, index, 0, jax.random.key(0), 0)
-    return personal.work(client, *down, *(() if state is None else (state,)))
+    return personal.work(client, *down, *states.values())
 
 
 def _sum_scores(setup: Setup, w: Float[Array, "dim"], split: str) -> tuple[Float[Array, ""], ...]:

@@ -1,16 +1,17 @@
 """A client's side of a sum under masks: four orders, of which the third is the work itself."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from jaxtyping import PyTree
 
+from fedax.flower.client.disk import Outbox
 from fedax.flower.protocol.masks import Keys, Member, PublicKeys, to_fixed_point
-from fedax.flower.protocol.records import Refused, order_name
+from fedax.flower.protocol.records import Refused
 from fedax.utils.files import write, writing
 
 KEYS = "keys"
@@ -36,62 +37,51 @@ def keys_to_facts(keys: PublicKeys) -> dict[str, Any]:
 def answer_stage(
     content: Any,
     partition: int,
-    folder: Path,
+    outbox: Outbox,
     secret: bytes,
-    work: Callable[[], tuple[PyTree, dict[str, Any]]],
-) -> RecordDict:
-    """Returns the answer to a stage's order.
+    work: Callable[[], PyTree],
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Returns the answer to a stage's order: its facts, and the upload under masks.
 
     The keys follow from the client's own secret, the session and the order's name, which is a hash
     of all that the work depends on. The masks also depend on the members, so that an order with
-    another list has other masks. The caller makes and stores the upload of a session once, and
-    shares are shown for one list of members.
+    another list has other masks. The upload of a session is made and stored once, and shares are
+    shown for one list of members.
 
     Args:
         content: the order.
         partition: the client's number.
-        folder: of the client, where it stores what it was asked to show.
+        outbox: of the client.
         secret: its own.
-        work: gives its upload, and facts about it.
+        work: gives its upload.
 
     Raises:
         Refused: an order that is not as it should be.
     """
-    order = content["order"]
     masks = content["masks"]
-    name = str(order["order"])
-    stage = str(masks["stage"])
+    name = str(content["order"]["order"])
     member = Member(partition, secret, f"{masks['session']} {name}")
-
-    def reply(up: ArrayRecord | None = None, **facts: Any) -> RecordDict:
-        answer = ConfigRecord({"partition": partition, "order": name, **facts})
-        records: dict[str, Any] = {} if up is None else {"up": up}
-        return RecordDict({"answer": answer, **records})
-
-    if stage == KEYS:
-        return reply(keys=list(member.public))
+    if masks["stage"] == KEYS:
+        return {"keys": list(member.public)}, None
     keys = read_keys(masks)
-    if stage == DEAL:
+    if masks["stage"] == DEAL:
         letters = member.deal(keys, int(masks["threshold"]))
-        return reply(to=list(letters), letters=list(letters.values()))
-    if stage == SHOW:
-        present, dropped = ([int(k) for k in masks[group]] for group in ("there", "gone"))
-        if set(present) & set(dropped) or set(present) | set(dropped) != set(keys):
-            raise Refused("members of whom both secrets are asked for, or none")
-        _require_same_question(folder / "shown" / name, repr((sorted(present), sorted(dropped))))
-        shares = member.shares(
-            dict(zip(keys, masks["received"], strict=True)), keys, present, dropped
-        )
-        return reply(of=list(shares), shares=list(shares.values()))
-    if stage != HIDE:
-        raise Refused(f"no stage {stage!r}")
-    if order_name(partition, order, content["down"]) != name:
-        raise Refused("an order whose name is not that of its content")
-    value, facts = work()
-    flat = np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(value)])
-    factor = float(masks["factor"])
-    hidden = member.hide(to_fixed_point(factor * flat, float(masks["largest"])), keys)
-    return reply(ArrayRecord({"0": Array(hidden.view(np.uint8))}), **facts)
+        return {"letters": list(letters.values())}, None
+    if masks["stage"] == SHOW:
+        question = repr((sorted(keys), sorted(masks["there"])))
+        _require_same_question(outbox.folder / "shown" / name, question)
+        received = dict(zip(keys, masks["received"], strict=True))
+        shares = member.shares(received, keys, masks["there"])
+        return {"shares": list(shares.values())}, None
+
+    def hide() -> np.ndarray:
+        leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(work())]
+        scaled = float(masks["factor"]) * np.concatenate(leaves)
+        return member.hide(to_fixed_point(scaled, float(masks["largest"])), keys)
+
+    # one content under the masks of a session: a second one would give the difference of both away
+    session = hashlib.sha256(str(masks["session"]).encode()).hexdigest()[:32]
+    return {}, outbox.send_once(f"hidden-{session}", content, hide)
 
 
 def _require_same_question(path: Path, question: str) -> None:

@@ -10,7 +10,7 @@ from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import use_engine
-from fedax.flower.server.roster import Roster, Sizes
+from fedax.flower.server.roster import Sizes
 
 CLIENTS = 5
 """The clients of a deployment whose task does not say how many there are."""
@@ -18,24 +18,16 @@ CLIENTS = 5
 
 class Rehearsal(Flower):
     """The engine of a deployment without a server: it makes the programs of runs, and asks no
-    client.
+    client. All have the sizes that the experiment's task has in the mean.
     """
 
-    def prepared(self, setup: Setup) -> Setup:
-        train_size, test_split = setup.task.train.total // setup.task.train.clients, setup.task.test
-        test_size = -1 if test_split is None else test_split.total // test_split.clients
-        self.roster = ExpectedRoster(
-            self.grid, self.clients or setup.population.clients, self.deadline
-        )
-        self.roster.sizes = {k: Sizes(train_size, test_size) for k in range(self.roster.clients)}
-        return super().prepared(setup)
-
-
-class ExpectedRoster(Roster):
-    """Clients that need not be there, with the sizes that the experiment's task has in the mean."""
-
-    def gather(self, patience: float) -> None:
-        """Waits for nobody."""
+    def meet(self, setup: Setup) -> list[Sizes]:
+        parts = setup.task.data.parts
+        means = [
+            parts[split].total // parts[split].clients if split in parts else 0
+            for split in Sizes._fields
+        ]
+        return [Sizes(*means)] * (self.clients or setup.population.clients)
 
 
 def check_experiment(

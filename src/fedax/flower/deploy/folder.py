@@ -14,7 +14,6 @@ from pathlib import Path
 import tomli_w
 
 from fedax.core import FedaxError, InvalidInput, RunExists
-from fedax.errors import printable, short
 from fedax.experiments.config.user_code import copy_code
 from fedax.experiments.results.store import RunDirectory
 from fedax.flower.deploy.check import check_experiment
@@ -28,6 +27,7 @@ SERVER_FILES = {
     "fedax_app/__init__.py": "init.py.txt",
     "fedax_app/server.py": "server.py.txt",
     "fedax_app/client.py": "client.py.txt",
+    "flower/config.toml": "config.toml.txt",
     "README.md": "README.md",
     "compose.yaml": "compose.yaml",
     "server.sh": "server.sh",
@@ -35,6 +35,7 @@ SERVER_FILES = {
     "fedax-client.service": "fedax-client.service",
 }
 """The files of a server's folder, and those of this package from which they are made."""
+PROGRAMS = Path(sys.executable).parent
 LOOPBACKS = "127.0.0.1", "localhost", "::1"
 
 
@@ -71,13 +72,13 @@ def make(
     bound = host if host in LOOPBACKS else "::" if ":" in host else "0.0.0.0"
     values = {
         "app": APP,
-        "folder": str(folder),
+        "folder": folder,
         "address": address,
         "bound": bound,
-        "port": str(port),
-        "clients": str(clients),
-        "secure": str(secure),
-        "bin": str(Path(sys.executable).parent),
+        "port": port,
+        "clients": clients,
+        "secure": secure,
+        "bin": PROGRAMS,
         "user": getpass.getuser(),
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,9 +86,6 @@ def make(
     store(folder / "experiment.toml", tomli_w.dumps(document))
     for name, template in SERVER_FILES.items():
         store(folder / name, _fill(template, values))
-    connection = {"address": address, "root-certificates": str(folder / "keys" / "ca.crt")}
-    connections = {"superlink": {"default": "fedax", "fedax": connection}}
-    store(folder / "flower" / "config.toml", tomli_w.dumps(connections))
     write_certificate(folder / "keys", host)
     settings = {"address": address, "clients": clients, "secure": secure}
     store(folder / "keys" / SITE, tomli_w.dumps(settings))
@@ -124,8 +122,8 @@ def pack(folder: Path, partition: int, data: str) -> Path:
         shutil.copy(path, site)
     address = settings.pop("address")
     store(site / SITE, tomli_w.dumps({"partition": partition, "data": data, **settings}))
-    values = {"address": address, "port": str(9100 + partition)}
-    store(site / "client.sh", _fill("client.sh", values))
+    script = _fill("client.sh", {"address": address, "port": 9100 + partition})
+    store(site / "client.sh", script)
     write_key_pair(site / "client.key", folder / "keys" / f"client-{partition}.pub")
     return site
 
@@ -144,10 +142,10 @@ def status_lines(folder: Path) -> list[str]:
     return lines
 
 
-def _fill(template: str, values: dict[str, str]) -> str:
+def _fill(template: str, values: dict[str, object]) -> str:
     text = resources.files("fedax.flower.deploy").joinpath("files", template).read_text("utf-8")
     for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
+        text = text.replace(f"@{name}@", str(value))
     return text
 
 
@@ -157,21 +155,19 @@ def build_app(folder: Path) -> bytes:
     Raises:
         FedaxError: Flower refuses the app.
     """
-    path = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
     # the command imports the app, whose folder is listed and copied as it is
-    quiet = QUIET | {"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    own = QUIET | {"PYTHONDONTWRITEBYTECODE": "1", "FLWR_HOME": str(folder / "flower")}
     with tempfile.TemporaryDirectory() as place:
         completed = subprocess.run(
-            ["flwr", "build", "--app", str(folder)],
+            [str(PROGRAMS / "flwr"), "build", "--app", str(folder)],
             cwd=place,
-            env=os.environ | quiet | {"FLWR_HOME": str(folder / "flower")},
+            env=os.environ | own,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
-        bundles = list(Path(place).glob("*.fab"))
-        if completed.returncode or len(bundles) != 1:
-            reason = short(printable(completed.stdout + completed.stderr))
-            raise FedaxError(f"`flwr build` failed: {reason}")
-        return bundles[0].read_bytes()
+        if completed.returncode:
+            raise FedaxError(f"`flwr build` failed: {completed.stdout}{completed.stderr}")
+        (bundle,) = Path(place).glob("*.fab")
+        return bundle.read_bytes()

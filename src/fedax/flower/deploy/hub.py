@@ -30,13 +30,8 @@ from typing import Any
 from fedax.flower.protocol.quiet import QUIET
 from fedax.utils.lock import holder
 
-APP_ID, VERSION = "@fedax/fedax-app", "1.0.0"
-APP = f"{APP_ID}=={VERSION}"
+APP = "@fedax/fedax-app==1.0.0"
 """The app, as `flwr run` names it."""
-RUN_FILE = "flower-run.toml"
-"""The file of a run directory with the run's configuration, from which it is continued."""
-MOST = 1 << 16
-"""The most bytes of a request to the hub."""
 AT_A_TIME = 4
 """Keys that are registered at a time."""
 PAUSE, AGAIN = 2.0, 300.0
@@ -44,27 +39,18 @@ PAUSE, AGAIN = 2.0, 300.0
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers a SuperLink: which app there is, who has signed it, and its bytes."""
-
-    def do_POST(self) -> None:
-        """Answers the question for an app with its address and its signature."""
-        size = int(self.headers.get("Content-Length") or 0)
-        request = json.loads(self.rfile.read(size)) if 0 < size <= MOST else {}
-        is_served = request.get("app_id") == APP_ID
-        is_served &= request.get("app_version") in (None, VERSION)
-        self._send(self.path if is_served else "")
+    """Answers a SuperLink: where the app of this server is and who has signed it, and its bytes."""
 
     def do_GET(self) -> None:
-        """Sends the bundle."""
-        self._send(self.path)
-
-    def _send(self, path: str) -> None:
-        answers: dict[str, bytes] = self.server.answers  # type: ignore[attr-defined]
-        content = answers.get(path)
-        missing = json.dumps({"detail": f"this server has {APP} alone"}).encode()
+        """Sends what there is under a path."""
+        # a connection that is closed before all of its request was read is broken off
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = self.server.answers.get(self.path)  # type: ignore[attr-defined]
         self.send_response(404 if content is None else 200)
         self.end_headers()
-        self.wfile.write(missing if content is None else content)
+        self.wfile.write(content or b"")
+
+    do_POST = do_GET  # noqa: N815 (names of the standard library)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: the server's log has what was asked for."""
@@ -88,56 +74,62 @@ def address_of(server: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{server.server_port}"
 
 
-class Caretaker:
-    """Registers the clients of a folder at its SuperLink, and submits runs that have crashed.
+def look_after(
+    folder: Path, environment: dict[str, str], superlink: subprocess.Popen[bytes]
+) -> None:
+    """Registers the clients of a folder at its SuperLink, and submits runs that have crashed, until
+    the SuperLink ends.
 
     Args:
         folder: of the server.
         environment: of Flower's commands.
+        superlink: the process.
     """
+    config = tomllib.loads((folder / "flower" / "config.toml").read_text())
+    host, _, port = config["superlink"]["fedax"]["address"].rpartition(":")
+    registered = set[Path]()
+    submit_after: dict[Path, float] = {}
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.folder, self.environment = folder, environment
-        self.registered: set[Path] = set()
-        self.submitted: dict[Path, float] = {}
-        config = tomllib.loads((folder / "flower" / "config.toml").read_text())
-        host, _, port = config["superlink"]["fedax"]["address"].rpartition(":")
-        self.address = host.strip("[]"), int(port)
+    def flwr(*words: str) -> None:
+        subprocess.run(["flwr", *words], env=environment, stdin=subprocess.DEVNULL, check=False)
 
-    def look(self) -> None:
-        """Does what there is to do, as soon as the SuperLink listens."""
-        with socket.socket(socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET) as probe:
-            if probe.connect_ex(self.address):
-                return
-        new = set(self.folder.glob("keys/client-*.pub")) - self.registered
+    def register(key: Path) -> None:
+        flwr("supernode", "register", str(key), "fedax", "--name", key.stem)
+
+    while superlink.poll() is None:
+        time.sleep(PAUSE)
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PAUSE).close()
+        except OSError:
+            continue  # it is just starting
+        new = set(folder.glob("keys/client-*.pub")) - registered
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            pool.map(self._register, sorted(new))
-        self.registered |= new
-        crashed = find_crashed(self.folder) if os.environ.get("FEDAX_CONTINUE") != "0" else []
-        for run in crashed:
-            if time.monotonic() > self.submitted.get(run, 0.0):
-                self.submitted[run] = time.monotonic() + AGAIN
+            pool.map(register, sorted(new))
+        registered |= new
+        for run in find_crashed(folder):
+            if time.monotonic() > submit_after.get(run, 0.0):
+                submit_after[run] = time.monotonic() + AGAIN
                 print(f"{run} was ended by a crash, and goes on.", flush=True)
-                self._flwr("run", APP, "fedax", "--run-config", str(run / RUN_FILE))
+                flwr("run", APP, "fedax", "--run-config", str(settings_of(run)))
 
-    def _register(self, key: Path) -> None:
-        self._flwr("supernode", "register", str(key), "fedax", "--name", key.stem)
 
-    def _flwr(self, *words: str) -> None:
-        subprocess.run(
-            ["flwr", *words], env=self.environment, stdin=subprocess.DEVNULL, check=False
-        )
+def settings_of(run: Path) -> Path:
+    """Returns the file with the settings of a run directory, from which the run is continued."""
+    return run.with_name(f"{run.name}.toml")
 
 
 def find_crashed(folder: Path) -> list[Path]:
     """Returns the run directories of a folder that are marked as running while no process works in
     them. A run that was stopped or has failed is none of them.
     """
+    if os.environ.get("FEDAX_CONTINUE") == "0":
+        return []
+    runs = [path.parent for path in sorted(folder.glob("runs/*/summary.json"))]
     return [
-        path.parent
-        for path in sorted(folder.glob(f"runs/*/{RUN_FILE}"))
-        if json.loads((path.parent / "summary.json").read_text())["status"] == "running"
-        and holder(path.parent) is None
+        run
+        for run in runs
+        if json.loads((run / "summary.json").read_text())["status"] == "running"
+        and holder(run) is None
     ]
 
 
@@ -145,23 +137,17 @@ def main(folder: Path, command: list[str]) -> int:
     """Runs a SuperLink until it ends, and returns its exit code."""
     hub = open_hub(folder)
     direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
-    environment = (
-        os.environ
-        | QUIET
-        | {
-            "FLWR_SUPERGRID_API_URL": address_of(hub),
-            "FLWR_HOME": str(folder / "flower"),
-            "NO_PROXY": direct,
-            "no_proxy": direct,
-        }
-    )
-    caretaker = Caretaker(folder, environment)
+    own = {
+        "FLWR_SUPERGRID_API_URL": address_of(hub),
+        "FLWR_HOME": str(folder / "flower"),
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+    }
+    environment = os.environ | QUIET | own
     with subprocess.Popen(command, env=environment) as superlink:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: superlink.terminate())
-        while superlink.poll() is None:
-            caretaker.look()
-            time.sleep(PAUSE)
+        look_after(folder, environment, superlink)
     return superlink.returncode
 
 

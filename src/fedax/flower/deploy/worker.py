@@ -18,7 +18,6 @@ import tomllib
 from collections.abc import Mapping
 from multiprocessing.connection import Listener
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -73,64 +72,48 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             that the task has no use for.
     """
     returned = runpy.run_path(str(path))["examples"](partition)
-    returned = returned if isinstance(returned, tuple) else (returned,)
-    given = dict(zip(("train", "test", "validation"), (*returned, None, None), strict=False))
+    given = dict(
+        zip(
+            ("train", "test", "validation"),
+            returned if isinstance(returned, tuple) else (returned,),
+            strict=False,
+        )
+    )
     parts = {}
-    for split, rows in given.items():
+    for split in ("train", "test", "validation"):
+        rows = given.get(split)
         like: Ragged | None = getattr(task, split)
+        where = f"{path}, {split} examples"
+        if rows is None and like is not None and split == "test":
+            rows = {name: values[:0] for name, values in like.arrays.items()}
         # without validation rows, the client would measure on the stand-in's
-        is_missing = rows is None and like is not None and split != "test"
-        if is_missing or (rows is not None and like is None):
-            raise DataError.found(
-                f"{path}, examples(partition)",
-                f"{'no ' if rows is None else ''}{split} examples",
-                f"{split} examples if and only if the experiment's task has some",
-            )
-        if like is not None:
-            no_rows = {name: values[:0] for name, values in like.arrays.items()}
-            where = f"{path}, {split} examples"
-            parts[split] = _read_split(task, split, no_rows if rows is None else rows, where)
+        if (rows is None) != (like is None):
+            got = f"{'no ' if rows is None else ''}{split} examples"
+            raise DataError.found(where, got, "some if and only if the experiment's task has some")
+        if like is None:
+            continue
+        if task.encoding is not None and not isinstance(rows, Mapping):
+            rows = task.encoding.apply(read_table(rows, task.encoding.categories))
+        part = Ragged.of([rows], where=where, allow_empty=split != "train", like=like)
+        for name, values in part.arrays.items():
+            _check_numbers(task, name, np.asarray(values), f"{where}[{name!r}]")
+        parts[split] = part
     data = eqx.tree_at(
         lambda data: [getattr(data, split) for split in parts], task.data, list(parts.values())
     )
     return task.with_data(data)
 
 
-def _read_split(task: Task, split: str, examples: Any, where: str) -> Ragged:
-    """Returns a client's rows as those of the task's split.
-
-    Raises:
-        DataError: other names, shapes or types, or whole numbers outside of those in all splits.
-    """
-    if not isinstance(examples, Mapping) and task.encoding is not None:
-        examples = task.encoding.apply(read_table(examples, task.encoding.categories))
-    like: Ragged = getattr(task, split)
-    if not isinstance(examples, Mapping) or set(examples) != set(like.arrays):
-        got = sorted(examples) if isinstance(examples, Mapping) else examples
-        raise DataError.of(where, got, f"a dictionary of arrays {sorted(like.arrays)}")
-    rows = Ragged.of([examples], where=where, allow_empty=split != "train")
-    arrays = {}
-    for name, task_values in like.arrays.items():
-        values = np.asarray(rows.arrays[name])
-        if (values.shape[1:], values.dtype.kind) != (task_values.shape[1:], task_values.dtype.kind):
-            got = f"{values.dtype} rows of shape {values.shape[1:]}"
-            allowed = f"{task_values.dtype} rows of shape {task_values.shape[1:]}, as in the task"
-            raise DataError.found(f"{where}, {name!r}", got, allowed)
-        if values.dtype.kind in "iu" and values.size:
-            _check_numbers(task, name, values, where)
-        arrays[name] = np.asarray(values, task_values.dtype)
-    return eqx.tree_at(lambda data: data.arrays, rows, arrays)
-
-
 def _check_numbers(task: Task, name: str, values: np.ndarray, where: str) -> None:
     """Refuses whole numbers, such as classes, outside of those that the task has."""
+    if values.dtype.kind not in "iu" or not values.size:
+        return
     # a few test rows of a stand-in may lack a class that its training rows have
-    splits = [data for data in (task.train, task.test, task.validation) if data is not None]
-    known = np.concatenate([np.ravel(data.arrays[name]) for data in splits])
+    known = np.concatenate([np.ravel(part.arrays[name]) for part in task.data.parts.values()])
     if values.min() < known.min() or values.max() > known.max():
         got = f"numbers from {values.min()} to {values.max()}"
         allowed = f"{known.min()} to {known.max()}, as in the experiment's task"
-        raise DataError.found(f"{where}, {name!r}", got, allowed)
+        raise DataError.found(where, got, allowed)
 
 
 def serve(device: Device, listener: Listener) -> None:

@@ -91,9 +91,7 @@ class Member:
             raise Refused("public keys of which its own are not there, or one is there twice")
         own = split_secret(self.private.own, threshold, keys)
         pair = split_secret(self.private.pair, threshold, keys)
-        return {
-            k: self._cipher(keys, self.number, k).encrypt(own[k] + pair[k]) for k in sorted(keys)
-        }
+        return {k: self._cipher(keys, self.number, k).encrypt(own[k] + pair[k]) for k in keys}
 
     def hide(self, numbers: np.ndarray, keys: PublicKeys) -> np.ndarray:
         """Returns whole numbers with its own mask, and with those that it shares with each other
@@ -109,26 +107,19 @@ class Member:
         return numbers + own_mask + pairwise
 
     def shares(
-        self,
-        letters: Mapping[int, bytes],
-        keys: PublicKeys,
-        present: Iterable[int],
-        dropped: Iterable[int],
+        self, letters: Mapping[int, bytes], keys: PublicKeys, present: Collection[int]
     ) -> dict[int, bytes]:
         """Decrypts its shares: of the own keys of members in the sum, and of the pairwise keys of
-        members that have gone.
+        all others. So nobody's two keys are shown.
 
         Raises:
             InvalidToken: a letter that is not from whom it should be.
         """
-        parts = {
-            **dict.fromkeys(present, slice(SHARE)),
-            **dict.fromkeys(dropped, slice(SHARE, None)),
-        }
-        return {
-            k: self._cipher(keys, k, self.number).decrypt(letters[k])[part]
-            for k, part in parts.items()
-        }
+        shares = {}
+        for k in keys:
+            both = self._cipher(keys, k, self.number).decrypt(letters[k])
+            shares[k] = both[:SHARE] if k in present else both[SHARE:]
+        return shares
 
     def _cipher(self, keys: PublicKeys, sender: int, recipient: int) -> Fernet:
         """Returns the cipher of the letter between two members, of whom this is one."""

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
@@ -27,8 +28,8 @@ from fedax.engine.round.trace import TracedPhase, initial_carry, trace
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 
-PROTOCOL = 5
-"""The version of the messages."""
+PROTOCOL = 6
+"""The version of the messages. Assignments of another one have other names."""
 
 
 class OwnModel(NamedTuple):
@@ -42,12 +43,13 @@ class OwnModel(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All phases; an order says the number.
+    """All phases of an algorithm in a setup; an order says the number.
 
     A function may run several times in a round, with other forms or with other values that it has
     bound. So each of its runs is a phase.
     """
 
+    setup: Setup
     phases: list[TracedPhase]
     own: OwnModel | None
 
@@ -87,7 +89,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
             for other in phases
         ):
             phases.append(phase)
-    return Plan(phases, _own_model(algorithm, traced.state))
+    return Plan(setup, phases, _own_model(algorithm, traced.state))
 
 
 def _own_model(algorithm: Algorithm[Any], state: Any) -> OwnModel | None:
@@ -110,12 +112,8 @@ def fits(
     phase: TracedPhase, work: Callable[..., Any], down: PyTree, states: dict[str, PyTree]
 ) -> bool:
     """Returns whether a function with these forms has a phase's code and forms."""
-    forms, phase_forms = (down, states), (phase.down, phase.states)
-    return (
-        _code_of(work) is _code_of(phase.work)
-        and jax.tree.structure(forms) == jax.tree.structure(phase_forms)
-        and jax.tree.leaves(forms) == jax.tree.leaves(phase_forms)
-    )
+    is_same_code = _code_of(work) is _code_of(phase.work)
+    return is_same_code and bool(eqx.tree_equal((down, states), (phase.down, phase.states)))
 
 
 def _code_of(work: Callable[..., Any]) -> Any:
@@ -146,8 +144,11 @@ class Assignment(NamedTuple):
     schedule: Schedule
     channel: Channel | None = None
 
-    def name(self, layout: Layout) -> str:
-        """Returns a hash that is the same for equal assignments, hyperparameters and all."""
+    def name(self, layout: Layout, clients: int) -> str:
+        """Returns a hash that is the same for equal assignments, hyperparameters and all, of runs
+        with as many clients.
+        """
         facts = describe(self._asdict(), "assignment")
+        facts["run"] = f"{clients} clients, protocol {PROTOCOL}"
         facts["model"] = strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}")
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

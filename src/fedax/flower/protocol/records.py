@@ -1,5 +1,7 @@
-"""Pytrees as Flower's records, and back; nothing is taken from a record whose name, shape, type or
-size is not as it must be.
+"""Pytrees as Flower's records, and back.
+
+A record has one array: the bytes of all leaves, one after the other. Both sides know shapes and
+types before a record arrives, so the number of its bytes is all that can be wrong.
 """
 
 import hashlib
@@ -16,13 +18,14 @@ from jaxtyping import PyTree
 
 from fedax.communication.channel import Message, is_message
 from fedax.errors import FedaxError
-from fedax.flower.protocol.store import NEVER
 
-HEADER = 4096
-"""The most bytes that an array may have beside its numbers."""
-SETTINGS = frozenset({"floor", "version"})
+NEVER = "0" * 32
+"""The version of a memory before its first change."""
+LEAVES = "leaves"
+"""The name of the array of a record."""
+SETTINGS = frozenset({"floor"})
 """Fields of an order on which the content of the answer does not depend: which memories are still
-needed, and the protocol's version. They may change before a run is resumed.
+needed. They may change before a run is resumed.
 An order that is repeated then needs its old name, because under another name a client with local
 privacy would make, and pay for, a second noisy message."""
 
@@ -32,68 +35,37 @@ class Refused(FedaxError):
 
 
 def record_of(tree: PyTree) -> ArrayRecord:
-    """Returns the leaves of a pytree as arrays named by number, messages of a codec as their
-    bytes.
-    """
+    """Returns the bytes of the leaves of a pytree, with messages of a codec as they are coded."""
     leaves = jax.tree.leaves(tree, is_leaf=is_message)
-    return ArrayRecord({str(i): Array(_payload(leaf)) for i, leaf in enumerate(leaves)})
+    content = b"".join(
+        leaf.codec.encode(leaf.parts, leaf.dim) if is_message(leaf) else np.asarray(leaf).tobytes()
+        for leaf in leaves
+    )
+    return ArrayRecord({LEAVES: Array("uint8", (len(content),), "bytes", content)})
 
 
-def _payload(leaf: Any) -> np.ndarray:
-    if is_message(leaf):
-        return np.frombuffer(leaf.codec.encode(leaf.parts, leaf.dim), np.uint8)
-    array = np.asarray(leaf)
-    # float types that NumPy's files do not know travel as their bytes
-    return array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
-
-
-def arrays_of(record: Any, forms: PyTree, what: str) -> list[np.ndarray]:
-    """Returns the arrays of a record, once all of them are what they must be.
+def content_of(record: Any, size: int, what: str) -> bytes:
+    """Returns the bytes of a record.
 
     Raises:
-        Refused: another number of arrays, another shape, type or size, or not-a-number of an array.
+        Refused: another number of bytes.
     """
-    leaves = jax.tree.leaves(forms, is_leaf=is_message)
-    if not isinstance(record, ArrayRecord) or list(record) != [str(i) for i in range(len(leaves))]:
-        got = f"{len(record)} arrays" if isinstance(record, ArrayRecord) else "no arrays"
-        raise Refused(f"{what}: {got}, expected {len(leaves)}")
-    return [
-        _read_array(record[str(i)], leaf, f"{what}, array {i}") for i, leaf in enumerate(leaves)
-    ]
+    content = record[LEAVES].data
+    if len(content) != size:
+        raise Refused(f"{what}: {len(content)} bytes, expected {size}")
+    return content
 
 
-def _read_array(sent: Array, leaf: Any, what: str) -> np.ndarray:
-    shape, dtype = _sent_form(leaf)
-    if (tuple(sent.shape), sent.dtype) != (shape, dtype.name):
-        raise Refused(
-            f"{what}: {sent.dtype} of shape {tuple(sent.shape)}, expected "
-            f"{dtype.name} of shape {shape}"
-        )
-    if len(sent.data) > (limit := math.prod(shape) * dtype.itemsize + HEADER):
-        raise Refused(f"{what}: {len(sent.data)} bytes, expected at most {limit}")
-    # the header of the bytes says how much memory it takes to read them
-    file = io.BytesIO(sent.data)
-    try:
-        np.lib.format.read_magic(file)
-        header_shape, _, header_dtype = np.lib.format.read_array_header_1_0(file)
-    except ValueError as error:
-        raise Refused(f"{what}: cannot be read ({error})") from error
-    if (header_shape, header_dtype) != (shape, dtype):
-        raise Refused(
-            f"{what}: holds {header_dtype} of shape {header_shape}, expected "
-            f"{dtype.name} of shape {shape}"
-        )
-    return sent.numpy()
+def bits_of(record: Any) -> int:
+    """Returns the bits of a record."""
+    return 8 * len(record[LEAVES].data)
 
 
-def _sent_form(leaf: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Returns the shape and the type with which a leaf travels."""
+def _size_of(leaf: Any) -> int:
+    """Returns the bytes that a leaf takes in a record."""
     if is_message(leaf):
-        return (-(-leaf.bits // 8),), np.dtype(np.uint8)
-    dtype = np.dtype(leaf.dtype)
-    if dtype.kind == "V":
-        return (math.prod(leaf.shape) * dtype.itemsize,), np.dtype(np.uint8)
-    return tuple(leaf.shape), dtype
+        return -(-leaf.bits // 8)
+    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
 
 
 def tree_of(
@@ -109,18 +81,19 @@ def tree_of(
         clipped: entries that the codecs clipped; the first message that counts them has all.
 
     Raises:
-        Refused: see `arrays_of`.
+        Refused: see `content_of`.
     """
-    arrays = arrays_of(record, forms, what)
     leaves, structure = jax.tree.flatten(forms, is_leaf=is_message)
+    file = io.BytesIO(content_of(record, sum(map(_size_of, leaves)), what))
     decoded = []
-    for array, leaf in zip(arrays, leaves, strict=True):
+    for leaf in leaves:
+        content = file.read(_size_of(leaf))
         if not is_message(leaf):
-            decoded.append(jnp.asarray(array.view(leaf.dtype).reshape(leaf.shape)))
+            decoded.append(jnp.asarray(np.frombuffer(content, leaf.dtype).reshape(leaf.shape)))
             continue
         if leaf.near is not None and reference is None:
             raise Refused(f"{what}: a difference to a vector that is not known")
-        parts = jax.tree.map(jnp.asarray, leaf.codec.decode(array.tobytes(), leaf.dim))
+        parts = jax.tree.map(jnp.asarray, leaf.codec.decode(content, leaf.dim))
         count, clipped = (None, clipped) if leaf.clipped is None else (jnp.int32(clipped), 0)
         near = None if leaf.near is None else reference
         decoded.append(Message(parts, count, leaf.codec, leaf.dim, leaf.dtype, near))
@@ -129,19 +102,20 @@ def tree_of(
 
 def check_names(order: Any) -> None:
     """Refuses names of an order that cannot be parts of a path."""
-    names = [order[field] for field in ("run", "order") if field in order]
-    names += [name for field in ("slots", "bases") for name in order.get(field, ())]
-    if not all(re.fullmatch(r"[a-z0-9-]{1,64}", name) for name in names):
+    names = [order.get("run", "a"), order.get("order", "a")]
+    names += [*order.get("slots", ()), *order.get("bases", ())]
+    if not all(re.fullmatch("[a-z0-9-]{1,64}", name) for name in names):
         raise Refused("an order without valid names")
 
 
-def order_name(k: int, facts: Any, down: ArrayRecord) -> str:
+def order_name(k: int, facts: Any, down: str) -> str:
     """Returns the name of an order to client k: a hash of all that the answer depends on.
 
-    `SETTINGS` are not part of it, nor is the name itself.
+    `SETTINGS` are not part of it, nor is the name itself. `down` is the digest of what is sent
+    down.
     """
     named = {name: value for name, value in facts.items() if name != "order"}
-    return digest_of({"order": named | {"client": k}, "down": down})[: len(NEVER)]
+    return digest_of({"order": named | {"client": k, "down": down}})[: len(NEVER)]
 
 
 def digest_of(content: Any) -> str:
@@ -149,25 +123,10 @@ def digest_of(content: Any) -> str:
     digest = hashlib.sha256()
     for name in sorted(content):
         record = content[name]
-        if not isinstance(record, ArrayRecord):
+        if isinstance(record, ArrayRecord):
+            facts, data = [], record[LEAVES].data
+        else:
             facts = sorted((key, value) for key, value in record.items() if key not in SETTINGS)
-            digest.update(repr((name, facts)).encode())
-            continue
-        for key, array in record.items():
-            form = name, key, array.dtype, tuple(array.shape), len(array.data)
-            digest.update(repr(form).encode() + array.data)
+            data = b""
+        digest.update(repr((name, facts, len(data))).encode() + data)
     return digest.hexdigest()
-
-
-def bits_sent(record: ArrayRecord) -> int:
-    """Returns the bits of all numbers in a record."""
-    return sum(
-        8 * math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values()
-    )
-
-
-def bytes_of(records: Any) -> int:
-    """Returns the bytes of all arrays in a message, with what describes them."""
-    return sum(
-        len(array.data) for record in records.array_records.values() for array in record.values()
-    )

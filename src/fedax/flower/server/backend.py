@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,20 +21,21 @@ from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
 from fedax.engine.round.client import Setup
-from fedax.engine.round.phase import MEMORY, UPLOAD, PhaseResult, PhaseWork, to_shapes, vectors
+from fedax.engine.round.phase import MEMORY, PhaseResult, PhaseWork, to_shapes, vectors, zeros
 from fedax.engine.round.trace import TracedPhase
 from fedax.errors import FedaxError, InvalidInput
-from fedax.flower.protocol.plan import PROTOCOL, Assignment, fits, plan_of
+from fedax.flower.protocol.plan import Assignment, fits, plan_of
 from fedax.flower.protocol.records import (
+    NEVER,
     Refused,
-    bits_sent,
-    bytes_of,
+    bits_of,
+    digest_of,
     order_name,
     record_of,
     tree_of,
 )
-from fedax.flower.protocol.store import NEVER
-from fedax.flower.server.roster import EVALUATE, NO_MESSAGE, TRAIN, Roster, contents
+from fedax.flower.server.engine import Flower
+from fedax.flower.server.roster import EVALUATE, NO_MESSAGE, TRAIN, contents
 from fedax.utils.layout import accumulator
 
 LOG = logging.getLogger("fedax.flower")
@@ -42,7 +43,10 @@ ABSENT = 4
 """In place of a part that is not finite: no upload that could be taken."""
 
 
+LEFT_OUT = "%s, client %d: left out: %s"
 Read = TypeVar("Read")
+Sums: TypeAlias = dict[str, Float[Array, "clients"]]
+"""Sums over each client's examples, by name."""
 
 
 class NoAnswer(FedaxError):
@@ -86,43 +90,28 @@ class FlowerBackend(PythonBackend):
         setup: see `Setup`.
         algorithm: the method.
         root: of the run's random streams.
-        roster: the clients.
-        run: a name that is the same when the run is continued.
-        minimum: the fewest uploads of a phase that count.
-        secret: that no client has, of the noise of privacy and, where sampling amplifies privacy,
-            of the cohorts.
+        engine: the roster of the clients, and the options of the run.
 
     Attributes:
         floor: the first round whose memories may be asked for again.
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        algorithm: Algorithm[Any],
-        root: Key[Array, ""],
-        roster: Roster,
-        run: str,
-        minimum: int,
-        secret: bytes,
+        self, setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], engine: Flower
     ) -> None:
-        self._secret = secret
-        self.setup, self.roster, self.minimum = setup, roster, minimum
+        self.setup, self.engine = setup, engine
         self.algorithm, self.floor = type(algorithm).__name__, 0
         self._state_forms: dict[str, PyTree] = {}  # of one client, by slot
         self.plan = plan_of(algorithm, setup)
-        self.assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel).name(
-            setup.layout
-        )
+        assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel)
+        self.assignment = assignment.name(setup.layout, setup.population.clients)
         # of the run's root, not of the phase's: memories of phases in `init` are those of the
         # rounds after it
-        self.run_name = run_name(
-            run, self.assignment, np.asarray(jax.random.key_data(root)).tolist()
-        )
-        self._round, self._counts = (
-            -1,
-            dict.fromkeys(("answers", "refused", "absent", "message_bytes"), 0),
-        )
+        run = engine.run, self.assignment, np.asarray(jax.random.key_data(root)).tolist()
+        self.run_name = hashlib.sha256(repr(run).encode()).hexdigest()[:32]
+        self._round = -1
+        self._counts = dict.fromkeys(("answers", "refused", "absent"), 0)
+        self._bits_sent = [0, 0]
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
         """See `Backend.noise_key`; from a secret, because clients know the seed.
@@ -148,9 +137,8 @@ class FlowerBackend(PythonBackend):
         """Returns eight words that cannot be told without the secret, different for every purpose,
         assignment and content.
         """
-        population = self.setup.population
-        header = f"{purpose} {self.assignment} {population.clients} {population.total}".encode()
-        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
+        header = f"{purpose} {self.assignment} {self.setup.population.total}".encode()
+        digest = hmac.new(self.engine.secret, digestmod=hashlib.sha256)
         for field in (header, *content):
             digest.update(len(field).to_bytes(8, "big") + field)
         return np.frombuffer(digest.digest(), np.uint32)
@@ -180,7 +168,8 @@ class FlowerBackend(PythonBackend):
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
         if int(phase_work.round) != self._round:
-            self._round, self._counts = int(phase_work.round), dict.fromkeys(self._counts, 0)
+            self._round = int(phase_work.round)
+            self._counts = dict.fromkeys(self._counts, 0)
         self._bits_sent = [0, 0]
         answer = self._run_phase(phase_work, cohort, client_states, gather)
         down, up = self._bits_sent
@@ -197,21 +186,24 @@ class FlowerBackend(PythonBackend):
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
     ) -> list[ClientResult]:
         ids = [int(k) for k in cohort.ids]
-        phase, orders = self._make_orders(ids, phase_work, client_states)
+        phase, orders = self._make_work_orders(ids, phase_work, client_states)
         results = self._collect_results(phase_work, phase, orders)
         return [results[k] for k in ids]
 
-    def _make_orders(
+    def _make_work_orders(
         self, ids: Iterable[int], phase_work: PhaseWork, client_states: dict[str, Memory]
     ) -> tuple[TracedPhase, dict[int, RecordDict]]:
         """Returns the traced phase, and the order for each client."""
         number = self._find_phase(phase_work, client_states)
-        down = record_of(phase_work.down)
-        orders = {
-            k: self._make_order(k, phase_work, number, down, client_states)
-            for k in dict.fromkeys(ids)
+        facts = {
+            "kind": "work",
+            "phase": number,
+            "round": int(phase_work.round),
+            "occurrence": phase_work.occurrence,
+            "root": np.asarray(jax.random.key_data(phase_work.root)).tolist(),
         }
-        self._bits_sent[0] = len(orders) * bits_sent(down)
+        orders = self._make_orders(dict.fromkeys(ids), facts, phase_work.down, client_states)
+        self._bits_sent[0] = sum(bits_of(order["down"]) for order in orders.values())
         return self.plan.phases[number], orders
 
     def _find_phase(self, phase_work: PhaseWork, client_states: dict[str, Any]) -> int:
@@ -233,88 +225,73 @@ class FlowerBackend(PythonBackend):
             "not a phase of the first two rounds, from which the clients know what there is",
         )
 
-    def _make_order(
+    def _make_orders(
         self,
-        k: int,
-        phase_work: PhaseWork,
-        number: int,
-        down: Any,
+        ids: Iterable[int],
+        facts: dict[str, Any],
+        down: PyTree,
         client_states: dict[str, Memory],
-    ) -> RecordDict:
-        """Returns the order for one client; its name is a hash of all that the answer depends
-        on.
-        """
-        root = np.asarray(jax.random.key_data(phase_work.root)).tolist()
-        facts = self._order_facts("work", k, client_states) | {
-            "work": phase_work.work.__name__,
-            "phase": number,
-            "round": int(phase_work.round),
-            "occurrence": phase_work.occurrence,
-            "root": root,
-        }
-        facts |= {"order": order_name(k, facts, down), "floor": self.floor}
-        return self._order_records(facts, k, down, client_states)
+    ) -> dict[int, RecordDict]:
+        """Returns the orders to some clients: `facts`, the run, and the versions of their states,
+        or the states themselves where a client has none yet.
 
-    def _order_facts(self, kind: str, k: int, client_states: dict[str, Any]) -> dict[str, Any]:
-        """Returns what all orders to client k say: the run, and the versions of its states."""
+        The name of an order is a hash of all that the answer depends on.
+        """
+        record = record_of(down)
+        digest = digest_of({"down": record})
         # in the order of names, in which a client has the forms of its states
-        states = [client_states[name] for name in sorted(client_states)]
-        population = self.setup.population
-        return {
-            "version": PROTOCOL,
-            "kind": kind,
+        states: dict[str, Any] = dict(sorted(client_states.items()))
+        facts = facts | {
             "run": self.run_name,
             "assignment": self.assignment,
-            "clients": population.clients,
-            "total": population.total,
-            "slots": [state.slot for state in states],
-            "bases": [state.name(k) for state in states],
+            "total": self.setup.population.total,
+            "slots": [state.slot for state in states.values()],
+            "floor": self.floor,
         }
-
-    def _order_records(
-        self, facts: dict[str, Any], k: int, down: Any, client_states: dict[str, Any]
-    ) -> RecordDict:
-        """Returns an order with the states that the client starts with, where it has none yet."""
-        first = {
-            f"first {name}": record_of(state.first(k))
-            for name, state in client_states.items()
-            if state.name(k) == NEVER
-        }
-        return RecordDict({"order": ConfigRecord(facts), "down": down, **first})
+        orders = {}
+        for k in ids:
+            own = facts | {"bases": [state.name(k) for state in states.values()]}
+            own["order"] = order_name(k, own, digest)
+            first = {
+                f"first {name}": record_of(state.first(k))
+                for name, state in states.items()
+                if state.name(k) == NEVER
+            }
+            orders[k] = RecordDict({"order": ConfigRecord(own), "down": record, **first})
+        return orders
 
     def _collect_results(
         self, phase_work: PhaseWork, phase: TracedPhase, orders: dict[int, RecordDict]
     ) -> dict[int, ClientResult]:
         phase_name = self._phase_name(phase_work)
-        results, reasons = self._ask(
-            orders,
-            TRAIN,
-            str(int(phase_work.round)),
-            phase_name,
-            lambda k, records: self._read_result(phase_work, phase, orders[k], records, k),
-        )
-        counted = [k for k, result in results.items() if not (result.broken and self.setup.drop)]
-        self._counts["answers"] += len(counted)
-        broken = dict.fromkeys(set(results) - set(counted), "its upload is not finite")
-        self._report_left_out(phase_name, reasons, broken)
-        if len(counted) < self.minimum and self.setup.drop:
-            LOG.warning(
-                "%s: %d uploads, fewer than %d: the round changes nothing",
-                phase_name,
-                len(counted),
-                self.minimum,
-            )
-            results = {}
+
+        def read(k: int, records: Any) -> ClientResult:
+            return self._read_result(phase_work, phase, orders[k], records)
+
+        results = self._ask(orders, TRAIN, str(int(phase_work.round)), phase_name, read)
+        counted = len(results)
+        if self.setup.drop:
+            broken = [k for k, result in results.items() if result.broken]
+            for k in broken:
+                LOG.warning(LEFT_OUT, phase_name, k, "its upload is not finite")
+            counted -= len(broken)
+            if counted < self.engine.minimum:
+                LOG.warning(
+                    "%s: %d uploads, fewer than %d: the round changes nothing",
+                    phase_name,
+                    counted,
+                    self.engine.minimum,
+                )
+                results = {}
+        self._counts["answers"] += counted
         absent = ClientResult(empty_upload(phase), {}, ABSENT)
         return {k: results.get(k, absent) for k in orders}
 
-    def _quorum(self, orders: int) -> int | None:
+    def _quorum(self, orders: int) -> int:
         """Returns the number of answers to some orders after which clients that are offline are not
-        waited for.
-
-        None waits for all, where the run stops without one of them.
+        waited for, where the run goes on without them.
         """
-        return self.minimum if self.setup.drop else None
+        return self.engine.minimum
 
     def _phase_name(self, phase_work: PhaseWork) -> str:
         return f"{self.algorithm}.{phase_work.work.__name__}, round {int(phase_work.round)}"
@@ -326,143 +303,110 @@ class FlowerBackend(PythonBackend):
         group: str,
         phase_name: str,
         read: Callable[[int, Any], Read],
-    ) -> tuple[dict[int, Read], dict[int, str]]:
-        """Returns the parts read from the answers to some orders, and the reasons why there are
-        none from the other clients.
+    ) -> dict[int, Read]:
+        """Returns what `read` makes of the answers to some orders, by client. Names the clients
+        that are left out.
 
-        Clients that are offline are waited for until the answers are a quorum.
+        Raises:
+            NoAnswer: nobody may be.
         """
         values: dict[int, Read] = {}
-        absent: dict[int, str] = {}
-        refused: dict[int, str] = {}
-        received, quorum = 0, self._quorum(len(orders))
-        for event in self.roster.answers(orders, kind, group, phase_name):
+        reasons: dict[int, str] = {}
+        absent = set[int]()
+        roster = self.engine.roster
+        for event in roster.answers(orders, kind, group, phase_name):
             if event is None:
                 usable = [value for value in values.values() if not getattr(value, "broken", 0)]
-                if quorum is not None and len(usable) >= quorum:
+                if self.setup.drop and len(usable) >= self._quorum(len(orders)):
                     break
                 continue
             k, answer = event
-            is_lost = answer.has_error() and answer.error.code in NO_MESSAGE
-            reasons = absent if is_lost else refused
+            if answer.has_error() and answer.error.code in NO_MESSAGE:
+                absent.add(k)
             try:
                 records = contents(answer)
-                received += bytes_of(records)
-                self._check_answers_order(orders[k], records["answer"], k)
+                _check_answers_order(orders[k]["order"], records["answer"], k)
                 values[k] = read(k, records)
             except FedaxError as error:
                 reasons[k] = str(error)
             except Exception as error:  # whatever an answer holds, it ends nobody else's run
                 reasons[k] = f"not an answer ({error!r})"
-        for k in orders.keys() - values.keys() - absent.keys() - refused.keys():
-            late = f"no answer within {self.roster.deadline:g} seconds"
-            absent[k] = "offline" if k in self.roster.offline else late
+        for k in orders.keys() - values.keys() - reasons.keys():
+            late = f"no answer within {roster.deadline:g} seconds"
+            reasons[k] = "offline" if k in roster.offline else late
+            absent.add(k)
         if kind == TRAIN:
             self._counts["absent"] += len(absent)
-            self._counts["refused"] += len(refused)
-            self._counts["message_bytes"] += received + sum(map(bytes_of, orders.values()))
-        return {k: values[k] for k in orders if k in values}, absent | refused
-
-    def _check_answers_order(self, order: RecordDict, facts: Any, k: int) -> None:
-        order_facts: Any = order["order"]
-        if (facts["partition"], facts["order"]) != (k, order_facts["order"]):
-            raise Refused(
-                f"an answer of client {facts['partition']} to order {facts['order']}, "
-                f"not to {order_facts['order']}"
-            )
-
-    def _report_left_out(self, name: str, reasons: dict[int, str], broken: dict[int, str]) -> None:
-        """Names the clients that are left out.
-
-        Raises:
-            NoAnswer: nobody may be.
-        """
-        for k, reason in sorted((reasons | broken).items()):
-            LOG.warning("%s, client %d: left out: %s", name, k, reason)
+            self._counts["refused"] += len(reasons) - len(absent)
+        for k in sorted(reasons):
+            LOG.warning(LEFT_OUT, phase_name, k, reasons[k])
         if reasons and not self.setup.drop:
             details = "; ".join(f"client {k}: {reason}" for k, reason in reasons.items())
             raise NoAnswer(
-                f"{name}: {details}. Once they answer, `flwr run` with the run's flower-run.toml "
-                'continues this run. Only a new run with on_bad_client="drop" goes on without them.'
+                f"{phase_name}: {details}. Once they answer, `flwr run` with the run's settings, "
+                'runs/NAME.toml, continues this run. Only a new run with on_bad_client="drop" '
+                "goes on without them."
             )
+        return {k: values[k] for k in orders if k in values}
 
     def _read_result(
-        self, phase_work: PhaseWork, phase: TracedPhase, order: RecordDict, records: Any, k: int
+        self, phase_work: PhaseWork, phase: TracedPhase, order: RecordDict, records: Any
     ) -> ClientResult:
-        facts: Any = records["answer"]
+        facts, record = records["answer"], records["up"]
         sent = vectors(decode(phase_work.down)[0])
         reference = None if phase.near is None else sent[phase.near]
-        value, weight = tree_of(records["up"], phase.up, "upload", reference, int(facts["clipped"]))
+        value, weight = tree_of(record, phase.up, "upload", reference, int(facts["clipped"]))
         if weight is not None and float(weight) < 0:
             raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
-        self._bits_sent[1] += bits_sent(records["up"])
-        if (reported := int(facts["broken"])) not in (0, UPLOAD, MEMORY):
-            raise Refused(f"upload: {reported} for what is not finite, expected 0 to {MEMORY}")
-        broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {})) or reported
-        new_states = dict.fromkeys(phase.stored, self._version_of(order))
-        return ClientResult(Upload(value, weight), new_states, broken)
+        self._bits_sent[1] += bits_of(record)
+        broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {}))
+        # what the server cannot see: a state that is not finite
+        broken = broken or (MEMORY if facts["broken"] else 0)
+        return ClientResult(
+            Upload(value, weight), dict.fromkeys(phase.stored, self._version_of(order)), broken
+        )
 
     def _version_of(self, order: RecordDict) -> Array:
         """Returns the version of the states that an order makes: its name, as bytes."""
         order_facts: Any = order["order"]
         return jnp.asarray(np.frombuffer(bytes.fromhex(order_facts["order"]), np.uint8))
 
-    def _check_count(self, k: int, split: str, count: int) -> int:
-        """Returns the examples that client k has measured, which have to be those that it said it
-        has.
-
-        Raises:
-            Refused: other ones.
-        """
-        sizes = self.roster.sizes[k]
-        expected = {"train": sizes.train, "test": max(sizes.test, 0)}.get(split)
-        if expected is None and not 0 <= count <= self.roster.most_examples:
-            raise Refused(f"sums over {count} examples, expected 0 to {self.roster.most_examples}")
-        if expected is not None and count != expected:
-            raise Refused(f"sums over {count} examples, expected {expected}, which it said it has")
-        return count
-
-    def measure(
-        self, down: Any, split: str, personal: Personal | None = None
-    ) -> dict[str, Float[Array, "clients"]]:
+    def measure(self, down: Any, split: str, personal: Personal | None = None) -> Sums:
         """Sums over the examples of each client, at a model sent down or at the one it uses itself.
 
         Returns:
             `"count"`, the number of a client's examples, and the sums of the loss and of all scores
             over them; zeros for a client that has not answered.
         """
+        sizes = [getattr(client_sizes, split) for client_sizes in self.engine.sizes]
         client_states: dict[str, Memory] = (
             {} if personal is None or personal.memory is None else {"own": personal.memory}
         )
-        names, clients = sorted(["loss", *self.setup.task.scores]), self.setup.population.clients
-        question = {"order": split, "split": split, "personal": personal is not None}
-        record = record_of(down)
-        orders = {
-            k: self._order_records(
-                self._order_facts("measure", k, client_states) | question, k, record, client_states
-            )
-            for k in range(clients)
-        }
+        names = sorted(["loss", *self.setup.task.scores])
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
-        table = np.zeros((clients, 1 + len(names)), number.dtype)
-
-        def read(k: int, records: Any) -> None:
-            count = self._check_count(k, split, int(records["answer"]["count"]))
-            sums = tree_of(records["up"], (number,) * len(names) if count else (), "sums")
-            table[k, : 1 + len(sums)] = [count, *sums]
-
-        phase_name = f"{self.algorithm}, measurement of {split}"
-        _, reasons = self._ask(orders, EVALUATE, split, phase_name, read)
-        self._report_left_out(phase_name, reasons, {})
+        facts = {"kind": "measure", "split": split, "personal": personal is not None}
+        asked = [k for k, size in enumerate(sizes) if size]
+        sums = self._ask(
+            self._make_orders(asked, facts, down, client_states),
+            EVALUATE,
+            split,
+            f"{self.algorithm}, measurement of {split}",
+            lambda _, records: tree_of(records["up"], (number,) * len(names), "sums"),
+        )
+        table = np.zeros((len(sizes), 1 + len(names)), number.dtype)
+        for k, values in sums.items():
+            table[k] = [sizes[k], *values]
         return dict(zip(["count", *names], jnp.asarray(table.T), strict=True))
 
 
-def run_name(run: str, assignment: str, root: list[int]) -> str:
-    """Returns the name of a run on the clients' disks."""
-    return hashlib.sha256(repr((run, assignment, root)).encode()).hexdigest()[:32]
+def _check_answers_order(order: Any, facts: Any, k: int) -> None:
+    if (facts["partition"], facts["order"]) != (k, order["order"]):
+        raise Refused(
+            f"an answer of client {facts['partition']} to order {facts['order']}, "
+            f"not to {order['order']}"
+        )
 
 
 def empty_upload(phase: TracedPhase) -> Upload[Any]:
     """Returns an upload of zeros."""
-    value, weight = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), phase.up)
-    return Upload(value, weight)
+    return Upload(*zeros(phase.up))

@@ -13,7 +13,7 @@ from fedax.flower.server.engine import Flower
 
 need_flower()
 
-from flwr.app import DEFAULT_TTL, Message, Metadata  # noqa: E402
+from flwr.app import Message, Metadata, RecordDict  # noqa: E402
 
 from fedax.flower.client.device import Device  # noqa: E402
 
@@ -32,38 +32,32 @@ class LocalGrid:
         self.devices = {100 + i: device for i, device in enumerate(devices)}
         self._sent: dict[str, Message] = {}
 
-    def create_message(
-        self,
-        content: Any,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
+    def make_message(
+        self, node: int, content: RecordDict, kind: str, group: str, ttl: float
     ) -> Message:
         """Returns a message with a name.
 
         Flower's own constructor works only in processes that Flower has started.
         """
-        ttl = DEFAULT_TTL if ttl is None else ttl
-        metadata = Metadata(
-            1, uuid.uuid4().hex, 1, dst_node_id, "", group_id, time.time(), ttl, message_type
-        )
+        metadata = Metadata(1, uuid.uuid4().hex, 1, node, "", group, time.time(), ttl, kind)
         make: Any = Message
         return make(content=content, metadata=metadata)
 
-    def get_node_ids(self) -> Iterable[int]:
+    def get_node_ids(self) -> list[int]:
         return list(self.devices)
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
-        for message in messages:
-            self._sent[message.metadata.message_id] = message
-            ids.append(message.metadata.message_id)
-        return ids
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        sent = {message.metadata.message_id: message for message in messages}
+        self._sent |= sent
+        return list(sent)
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        sent = [self._sent.pop(name) for name in message_ids if name in self._sent]
-        return [answer for message in sent for answer in self.answers(message)]
+    def pull(self, names: Iterable[str]) -> list[tuple[str, Message]]:
+        return [
+            (name, answer)
+            for name in names
+            if name in self._sent
+            for answer in self.answers(self._sent.pop(name))
+        ]
 
     def answers(self, message: Message) -> list[Message]:
         """Returns the answers to a message."""

@@ -4,13 +4,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedax.core.hyper import MOST_COUNT
 from fedax.errors import FedaxError, printable, short
-from fedax.flower.protocol.plan import PROTOCOL
 
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
@@ -35,32 +35,18 @@ class ClientsMissing(FedaxError):
 
 
 class Sizes(NamedTuple):
-    """Examples of a client; -1 of a test set for none."""
+    """Examples of a client by split, 0 where it has none."""
 
     train: int
     test: int
+    validation: int
 
     def __str__(self) -> str:
-        test = "no test set" if self.test < 0 else f"{self.test} test examples"
-        return f"{self.train} training examples and {test}"
+        return f"{self.train} training, {self.test} test and {self.validation} validation examples"
 
 
-class Greeting(NamedTuple):
-    """A question to a node which client it is, and when it expires."""
-
-    node: int
-    end: float
-
-
-class Refusal(NamedTuple):
-    """Why a node was refused, and when it is asked again."""
-
-    reason: str
-    end: float
-
-
-class Puller:
-    """Pulls answers from a grid, each in its thread.
+class Link:
+    """Messages over a grid of Flower. Every answer is pulled in its own thread.
 
     Flower waits for the missing parts of an answer, for three minutes after the last one. A client
     that sends half an answer would hold up those of all others if they were pulled together.
@@ -70,44 +56,49 @@ class Puller:
     """
 
     def __init__(self, grid: Any) -> None:
-        self.grid, self.is_local = grid, getattr(grid, "is_local", False)
-        self._threads: dict[str, threading.Thread] = {}
-        self._pulled: dict[str, list[Message] | Exception] = {}
+        self.grid = grid
+        self._pulls: dict[str, Future[list[Message]]] = {}
 
-    def __call__(self, names: Collection[str]) -> list[Message]:
-        """Returns the answers to messages that are complete by now.
+    def make_message(
+        self, node: int, content: RecordDict, kind: str, group: str, ttl: float
+    ) -> Message:
+        """Returns a message to a node."""
+        return Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
+
+    def pull(self, names: Collection[str]) -> list[tuple[str, Message]]:
+        """Returns the answers that are complete by now, each with the message that it answers.
+
+        What an answer itself says of that comes from the client.
 
         Raises:
             httpx.HTTPError: the server cannot be reached.
         """
         import httpx
 
-        if self.is_local:
-            return list(self.grid.pull_messages(names))
         for name in names:
-            if name not in self._threads:
-                self._threads[name] = threading.Thread(target=self._pull, args=(name,), daemon=True)
-                self._threads[name].start()
-        end, answers = time.monotonic() + PULL, list[Message]()
+            if name not in self._pulls:
+                self._pulls[name] = Future()
+                threading.Thread(target=self._pull, args=(name,), daemon=True).start()
+        wait([self._pulls[name] for name in names], PULL)
+        answers = list[tuple[str, Message]]()
         for name in names:
-            self._threads[name].join(max(0.0, end - time.monotonic()))
-            pulled = self._pulled.pop(name, None)
-            if isinstance(pulled, httpx.HTTPError):
-                raise pulled
-            if isinstance(
-                pulled, Exception
-            ):  # its thread stays known, so that it is not pulled again
-                LOG.warning("an answer cannot be read: %s", _one_line(pulled))
-            elif pulled is not None:
-                del self._threads[name]
-                answers += pulled
+            if not self._pulls[name].done():
+                continue
+            error = self._pulls[name].exception()
+            if isinstance(error, httpx.HTTPError):
+                raise error
+            if error is None:
+                answers += [(name, message) for message in self._pulls.pop(name).result()[:1]]
+            else:
+                LOG.warning("an answer cannot be read: %s", _one_line(error))
+                self._pulls[name] = Future()  # never done, so it is not pulled again
         return answers
 
     def _pull(self, name: str) -> None:
         try:
-            self._pulled[name] = list(self.grid.pull_messages([name]))
+            self._pulls[name].set_result(list(self.grid.pull_messages([name])))
         except Exception as error:
-            self._pulled[name] = error
+            self._pulls[name].set_exception(error)
 
 
 class Roster:
@@ -137,17 +128,16 @@ class Roster:
     ) -> None:
         self.grid, self.clients, self.deadline = grid, clients, deadline
         self.registered = registered
-        self.pull = Puller(grid)
-        self.most_examples = (
-            MOST_COUNT // clients
-            if most_examples is None
-            else min(most_examples, MOST_COUNT // clients)
-        )
+        self.link = grid if getattr(grid, "is_local", False) else Link(grid)
+        self.most_examples = min(most_examples or MOST_COUNT, MOST_COUNT // clients)
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
-        self._greetings: dict[str, Greeting] = {}
-        self._refusals: dict[int, Refusal] = {}
+        # by message, the node that was asked which client it is; by node, until when it is not
+        # asked again, and why it was refused
+        self._greetings: dict[str, int] = {}
+        self._quiet_until: dict[int, float] = {}
+        self._refusals: dict[int, str] = {}
 
     def gather(self, patience: float) -> None:
         """Waits until every client has a node.
@@ -156,20 +146,21 @@ class Roster:
             ClientsMissing: some do not come in time.
         """
         start = time.monotonic()
-        end, notice = start + patience, start + NOTICES[0]
+        notice = start + NOTICES[0]
         while True:
             self.greet()
-            if not (missing := [k for k in range(self.clients) if k not in self.nodes]):
+            missing = [k for k in range(self.clients) if k not in self.nodes]
+            if not missing:
                 return
-            now, names = time.monotonic(), ", ".join(map(str, missing))
             present = self.clients - len(missing)
-            who = f"{'client' if len(missing) == 1 else 'clients'} {names}"
-            who += f" ({present} of {self.clients} are there)"
-            if now > end:
+            names = ", ".join(map(str, missing))
+            who = f"clients {names} ({present} of {self.clients} are there)"
+            seconds = start + patience - time.monotonic()
+            if seconds < 0:
                 raise ClientsMissing(f"{who} did not come within {patience:g} seconds")
-            if now >= notice:
-                LOG.warning("waiting up to %.0f seconds for %s", end - now, who)
-                notice = now + NOTICES[1]
+            if time.monotonic() >= notice:
+                LOG.warning("waiting up to %.0f seconds for %s", seconds, who)
+                notice += NOTICES[1]
             time.sleep(PAUSES[1])
 
     def greet(self) -> None:
@@ -179,65 +170,58 @@ class Roster:
         """
         connected = set(self.grid.get_node_ids())
         now = time.monotonic()
-        self._greetings = {
-            name: greeting
-            for name, greeting in self._greetings.items()
-            if greeting.end > now and greeting.node in connected
-        }
-        asked = {greeting.node for greeting in self._greetings.values()}
-        refused = {node for node, refusal in self._refusals.items() if refusal.end > now}
-        new = sorted(connected - set(self.nodes.values()) - asked - refused)
-        hello = RecordDict({"order": ConfigRecord({"version": PROTOCOL, "kind": "hello"})})
-        messages = [self._make_message(node, hello, QUERY, "hello", HELLO) for node in new]
-        pushed = self._push(messages, new)
-        self._greetings |= {name: Greeting(node, now + HELLO) for name, node in pushed.items()}
-        answers = self.pull(list(self._greetings)) if self._greetings else []
+        new = [
+            node
+            for node in sorted(connected - set(self.nodes.values()))
+            if self._quiet_until.get(node, 0.0) <= now
+        ]
+        hello = RecordDict({"order": ConfigRecord({"kind": "hello"})})
+        messages = [self.link.make_message(node, hello, QUERY, "hello", HELLO) for node in new]
+        self._greetings |= self._push(messages, new)
+        self._quiet_until |= dict.fromkeys(new, now + HELLO)
+        answers = self.link.pull(list(self._greetings)) if self._greetings else []
         owners = self.registered() if answers and self.registered else None
-        for answer in answers:
-            name = answer.metadata.reply_to_message_id
-            if (greeting := self._greetings.pop(name, None)) is not None:
-                self._take_greeting(greeting.node, answer, owners, connected)
+        for name, answer in answers:
+            node = self._greetings.pop(name)
+            try:
+                self._admit(node, contents(answer)["answer"], owners, connected)
+            except Exception as error:  # whatever an answer holds
+                self._refuse(node, str(error), owners or {})
 
-    def _take_greeting(
-        self, node: int, answer: Message, owners: Mapping[int, int] | None, connected: set[int]
+    def _admit(
+        self, node: int, facts: Any, owners: Mapping[int, int] | None, connected: set[int]
     ) -> None:
-        """Admits a node that has said which client it is, or refuses it; a reason is logged
-        once.
-        """
-        owner = None if owners is None else owners.get(node)
-        try:
-            facts = contents(answer)["answer"]
-            k, sizes = int(facts["partition"]), Sizes(int(facts["train"]), int(facts["test"]))
-            if owners is not None and owner != k:
-                whose = "no client" if owner is None else f"client {owner}"
-                raise FedaxError(f"it says it is client {k}, and its key is that of {whose}")
-            self._admit(k, node, sizes, connected)
-            self._refusals.pop(node, None)
-        except Exception as error:  # whatever an answer holds
-            reason, previous = str(error), self._refusals.get(node)
-            if previous is None or previous.reason != reason:
-                name = f"node {node}" if owner is None else f"client {owner}"
-                LOG.warning("%s refused: %s", name, reason)
-            self._refusals[node] = Refusal(reason, time.monotonic() + REFUSED)
+        """Admits a node that has said which client it is.
 
-    def _admit(self, k: int, node: int, sizes: Sizes, connected: set[int]) -> None:
+        Raises:
+            FedaxError: it is none, or another one.
+        """
+        k = int(facts["partition"])
+        sizes = Sizes(*(int(facts[split]) for split in Sizes._fields))
+        if owners is not None and owners.get(node) != k:
+            whose = f"client {owners[node]}" if node in owners else "no client"
+            raise FedaxError(f"it says it is client {k}, and its key is that of {whose}")
         if not 0 <= k < self.clients:
             raise FedaxError(f"it says it is client {k}; there are {self.clients}, from 0")
-        if sizes.train < 1:
+        if sizes.train < 1 or min(sizes) < 0 or max(sizes) > self.most_examples:
             raise FedaxError(
-                f"client {k} has {sizes.train} training examples, at least 1 is needed"
+                f"client {k} claims {sizes}; allowed: at least 1 training example, and at most "
+                f"{self.most_examples} in each"
             )
-        if max(sizes) > self.most_examples:
-            raise FedaxError(
-                f"client {k} claims {max(sizes)} examples; allowed: at most {self.most_examples}"
-            )
-        if sizes.test < -1:
-            raise FedaxError(f"client {k} claims {sizes.test} test examples")
-        if k in self.nodes and self.nodes[k] in connected:
+        if self.nodes.get(k) in connected:
             raise FedaxError(f"client {k} is there already, in another process")
         if self.sizes.get(k, sizes) != sizes:
             raise FedaxError(f"client {k} comes back with {sizes}, it had {self.sizes[k]}")
-        self.nodes[k], self.sizes[k] = node, sizes
+        self.nodes[k] = node
+        self.sizes[k] = sizes
+
+    def _refuse(self, node: int, reason: str, owners: Mapping[int, int]) -> None:
+        """Logs the reason once, and lets the node be asked again later."""
+        if self._refusals.get(node) != reason:
+            name = f"client {owners[node]}" if node in owners else f"node {node}"
+            LOG.warning("%s refused: %s", name, reason)
+        self._refusals[node] = reason
+        self._quiet_until[node] = time.monotonic() + REFUSED
 
     def answers(
         self, orders: Mapping[int, RecordDict], kind: str, group: str, phase_name: str = ""
@@ -261,16 +245,15 @@ class Roster:
                 ready = self._find_connected(waiting)
                 # a new node that is being asked may be one of the clients
                 next_attempt = time.monotonic() + (PAUSES[1] if self._greetings else AGAIN)
-                seconds = end - time.monotonic()
+                ttl = max(end - time.monotonic(), PAUSES[0])
                 messages = [
-                    self._make_message(self.nodes[k], orders[k], kind, group, seconds)
+                    self.link.make_message(self.nodes[k], orders[k], kind, group, ttl)
                     for k in ready
                 ]
                 pending |= self._push(messages, ready)
                 waiting -= set(ready)
-            for answer in self.pull(list(pending)) if pending else ():
-                if (k := pending.pop(answer.metadata.reply_to_message_id, None)) is None:
-                    continue
+            for name, answer in self.link.pull(list(pending)) if pending else ():
+                k = pending.pop(name)
                 if answer.has_error() and answer.error.code == NODE_UNAVAILABLE:
                     waiting.add(k)
                 else:
@@ -305,14 +288,6 @@ class Roster:
         names = self.grid.push_messages(messages) if messages else []
         return {name: owner for name, owner in zip(names, owners, strict=True) if name}
 
-    def _make_message(
-        self, node: int, content: RecordDict, kind: str, group: str, seconds: float
-    ) -> Message:
-        ttl = max(seconds, PAUSES[0])
-        if self.pull.is_local:  # `Message(...)` needs a process that Flower started
-            return self.grid.create_message(content, kind, node, group, ttl)
-        return Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
-
 
 def _one_line(text: Any) -> str:
     """Returns a client's text as one line without control characters, cut to what fits a log."""
@@ -326,10 +301,7 @@ def contents(answer: Message) -> Any:
         FedaxError: it is an error, of Flower or of the client.
     """
     if answer.has_error():
-        code, reason = answer.error.code, _one_line(answer.error.reason)
-        if code == NODE_UNAVAILABLE:
-            raise FedaxError(f"it went offline before it answered (error {code})")
-        raise FedaxError(f"error {code}: {reason}")
+        raise FedaxError(f"error {answer.error.code}: {_one_line(answer.error.reason)}")
     if text := answer.content.get("answer", {}).get("error"):
         raise FedaxError(_one_line(text))
     return answer.content

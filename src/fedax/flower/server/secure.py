@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
+from jax.flatten_util import ravel_pytree
 
 from fedax.communication.channel import is_message
 from fedax.core.federation import Cohort, Memory
@@ -31,7 +32,7 @@ from fedax.flower.protocol.masks import (
     open_secrets,
     remove_masks,
 )
-from fedax.flower.protocol.records import Refused, arrays_of, bits_sent
+from fedax.flower.protocol.records import Refused, content_of
 from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, empty_upload
 from fedax.flower.server.roster import TRAIN
 from fedax.utils.layout import accumulator
@@ -42,73 +43,79 @@ class SecureBackend(FlowerBackend):
     is the client's side.
 
     Uploads are scaled by the client's weight over the largest weight, so that no entry under a mask
-    exceeds `secure`. More than half of the clients that sent their keys, and at least three, have
-    to stay until the end.
+    exceeds `Flower(secure=...)`. More than half of the clients that sent their keys, and at least
+    three, have to stay until the end.
 
     Args:
-        secure: the largest absolute value of an entry of an upload.
         arguments: see `FlowerBackend`.
 
     Raises:
         InvalidInput: a method whose server needs single uploads, with the reason.
     """
 
-    def __init__(self, secure: float, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.secure = secure
-        for phase in self.plan.phases:
-            self._check_phase(f"{self.algorithm}.{phase.name}", phase)
+        self.largest: float = self.engine.secure or 0.0
+        reasons = [self._reason_against(phase) for phase in self.plan.phases]
         if self.setup.private is not None and self.setup.private.central:
-            reason = "privacy at the server clips single uploads, which it does not see"
-            raise InvalidInput.because("Flower(secure=...)", reason, 'Choose where="client".')
+            reasons.append(
+                "privacy at the server clips single uploads, which it does not see: choose "
+                'where="client"'
+            )
+        for reason in filter(None, reasons):
+            hint = "Methods whose uploads are means can be summed so."
+            raise InvalidInput.because("Flower(secure=...)", reason, hint)
 
-    def _quorum(self, orders: int) -> int | None:
-        quorum = super()._quorum(orders)
-        return None if quorum is None else max(quorum, fewest_that_open(orders))
+    def _quorum(self, orders: int) -> int:
+        return max(super()._quorum(orders), fewest_that_open(orders))
 
-    def _check_phase(self, name: str, phase: TracedPhase) -> None:
+    def _reason_against(self, phase: TracedPhase) -> str | None:
+        """Returns why the uploads of a phase cannot be summed under masks, None if they can."""
+        name = f"{self.algorithm}.{phase.name}"
         leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
         if phase.gather:
-            reason = f"{name} gathers single uploads, and there is a sum alone"
-        elif phase.up[1] is not None:
-            reason = (
+            return f"{name} gathers single uploads, and there is a sum alone"
+        if phase.up[1] is not None:
+            return (
                 f"uploads of {name} have weights of their own, which the server would have to see"
             )
-        elif any(map(is_message, leaves)):
-            reason = f"uploads of {name} are coded, and codes do not add up"
-        elif not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
-            reason = f"uploads of {name} are not all real numbers"
-        else:
-            return
-        raise InvalidInput.because(
-            "Flower(secure=...)", reason, "Methods whose uploads are means can be summed so."
-        )
+        if any(map(is_message, leaves)):
+            return f"uploads of {name} are coded, and codes do not add up"
+        if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
+            return f"uploads of {name} are not all real numbers"
+        return None
 
     def _run_phase(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
     ) -> PhaseResult:
-        phase_name = self._phase_name(phase_work)
         ids = [int(k) for k in cohort.ids]
         weights = dict.fromkeys(ids, 0.0)
         for k, weight in zip(ids, np.asarray(cohort.weights, np.float64), strict=True):
             weights[k] += float(weight)
         if len(weights) < FEWEST:
             allowed = f"whole numbers >= {FEWEST} with secure=..."
-            raise InvalidInput.of(f"{phase_name}, its clients", len(weights), allowed)
-        phase, orders = self._make_orders(weights, phase_work, client_states)
-        upload_sum, present = self._sum_under_masks(phase_work, phase, weights, orders)
-        weight = sum(weights[k] for k in present)
+            field = f"{self._phase_name(phase_work)}, its clients"
+            raise InvalidInput.of(field, len(weights), allowed)
+        phase, orders = self._make_work_orders(weights, phase_work, client_states)
+        wide = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), phase.up[0]
+        )
+        zeros, unravel = ravel_pytree(wide)
+        total, present = self._sum_under_masks(phase_work, weights, orders, zeros.size)
         broken = np.array([0 if k in present else ABSENT for k in ids], np.int32)
         if present:
             versions = jnp.stack([self._version_of(orders[k]) for k in present])
             summed_ids = jnp.asarray(present, jnp.int32)
-            new_states = {
+            client_states = client_states | {
                 name: client_states[name].put(summed_ids, versions) for name in phase.stored
             }
-            client_states = client_states | new_states
+        weight = sum(weights[k] for k in present)
         return PhaseResult(
             empty_upload(phase),
-            (upload_sum, jnp.asarray(weight, accumulator(cohort.weights.dtype))),
+            (
+                unravel(jnp.asarray(total, zeros.dtype)),
+                jnp.asarray(weight, accumulator(cohort.weights.dtype)),
+            ),
             None,
             client_states,
             jnp.asarray(broken),
@@ -117,23 +124,22 @@ class SecureBackend(FlowerBackend):
     def _sum_under_masks(
         self,
         phase_work: PhaseWork,
-        phase: TracedPhase,
         weights: dict[int, float],
         orders: dict[int, RecordDict],
-    ) -> tuple[Any, list[int]]:
+        size: int,
+    ) -> tuple[np.ndarray, list[int]]:
         """Runs the four stages of one sum.
 
         Args:
             phase_work: the phase's work.
-            phase: shapes and types of its messages.
             weights: each client's weight in the sum.
             orders: the clients' orders.
+            size: numbers of an upload.
 
         Returns:
             The weighted sum of the uploads, and the clients in it.
         """
         largest_weight = max(weights.values()) or 1.0
-        size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(phase.up[0]))
         names = sorted((k, str(order["order"]["order"])) for k, order in orders.items())
         session = hashlib.sha256(repr(names).encode()).hexdigest()
         phase_name = self._phase_name(phase_work)
@@ -146,37 +152,30 @@ class SecureBackend(FlowerBackend):
                 parts = dict(orders[k]) if stage == HIDE else {"order": orders[k]["order"]}
                 masks = ConfigRecord({"stage": stage, "session": session, **facts})
                 stage_orders[k] = RecordDict({**parts, "masks": masks})
-            answers, reasons = self._ask(
-                stage_orders, TRAIN, str(int(phase_work.round)), phase_name, read
-            )
-            self._report_left_out(phase_name, reasons, {})
-            return answers
+            return self._ask(stage_orders, TRAIN, str(int(phase_work.round)), phase_name, read)
 
         # public keys
-        keys = ask(KEYS, {k: {} for k in orders}, lambda k, records: _read_keys(records))
+        keys = ask(KEYS, {k: {} for k in orders}, _read_keys)
         threshold = fewest_that_open(len(keys))
         # letters with shares of the members' secrets, by sender and recipient
         facts = {"threshold": threshold, **keys_to_facts(keys)}
-        letters = ask(DEAL, dict.fromkeys(keys, facts), _make_reader(keys, "to", "letters"))
+        letters = ask(DEAL, dict.fromkeys(keys, facts), _make_reader(keys, "letters"))
         # masked uploads, arrays (size,) of uint64, of those who have dealt
         keys = {k: keys[k] for k in letters}
-        facts = keys_to_facts(keys)
-        requests = {
-            k: facts | {"largest": self.secure, "factor": weights[k] / largest_weight} for k in keys
-        }
-        uploads = ask(HIDE, requests, lambda k, records: self._read_masked(records, size))
+        facts = {"largest": self.largest, **keys_to_facts(keys)}
+        requests = {k: facts | {"factor": weights[k] / largest_weight} for k in keys}
+        uploads = ask(HIDE, requests, lambda _, records: self._read_masked(records, size))
         # shares that open the masks: of a client in the sum those of its own mask's key, of one
         # that has gone those of its pairwise key, never both
-        groups = {"there": list(uploads), "gone": [k for k in keys if k not in uploads]}
+        facts["there"] = list(uploads)
         requests = {
-            k: facts | groups | {"received": [letters[j][k] for j in keys]}
+            k: facts | {"received": [letters[j][k] for j in keys]}
             for k in uploads
             if len(uploads) >= threshold
         }
-        shown = ask(SHOW, requests, _make_reader(keys, "of", "shares"))
+        shown = ask(SHOW, requests, _make_reader(keys, "shares"))
         secrets = open_secrets(shown, keys, uploads, threshold) if len(shown) >= threshold else {}
-
-        if len(secrets) < len(keys) or len(uploads) < max(self.minimum, 1):
+        if len(secrets) < len(keys) or len(uploads) < max(self.engine.minimum, 1):
             LOG.warning(
                 "%s: the sum of %d uploads is not opened by the shares of %d: the round changes "
                 "nothing",
@@ -184,48 +183,33 @@ class SecureBackend(FlowerBackend):
                 len(uploads),
                 len(shown),
             )
-            return _as_tree(np.zeros(size), phase), []
+            return np.zeros(size), []
         self._counts["answers"] += len(uploads)
         # modulo 2^64, where pairwise masks cancel
         masked = sum(uploads.values(), np.zeros(size, np.uint64))
-        total = from_fixed_point(remove_masks(masked, keys, uploads, secrets), self.secure)
-        return _as_tree(largest_weight * total, phase), list(uploads)
+        total = from_fixed_point(remove_masks(masked, keys, uploads, secrets), self.largest)
+        return largest_weight * total, list(uploads)
 
     def _read_masked(self, records: Any, size: int) -> np.ndarray:
-        (sent,) = arrays_of(records["up"], (jax.ShapeDtypeStruct((8 * size,), np.uint8),), "upload")
-        self._bits_sent[1] += bits_sent(records["up"])
-        return sent.view(np.uint64)
+        content = content_of(records["up"], 8 * size, "upload")
+        self._bits_sent[1] += 64 * size
+        return np.frombuffer(content, np.uint64)
 
 
-def _read_keys(records: Any) -> Keys:
+def _read_keys(k: int, records: Any) -> Keys:
     keys = Keys(*records["answer"]["keys"])
     for key in keys:
         check_public_key(key)
     return keys
 
 
-def _make_reader(keys: PublicKeys, member_field: str, value_field: str) -> Any:
+def _make_reader(keys: PublicKeys, field: str) -> Callable[[int, Any], dict[int, bytes]]:
     """Returns a function that reads letters or shares, one for each member."""
 
     def read(k: int, records: Any) -> dict[int, bytes]:
-        facts = records["answer"]
-        items = dict(zip(facts[member_field], facts[value_field], strict=True))
-        if not all(isinstance(value, bytes) for value in items.values()):
-            raise Refused(f"{value_field} that are not bytes")
-        if set(items) != set(keys):
-            raise Refused(
-                f"{value_field} {member_field} clients {sorted(items)}, expected {sorted(keys)}"
-            )
-        return items
+        values = records["answer"][field]
+        if not all(isinstance(value, bytes) for value in values):
+            raise Refused(f"{field} that are not bytes")
+        return dict(zip(keys, values, strict=True))
 
     return read
-
-
-def _as_tree(total: np.ndarray, phase: TracedPhase) -> Any:
-    leaves, structure = jax.tree.flatten(phase.up[0])
-    segments = np.split(total, np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])[:-1])
-    arrays = [
-        jnp.asarray(segment.reshape(leaf.shape), accumulator(leaf.dtype))
-        for segment, leaf in zip(segments, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, arrays)

@@ -1,0 +1,232 @@
+"""The rounds of a deployed run, and its observers' view: sums that the clients form over their own
+examples.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+
+from fedax.core.algorithm import Algorithm, Constraint
+from fedax.core.federation import Cohort
+from fedax.core.task import Task
+from fedax.engine.backends.python_rounds import PythonProgram
+from fedax.engine.round.client import Setup
+from fedax.engine.round.engine import PersonalModels, RunCarry
+from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
+from fedax.engine.round.single_client import sizes_only
+from fedax.engine.round.trace import TracingBackend, initial_carry
+from fedax.errors import InvalidInput
+from fedax.flower.server.backend import FlowerBackend, Sums
+from fedax.flower.server.engine import Flower
+from fedax.flower.server.secure import SecureBackend
+from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
+from fedax.utils.layout import accumulator
+
+REMEMBERED = 20
+"""Rounds after which clients drop versions of their memories, where no checkpoint tells which are
+needed."""
+
+
+class FlowerProgram(PythonProgram):
+    """Rounds in Python; see `FlowerBackend`."""
+
+    def __init__(
+        self,
+        algorithms: Sequence[Algorithm[Any]],
+        setup: Setup,
+        roots: Sequence[Key[Array, ""]],
+        engine: Flower,
+    ) -> None:
+        backend = FlowerBackend if engine.secure is None else SecureBackend
+        super().__init__(
+            algorithms,
+            setup,
+            roots,
+            lambda algorithm, root: backend(setup, algorithm, root, engine),
+        )
+        self.task = _without_examples(setup.task, engine.sizes)
+        self._rounds_done = 0
+        self._checkpoint_rounds: list[int] = []
+
+    def advance(self, states: Any, first: int, count: int) -> Any:
+        # continued from a checkpoint, which may be needed again
+        if first and not self._checkpoint_rounds and not self._rounds_done:
+            self._checkpoint_rounds.append(first)
+        self._rounds_done = first + count
+        floor = self._checkpoint_rounds[0] if self._checkpoint_rounds else first - REMEMBERED
+        for _, backend, _ in self.runs:
+            backend.floor = max(floor, 0)
+        return super().advance(states, first, count)
+
+    def gather_carries(self, states: Any) -> list[RunCarry]:
+        """Returns the states for a checkpoint, of which the last two are kept; clients keep their
+        states.
+        """
+        self._checkpoint_rounds = [*self._checkpoint_rounds, self._rounds_done][-2:]
+        return self.split(states)
+
+    def check(self, observers: Sequence[Observer], personal: bool) -> None:
+        """Refuses what asks for more than sums over a client's examples, without asking a client.
+
+        Raises:
+            InvalidInput: personal models; the first such observer, by name.
+        """
+        if personal:
+            allowed = "False with the Flower engine: the clients' own models stay with them"
+            raise InvalidInput.of("run(personal=...)", True, allowed)
+        for observer in observers:
+            for algorithm, _, root in self.runs:
+                try:
+                    jax.eval_shape(
+                        lambda observer=observer, algorithm=algorithm, root=root: self._look(
+                            observer, algorithm, root
+                        )
+                    )
+                except InvalidInput as error:
+                    cause = str(error).rstrip(".")
+                    reason = f"{type(observer).__name__} cannot be used in a deployed run: {cause}"
+                    raise InvalidInput.because("run(observe=...)", reason) from error
+
+    def _look(
+        self, observer: Observer, algorithm: Algorithm[Any], root: Key[Array, ""]
+    ) -> dict[str, Any]:
+        """Computes the metrics of an observer of clients that have answered."""
+        clients, layout = self.setup.population.clients, self.setup.layout
+
+        def measure(*_: Any) -> Sums:
+            ones = jnp.ones(clients, accumulator(layout.dtype))
+            return dict.fromkeys(["count", "loss", *self.task.scores], ones)
+
+        w = jnp.zeros(layout.dim, layout.dtype)
+        state = initial_carry(TracingBackend(self.setup), algorithm, root, w).state
+        worked = empty_cohort(0, layout.dtype).padded(clients)
+        return observer(FlowerView(self.setup, self.task, measure, algorithm, state, worked))
+
+    def metrics(
+        self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
+    ) -> dict[str, Any]:
+        algorithm, backend, _ = self.runs[run]
+        view = FlowerView(self.setup, self.task, backend.measure, algorithm, carry.state, worked)
+        metrics = compute_all(observers, view)
+        if self.setup.drop and view.measured_clients is not None:
+            metrics["measured_clients"] = np.asarray(view.measured_clients)
+        return metrics
+
+    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
+        raise AssertionError("refused by check")
+
+
+def _without_examples(task: Task, sizes: Sequence[Any]) -> Task:
+    """Returns the task with the sizes of all clients."""
+    parts = {
+        name: sizes_only(part, [getattr(client_sizes, name) for client_sizes in sizes])
+        for name, part in task.data.parts.items()
+    }
+    data = eqx.tree_at(
+        lambda data: [getattr(data, name) for name in parts], task.data, list(parts.values())
+    )
+    return task.with_data(data)
+
+
+class FlowerView(View):
+    """See `View`. Clients that are left out are NaN, and do not count in sums.
+
+    A central test set is the server's own. Gradients and memories of single clients are nothing
+    that an observer may ask for.
+
+    Args:
+        setup: of the server.
+        task: with everybody's sizes and nobody's examples.
+        measure: asks the clients, see `FlowerBackend.measure`.
+        algorithm, state: of the run.
+        worked: the cohort that worked last.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        task: Task,
+        measure: Callable[..., Sums],
+        algorithm: Algorithm[Any],
+        state: Any,
+        worked: Cohort,
+    ) -> None:
+        self.setup, self.task, self._measure, self._worked = setup, task, measure, worked
+        self.equal, self.nodes = has_equal_weights(setup, algorithm), None
+        self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
+        self.w = algorithm.model(setup.published(state))
+        self._personal = algorithm.personal(state)
+        self._answered: dict[tuple[str, bool], Sums] = {}
+
+    @property
+    def weights(self) -> Float[Array, "clients"] | None:
+        raise _refusal("weights that clients remember")
+
+    @property
+    def constraints(self) -> Constraint | None:
+        raise _refusal("constraints that clients remember")
+
+    def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
+        raise _refusal("losses and gradients of single clients")
+
+    def cohort(self) -> Cohort:
+        if self.setup.private is not None and self.setup.private.amplified:
+            hint = "Its epsilon holds for those who cannot tell who was drawn."
+            raise InvalidInput.because(
+                "run(observe=...)",
+                "an observer shows who was drawn, which privacy by sampling hides",
+                hint,
+            )
+        return self._worked
+
+    def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        return self._means(split, score, False)
+
+    def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
+        return self._means(split, score, self._personal is not None)
+
+    def _means(self, split: str, score: str, personal: bool) -> Float[Array, "clients"]:
+        sums = self._sums(split, personal)
+        return jnp.where(sums["count"] > 0, sums[score] / sums["count"], jnp.nan)
+
+    def measured(self, split: OfClients) -> Bool[Array, "clients"]:
+        # asked after `per_client` or `personal`, which share the answers that came
+        answered = [sums for (name, _), sums in self._answered.items() if name == split]
+        counts = [sums["count"] for sums in answered or [self._sums(split)]]
+        return (jnp.stack(counts) > 0).all(axis=0)
+
+    def overall(self, split: Split, score: str) -> Float[Array, ""]:
+        if split == "central" and self.task.central is not None:
+            return CompiledView(self.setup, self.w).overall("central", score)
+        sums = self._sums("test" if split == "central" else split)
+        return sums[score].sum() / sums["count"].sum()
+
+    @property
+    def measured_clients(self) -> int | None:
+        """The fewest clients whose sums a metric is of, None if none is of clients' sums."""
+        counts = [int((sums["count"] > 0).sum()) for sums in self._answered.values()]
+        return min(counts, default=None)
+
+    def per_node(self, score: str) -> Float[Array, "clients"]:
+        return jnp.broadcast_to(self.overall("central", score), (self.task.train.clients,))
+
+    def gradients(self) -> Gradients:
+        raise _refusal("gradients of single clients")
+
+    def _sums(self, split: str, personal: bool = False) -> Sums:
+        if (split, personal) not in self._answered:
+            model = self._personal if personal else None
+            down = self.w if model is None else model.down
+            self._answered[split, personal] = self._measure(down, split, model)
+        return self._answered[split, personal]
+
+
+def _refusal(what: str) -> InvalidInput:
+    return InvalidInput.because(
+        "observe", f"it asks for {what}, which deployed clients do not send"
+    )
