@@ -171,16 +171,11 @@ class FlowerBackend(PythonBackend):
             self._round = int(phase_work.round)
             self._counts = dict.fromkeys(self._counts, 0)
         self._bits_sent = [0, 0]
-        answer = self._run_phase(phase_work, cohort, client_states, gather)
+        answer = super().work(phase_work, cohort, client_states, gather)
         down, up = self._bits_sent
         return answer._replace(
             notes={name: np.int64(count) for name, count in self._counts.items()}, sent=(down, up)
         )
-
-    def _run_phase(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
-    ) -> PhaseResult:
-        return super().work(phase_work, cohort, client_states, gather)
 
     def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
@@ -284,8 +279,7 @@ class FlowerBackend(PythonBackend):
                 )
                 results = {}
         self._counts["answers"] += counted
-        absent = ClientResult(empty_upload(phase), {}, ABSENT)
-        return {k: results.get(k, absent) for k in orders}
+        return {k: results.get(k, absent_result(phase)) for k in orders}
 
     def _quorum(self, orders: int) -> int:
         """Returns the number of answers to some orders after which clients that are offline are not
@@ -362,14 +356,7 @@ class FlowerBackend(PythonBackend):
         broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {}))
         # what the server cannot see: a state that is not finite
         broken = broken or (MEMORY if facts["broken"] else 0)
-        return ClientResult(
-            Upload(value, weight), dict.fromkeys(phase.stored, self._version_of(order)), broken
-        )
-
-    def _version_of(self, order: RecordDict) -> Array:
-        """Returns the version of the states that an order makes: its name, as bytes."""
-        order_facts: Any = order["order"]
-        return jnp.asarray(np.frombuffer(bytes.fromhex(order_facts["order"]), np.uint8))
+        return ClientResult(Upload(value, weight), new_states(phase, order), broken)
 
     def measure(self, down: Any, split: str, personal: Personal | None = None) -> Sums:
         """Sums over the examples of each client, at a model sent down or at the one it uses itself.
@@ -386,17 +373,16 @@ class FlowerBackend(PythonBackend):
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))
         facts = {"kind": "measure", "split": split, "personal": personal is not None}
         asked = [k for k, size in enumerate(sizes) if size]
-        sums = self._ask(
-            self._make_orders(asked, facts, down, client_states),
-            EVALUATE,
-            split,
-            f"{self.algorithm}, measurement of {split}",
-            lambda _, records: tree_of(records["up"], (number,) * len(names), "sums"),
-        )
-        table = np.zeros((len(sizes), 1 + len(names)), number.dtype)
-        for k, values in sums.items():
-            table[k] = [sizes[k], *values]
-        return dict(zip(["count", *names], jnp.asarray(table.T), strict=True))
+        orders = self._make_orders(asked, facts, down, client_states)
+
+        def read(k: int, records: Any) -> list[Any]:
+            return [sizes[k], *tree_of(records["up"], (number,) * len(names), "sums")]
+
+        phase_name = f"{self.algorithm}, measurement of {split}"
+        sums = self._ask(orders, EVALUATE, split, phase_name, read)
+        rows = [sums.get(k, [0] * (1 + len(names))) for k in range(len(sizes))]
+        table = jnp.asarray(np.array(rows, number.dtype).T)
+        return dict(zip(["count", *names], table, strict=True))
 
 
 def _check_answers_order(order: Any, facts: Any, k: int) -> None:
@@ -407,6 +393,12 @@ def _check_answers_order(order: Any, facts: Any, k: int) -> None:
         )
 
 
-def empty_upload(phase: TracedPhase) -> Upload[Any]:
-    """Returns an upload of zeros."""
-    return Upload(*zeros(phase.up))
+def new_states(phase: TracedPhase, order: Any) -> dict[str, PyTree]:
+    """Returns the version of the states that an order makes: its name, as bytes."""
+    version = np.frombuffer(bytes.fromhex(order["order"]["order"]), np.uint8)
+    return dict.fromkeys(phase.stored, jnp.asarray(version))
+
+
+def absent_result(phase: TracedPhase) -> ClientResult:
+    """Returns the result of a client that has not answered: zeros that do not count."""
+    return ClientResult(Upload(*zeros(phase.up)), {}, ABSENT)

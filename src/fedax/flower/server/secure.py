@@ -17,8 +17,9 @@ from flwr.app import ConfigRecord, RecordDict
 from jax.flatten_util import ravel_pytree
 
 from fedax.communication.channel import is_message
-from fedax.core.federation import Cohort, Memory
-from fedax.engine.round.backend import PhaseResult, PhaseWork
+from fedax.core.federation import Cohort, Memory, Upload
+from fedax.engine.backends.python_rounds import ClientResult
+from fedax.engine.round.phase import PhaseWork
 from fedax.engine.round.trace import TracedPhase
 from fedax.errors import InvalidInput
 from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_to_facts
@@ -33,9 +34,8 @@ from fedax.flower.protocol.masks import (
     remove_masks,
 )
 from fedax.flower.protocol.records import Refused, content_of
-from fedax.flower.server.backend import ABSENT, LOG, FlowerBackend, empty_upload
+from fedax.flower.server.backend import LOG, FlowerBackend, absent_result, new_states
 from fedax.flower.server.roster import TRAIN
-from fedax.utils.layout import accumulator
 
 
 class SecureBackend(FlowerBackend):
@@ -85,9 +85,12 @@ class SecureBackend(FlowerBackend):
             return f"uploads of {name} are not all real numbers"
         return None
 
-    def _run_phase(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
-    ) -> PhaseResult:
+    def run_clients(
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
+    ) -> list[ClientResult]:
+        """Returns the mean of the clients that stayed as the upload of each of them: it is all that
+        is known, and their weighted sum is that of their uploads.
+        """
         ids = [int(k) for k in cohort.ids]
         weights = dict.fromkeys(ids, 0.0)
         for k, weight in zip(ids, np.asarray(cohort.weights, np.float64), strict=True):
@@ -97,29 +100,13 @@ class SecureBackend(FlowerBackend):
             field = f"{self._phase_name(phase_work)}, its clients"
             raise InvalidInput.of(field, len(weights), allowed)
         phase, orders = self._make_work_orders(weights, phase_work, client_states)
-        wide = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), phase.up[0]
-        )
-        zeros, unravel = ravel_pytree(wide)
+        absent = absent_result(phase)
+        zeros, unravel = ravel_pytree(absent.upload.value)
         total, present = self._sum_under_masks(phase_work, weights, orders, zeros.size)
-        broken = np.array([0 if k in present else ABSENT for k in ids], np.int32)
-        if present:
-            versions = jnp.stack([self._version_of(orders[k]) for k in present])
-            summed_ids = jnp.asarray(present, jnp.int32)
-            client_states = client_states | {
-                name: client_states[name].put(summed_ids, versions) for name in phase.stored
-            }
-        weight = sum(weights[k] for k in present)
-        return PhaseResult(
-            empty_upload(phase),
-            (
-                unravel(jnp.asarray(total, zeros.dtype)),
-                jnp.asarray(weight, accumulator(cohort.weights.dtype)),
-            ),
-            None,
-            client_states,
-            jnp.asarray(broken),
-        )
+        mean = total / (sum(weights[k] for k in present) or 1.0)
+        upload = Upload(unravel(jnp.asarray(mean, zeros.dtype)))
+        results = {k: ClientResult(upload, new_states(phase, orders[k]), 0) for k in present}
+        return [results.get(k, absent) for k in ids]
 
     def _sum_under_masks(
         self,
