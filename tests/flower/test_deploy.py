@@ -24,7 +24,7 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.app import run_on
-from fedax.flower.deploy.check import Rehearsal
+from fedax.flower.deploy.folder import Rehearsal
 from fedax.flower.deploy.hub import address_of, find_crashed, open_hub, settings_of
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment

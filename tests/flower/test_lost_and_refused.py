@@ -481,7 +481,7 @@ def test_a_new_node_that_does_not_answer_holds_up_no_round(tmp_path, monkeypatch
     order = RecordDict({"order": ConfigRecord({"kind": "hello"})})
     begun = time.monotonic()
     assert [
-        answer for answer in engine.roster.answers({LAST: order}, roster.TRAIN, "0") if answer
+        answer for answer in engine.roster.answers({LAST: order}, roster.TRAIN, "a phase") if answer
     ] == []
     assert time.monotonic() - begun < 10
     assert len(asked) == 1
@@ -496,7 +496,7 @@ def test_a_refused_node_is_not_asked_at_every_look(tmp_path, monkeypatch, caplog
     asked = with_greetings(engine, 300, False)
     order = RecordDict({"order": ConfigRecord({"kind": "hello"})})
     with caplog.at_level(logging.WARNING, logger="fedax.flower"):
-        list(engine.roster.answers({LAST: order}, roster.TRAIN, "0"))
+        list(engine.roster.answers({LAST: order}, roster.TRAIN, "a phase"))
     assert state["listings"] > 4
     assert len(asked) == 1
     assert caplog.text.count("node 300 refused: client 1 is there already") == 1

@@ -21,8 +21,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.flower.client.device import Device
-from fedax.flower.deploy.check import check_experiment
-from fedax.flower.deploy.folder import make, pack
+from fedax.flower.deploy.folder import check_experiment, make, pack
 from fedax.flower.deploy.worker import device_for, load_client_data
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine

@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from jaxtyping import Array, Float, Int, PyTree
 
+from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.channel import decode, is_message
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
@@ -23,7 +24,6 @@ from fedax.engine.round.phase import PhaseWork, Stage
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.single_client import SingleClient, run_single_client, single_client_task
 from fedax.engine.round.stages import message_stages
-from fedax.engine.round.trace import TracedPhase
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.client.disk import Outbox, Store, Version, load_secret
 from fedax.flower.client.member import answer_stage
@@ -64,7 +64,7 @@ class Device:
             that say another number.
 
     Raises:
-        InvalidInput: a partition that the task does not have.
+        InvalidInput: a task with examples of several clients in one of its splits.
 
     >>> import fedax
     >>> from fedax.flower import Assignment, Device
@@ -85,9 +85,6 @@ class Device:
         clients: int | None = None,
     ) -> None:
         self.clients = task.train.clients if clients is None else clients
-        if not isinstance(partition, int) or not 0 <= partition < self.clients:
-            allowed = f"whole numbers from 0 to {self.clients - 1}"
-            raise InvalidInput.of("Device(partition=...)", partition, allowed)
         self.task = task if task.train.clients == 1 else single_client_task(task, partition)
         # sums of one client are reported with the number of all examples of a split
         for split, data in self.task.data.parts.items():
@@ -185,7 +182,11 @@ class Device:
         private = plan.setup.private
         protection: tuple[Stage, ...] = ()
         if private is not None and not private.central:
-            gaussians = self._draw_noise(phase) if private.local else None
+            leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
+            # the shapes before a codec
+            shapes = [(leaf.dim,) if is_message(leaf) else leaf.shape for leaf in leaves]
+            drawn = system_gaussians(shapes)
+            gaussians = [jnp.asarray(numbers, self.layout.dtype) for numbers in drawn]
             protection = private.stages(phase.name, occurrence, gaussians=gaussians)
         stages = message_stages(plan.setup.channel, self.clients, protection)
         root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
@@ -271,14 +272,7 @@ class Device:
         Of runs with `Privacy(where="client")`, and of all other uploads while it has such an
         assignment.
         """
-        return self.outbox.account.epsilon(delta)
-
-    def _draw_noise(self, phase: TracedPhase) -> list[Float[Array, "..."]]:
-        """Draws the noise of one message."""
-        leaves = jax.tree.leaves(phase.up[0], is_leaf=is_message)
-        # the shapes before a codec
-        shapes = [(leaf.dim,) if is_message(leaf) else tuple(leaf.shape) for leaf in leaves]
-        return [jnp.asarray(numbers, self.layout.dtype) for numbers in system_gaussians(shapes)]
+        return epsilon_of_gaussians(self.outbox.account.uploads, delta)
 
 
 def _versions(order: Any, names: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -190,10 +190,6 @@ class Account:
         stored = json.loads(self.path.read_text("utf-8"))["uploads"]
         return {float(multiplier): int(count) for multiplier, count in stored.items()}
 
-    def epsilon(self, delta: float) -> float:
-        """Returns what all uploads have spent, at some delta."""
-        return epsilon_of_gaussians(self.uploads, delta)
-
     def spend(self, privacy: Privacy | None) -> None:
         """Adds one upload, before it is made: a crash in between costs privacy on paper alone.
 
@@ -203,24 +199,21 @@ class Account:
         Raises:
             Refused: the upload would exceed the budget.
         """
+        multiplier = 0.0 if privacy is None else privacy.noise / 2
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.path.with_name(".account.lock")):
-                self._spend(privacy)
-
-    def _spend(self, privacy: Privacy | None) -> None:
-        multiplier = 0.0 if privacy is None else privacy.noise / 2
-        uploads = self.uploads
-        uploads[multiplier] = uploads.get(multiplier, 0) + 1
-        if privacy is not None and privacy.budget < math.inf:
-            spent = epsilon_of_gaussians(uploads, privacy.delta)
-            if spent > privacy.budget:
-                raise Refused(
-                    f"Privacy(budget={privacy.budget:g}) of this client: another upload makes "
-                    f"epsilon {spent:.4g} over all its runs"
-                )
-        counts = {str(noise): count for noise, count in uploads.items()}
-        write(self.path, json.dumps({"uploads": counts}, indent=1), OWNER)
+                uploads = self.uploads
+                uploads[multiplier] = uploads.get(multiplier, 0) + 1
+                if privacy is not None and privacy.budget < math.inf:
+                    spent = epsilon_of_gaussians(uploads, privacy.delta)
+                    if spent > privacy.budget:
+                        raise Refused(
+                            f"Privacy(budget={privacy.budget:g}) of this client: another upload "
+                            f"makes epsilon {spent:.4g} over all its runs"
+                        )
+                counts = {str(noise): count for noise, count in uploads.items()}
+                write(self.path, json.dumps({"uploads": counts}, indent=1), OWNER)
 
 
 def load_secret(path: Path) -> bytes:

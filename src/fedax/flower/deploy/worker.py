@@ -72,16 +72,9 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             that the task has no use for.
     """
     returned = runpy.run_path(str(path))["examples"](partition)
-    given = dict(
-        zip(
-            ("train", "test", "validation"),
-            returned if isinstance(returned, tuple) else (returned,),
-            strict=False,
-        )
-    )
+    returned = returned if isinstance(returned, tuple) else (returned,)
     parts = {}
-    for split in ("train", "test", "validation"):
-        rows = given.get(split)
+    for split, rows in zip(("train", "test", "validation"), (*returned, None, None), strict=False):
         like: Ragged | None = getattr(task, split)
         where = f"{path}, {split} examples"
         if rows is None and like is not None and split == "test":

@@ -263,7 +263,7 @@ class FlowerBackend(PythonBackend):
         def read(k: int, records: Any) -> ClientResult:
             return self._read_result(phase_work, phase, orders[k], records)
 
-        results = self._ask(orders, TRAIN, str(int(phase_work.round)), phase_name, read)
+        results = self._ask(orders, TRAIN, phase_name, read)
         counted = len(results)
         if self.setup.drop:
             broken = [k for k, result in results.items() if result.broken]
@@ -294,7 +294,6 @@ class FlowerBackend(PythonBackend):
         self,
         orders: dict[int, RecordDict],
         kind: str,
-        group: str,
         phase_name: str,
         read: Callable[[int, Any], Read],
     ) -> dict[int, Read]:
@@ -308,7 +307,7 @@ class FlowerBackend(PythonBackend):
         reasons: dict[int, str] = {}
         absent = set[int]()
         roster = self.engine.roster
-        for event in roster.answers(orders, kind, group, phase_name):
+        for event in roster.answers(orders, kind, phase_name):
             if event is None:
                 usable = [value for value in values.values() if not getattr(value, "broken", 0)]
                 if self.setup.drop and len(usable) >= self._quorum(len(orders)):
@@ -326,7 +325,7 @@ class FlowerBackend(PythonBackend):
             except Exception as error:  # whatever an answer holds, it ends nobody else's run
                 reasons[k] = f"not an answer ({error!r})"
         for k in orders.keys() - values.keys() - reasons.keys():
-            late = f"no answer within {roster.deadline:g} seconds"
+            late = f"no answer within {self.engine.deadline:g} seconds"
             reasons[k] = "offline" if k in roster.offline else late
             absent.add(k)
         if kind == TRAIN:
@@ -379,7 +378,7 @@ class FlowerBackend(PythonBackend):
             return [sizes[k], *tree_of(records["up"], (number,) * len(names), "sums")]
 
         phase_name = f"{self.algorithm}, measurement of {split}"
-        sums = self._ask(orders, EVALUATE, split, phase_name, read)
+        sums = self._ask(orders, EVALUATE, phase_name, read)
         rows = [sums.get(k, [0] * (1 + len(names))) for k in range(len(sizes))]
         table = jnp.asarray(np.array(rows, number.dtype).T)
         return dict(zip(["count", *names], table, strict=True))

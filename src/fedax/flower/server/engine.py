@@ -49,7 +49,7 @@ class Flower(Engine):
         patience: seconds to wait for all clients at the start, at least 0; 600 by default.
         secure: the largest size of an entry of an upload, above 0: uploads are added up under masks
             (SecAgg+), and the server sees their mean alone, which has to be all that the method
-            needs. By default they are sent in the open.
+            needs. By default, and with 0, they are sent in the open.
         most_examples: the most training or test examples that a client may claim, at least 1. Its
             weight depends on them. By default so many that those of all clients can be counted.
         registered: a function that gives, by Flower's node, the client whose key the node holds. A
@@ -76,7 +76,7 @@ class Flower(Engine):
         deadline: float = 600.0,
         minimum: int = 1,
         patience: float = 600.0,
-        secure: float | None = None,
+        secure: float = 0.0,
         secret: bytes | None = None,
         most_examples: int | None = None,
         registered: Callable[[], Mapping[int, int]] | None = None,
@@ -112,9 +112,7 @@ class Flower(Engine):
 
         clients = self.clients or setup.population.clients
         if self.roster is None or self.roster.clients != clients:
-            self.roster = Roster(
-                self.grid, clients, self.deadline, self.most_examples, self.registered
-            )
+            self.roster = Roster(self, clients)
         self.roster.gather(self.patience)
         return [self.roster.sizes[k] for k in range(clients)]
 

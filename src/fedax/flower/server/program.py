@@ -2,6 +2,7 @@
 examples.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ class FlowerProgram(PythonProgram):
         roots: Sequence[Key[Array, ""]],
         engine: Flower,
     ) -> None:
-        backend = FlowerBackend if engine.secure is None else SecureBackend
+        backend = SecureBackend if engine.secure else FlowerBackend
         super().__init__(
             algorithms,
             setup,
@@ -82,11 +83,7 @@ class FlowerProgram(PythonProgram):
         for observer in observers:
             for algorithm, _, root in self.runs:
                 try:
-                    jax.eval_shape(
-                        lambda observer=observer, algorithm=algorithm, root=root: self._look(
-                            observer, algorithm, root
-                        )
-                    )
+                    jax.eval_shape(functools.partial(self._look, observer, algorithm, root))
                 except InvalidInput as error:
                     cause = str(error).rstrip(".")
                     reason = f"{type(observer).__name__} cannot be used in a deployed run: {cause}"
@@ -105,13 +102,13 @@ class FlowerProgram(PythonProgram):
         w = jnp.zeros(layout.dim, layout.dtype)
         state = initial_carry(TracingBackend(self.setup), algorithm, root, w).state
         worked = empty_cohort(0, layout.dtype).padded(clients)
-        return observer(FlowerView(self.setup, self.task, measure, algorithm, state, worked))
+        return observer(FlowerView(self, measure, algorithm, state, worked))
 
     def metrics(
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
         algorithm, backend, _ = self.runs[run]
-        view = FlowerView(self.setup, self.task, backend.measure, algorithm, carry.state, worked)
+        view = FlowerView(self, backend.measure, algorithm, carry.state, worked)
         metrics = compute_all(observers, view)
         if self.setup.drop and view.measured_clients is not None:
             metrics["measured_clients"] = np.asarray(view.measured_clients)
@@ -140,8 +137,8 @@ class FlowerView(View):
     that an observer may ask for.
 
     Args:
-        setup: of the server.
-        task: with everybody's sizes and nobody's examples.
+        program: with the setup of the server, and the task with everybody's sizes and nobody's
+            examples.
         measure: asks the clients, see `FlowerBackend.measure`.
         algorithm, state: of the run.
         worked: the cohort that worked last.
@@ -149,14 +146,14 @@ class FlowerView(View):
 
     def __init__(
         self,
-        setup: Setup,
-        task: Task,
+        program: FlowerProgram,
         measure: Callable[..., Sums],
         algorithm: Algorithm[Any],
         state: Any,
         worked: Cohort,
     ) -> None:
-        self.setup, self.task, self._measure, self._worked = setup, task, measure, worked
+        self.setup = setup = program.setup
+        self.task, self._measure, self._worked = program.task, measure, worked
         self.equal, self.nodes = has_equal_weights(setup, algorithm), None
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
         self.w = algorithm.model(setup.published(state))

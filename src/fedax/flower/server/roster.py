@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedax.core.hyper import MOST_COUNT
 from fedax.errors import FedaxError, printable, short
+from fedax.flower.server.engine import Flower
 
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
@@ -102,15 +103,11 @@ class Link:
 
 
 class Roster:
-    """The clients of a grid, by their number.
+    """The clients of an engine's grid, by their number.
 
     Args:
-        grid: of Flower.
+        engine: with the grid, and what a client may claim; see `Flower`.
         clients: how many there are, numbered from 0.
-        deadline: seconds for an answer.
-        most_examples: the most training or test examples that a client may claim.
-        registered: gives, for the nodes that are there, the clients whose keys they hold. Without
-            it clients are believed.
 
     Attributes:
         nodes: the node of each client.
@@ -118,18 +115,10 @@ class Roster:
         offline: the clients of the last orders that had no node when they were looked for.
     """
 
-    def __init__(
-        self,
-        grid: Any,
-        clients: int,
-        deadline: float,
-        most_examples: int | None = None,
-        registered: Callable[[], Mapping[int, int]] | None = None,
-    ) -> None:
-        self.grid, self.clients, self.deadline = grid, clients, deadline
-        self.registered = registered
-        self.link = grid if getattr(grid, "is_local", False) else Link(grid)
-        self.most_examples = min(most_examples or MOST_COUNT, MOST_COUNT // clients)
+    def __init__(self, engine: Flower, clients: int) -> None:
+        self.engine, self.grid, self.clients = engine, engine.grid, clients
+        self.link = self.grid if getattr(self.grid, "is_local", False) else Link(self.grid)
+        self.most_examples = min(engine.most_examples or MOST_COUNT, MOST_COUNT // clients)
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
         self.offline = frozenset[int]()
@@ -166,6 +155,8 @@ class Roster:
     def greet(self) -> None:
         """Asks the nodes that are new which client they are, and admits those that have answered.
 
+        The reason of a refusal is logged once, and the node is asked again later.
+
         It does not wait for answers: a node that never gives one holds up nobody.
         """
         connected = set(self.grid.get_node_ids())
@@ -180,13 +171,20 @@ class Roster:
         self._greetings |= self._push(messages, new)
         self._quiet_until |= dict.fromkeys(new, now + HELLO)
         answers = self.link.pull(list(self._greetings)) if self._greetings else []
-        owners = self.registered() if answers and self.registered else None
+        registered = self.engine.registered
+        owners = registered() if answers and registered else None
         for name, answer in answers:
             node = self._greetings.pop(name)
             try:
                 self._admit(node, contents(answer)["answer"], owners, connected)
             except Exception as error:  # whatever an answer holds
-                self._refuse(node, str(error), owners or {})
+                reason = str(error)
+                if self._refusals.get(node) != reason:
+                    k = (owners or {}).get(node)
+                    name = f"node {node}" if k is None else f"client {k}"
+                    LOG.warning("%s refused: %s", name, reason)
+                self._refusals[node] = reason
+                self._quiet_until[node] = now + REFUSED
 
     def _admit(
         self, node: int, facts: Any, owners: Mapping[int, int] | None, connected: set[int]
@@ -215,16 +213,8 @@ class Roster:
         self.nodes[k] = node
         self.sizes[k] = sizes
 
-    def _refuse(self, node: int, reason: str, owners: Mapping[int, int]) -> None:
-        """Logs the reason once, and lets the node be asked again later."""
-        if self._refusals.get(node) != reason:
-            name = f"client {owners[node]}" if node in owners else f"node {node}"
-            LOG.warning("%s refused: %s", name, reason)
-        self._refusals[node] = reason
-        self._quiet_until[node] = time.monotonic() + REFUSED
-
     def answers(
-        self, orders: Mapping[int, RecordDict], kind: str, group: str, phase_name: str = ""
+        self, orders: Mapping[int, RecordDict], kind: str, phase_name: str
     ) -> Iterator[tuple[int, Message] | None]:
         """Yields the answers of clients as they come before the deadline; later ones expire.
 
@@ -234,10 +224,10 @@ class Roster:
         Args:
             orders: by client.
             kind: of Flower's messages.
-            group: of Flower's messages.
-            phase_name: the phase, for the log.
+            phase_name: the phase, for the log, and as the group of the messages.
         """
-        end, pause, next_attempt = time.monotonic() + self.deadline, PAUSES[0], 0.0
+        end = time.monotonic() + self.engine.deadline
+        pause, next_attempt = PAUSES[0], 0.0
         pending: dict[str, int] = {}
         waiting, logged = set(orders), set[int]()
         while waiting or pending:
@@ -247,7 +237,7 @@ class Roster:
                 next_attempt = time.monotonic() + (PAUSES[1] if self._greetings else AGAIN)
                 ttl = max(end - time.monotonic(), PAUSES[0])
                 messages = [
-                    self.link.make_message(self.nodes[k], orders[k], kind, group, ttl)
+                    self.link.make_message(self.nodes[k], orders[k], kind, phase_name, ttl)
                     for k in ready
                 ]
                 pending |= self._push(messages, ready)

@@ -55,7 +55,7 @@ class SecureBackend(FlowerBackend):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.largest: float = self.engine.secure or 0.0
+        self.largest = self.engine.secure
         reasons = [self._reason_against(phase) for phase in self.plan.phases]
         if self.setup.private is not None and self.setup.private.central:
             reasons.append(
@@ -139,7 +139,7 @@ class SecureBackend(FlowerBackend):
                 parts = dict(orders[k]) if stage == HIDE else {"order": orders[k]["order"]}
                 masks = ConfigRecord({"stage": stage, "session": session, **facts})
                 stage_orders[k] = RecordDict({**parts, "masks": masks})
-            return self._ask(stage_orders, TRAIN, str(int(phase_work.round)), phase_name, read)
+            return self._ask(stage_orders, TRAIN, phase_name, read)
 
         # public keys
         keys = ask(KEYS, {k: {} for k in orders}, _read_keys)
