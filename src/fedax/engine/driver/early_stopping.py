@@ -3,7 +3,6 @@ energy.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
@@ -60,10 +59,7 @@ class Divergence(_Rule):
         if not np.isfinite(values[-1]):
             return True
         earlier_losses = [
-            loss
-            for t, loss in zip(rounds, values, strict=True)
-            # it is NaN where a continued run did not observe it
-            if t <= rounds[-1] - self.window and math.isfinite(loss)
+            loss for t, loss in zip(rounds, values, strict=True) if t <= rounds[-1] - self.window
         ]
         return bool(earlier_losses) and values[-1] - earlier_losses[-1] > self.rise
 

@@ -24,14 +24,12 @@ from fedax.engine.compilation.identity import (
     merge,
     package_versions,
     random_settings,
-    strip_addresses,
     task_identity,
 )
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
 from fedax.engine.driver.recorder import Clock
-from fedax.engine.driver.resume import MEMORY, codec_memory
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Program, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
@@ -237,46 +235,40 @@ class Grid:
             traced: for checkpoints: the setup of a round, of which the programs count too. Then
                 data count as a whole, which costs more.
         """
-        options, channel, models = self.options, self.options.channel, self.models
-        whole, has_data = traced is not None, options.engine.has_all(self.task)
-        hidden: tuple[str, ...] = ()
-        if not whole and channel is not None and channel.privacy is not None:
-            hidden = ("data.",)  # two populations could be told apart by hashes
-        if not whole and not has_data:
-            hidden = ("data.", "task.")
-        facts = task_identity(self.task, self.layout, whole)
-        shared = {name: fact for name, fact in facts.items() if not name.startswith(hidden)}
-        shared |= describe(channel, "channel")
-        # says when a run ends, not what its rounds do
+        options, models = self.options, self.models
+        is_private = options.channel is not None and options.channel.privacy is not None
+        shared = package_versions() | task_identity(self.task, self.layout, traced is not None)
+        if is_private and traced is None:
+            # two populations could be told apart by hashes in a history
+            shared = {name: fact for name, fact in shared.items() if not name.startswith("data.")}
+        for client, examples in options.engine.describe_clients().items():
+            shared[f"examples of {client}"] = examples
+        named = {
+            "channel": options.channel,
+            "devices": options.devices,
+            "observers": options.observe,
+            "stop": [rule for rule in options.rules if not isinstance(rule, Budget)],
+        }
+        for name in _CHOICES:
+            named[name] = getattr(options, name)
+        for name, value in named.items():
+            shared |= describe(value, name)
+        # budgets say when a run ends, not what its rounds do
         shared.pop("channel.privacy.budget", None)
-        shared[MEMORY] = None if channel is None else codec_memory(channel.up)
-        if elsewhere := options.engine.describe_clients():
-            shared["examples of clients"] = f"{len(elsewhere)} clients"
-            shared |= {f"examples of {client}": text for client, text in elsewhere.items()}
         traces: list[Identity] = []
-        if traced is not None:
-            shared |= package_versions()
-            rules = [rule for rule in options.rules if not isinstance(rule, Budget)]
-            named = {"devices": options.devices, "observers": options.observe, "stop": rules}
-            for name in ("observe_every", *_CHOICES):
-                named[name] = getattr(options, name)
-            for name, value in named.items():
-                shared |= describe(value, name)
-            if has_data:
-                # runs of one algorithm with several seeds have the same rounds
-                traces = [self._trace(member, traced) for member in self.members[:: len(models)]]
+        if traced is not None and options.engine.has_all(self.task):
+            # runs of one algorithm with several seeds have the same rounds
+            traces = [self._trace(member, traced) for member in self.members[:: len(models)]]
         identities = []
         for i, member in enumerate(self.members):
-            start = models[i % len(models)]
-            facts = random_settings()
+            facts = {
+                "seed": member.seed,
+                "start": hash_arrays(models[i % len(models)], sampled=True),
+            }
+            facts |= random_settings() | shared
             facts |= describe(as_arrays(member.algorithm, self.layout.dtype), "algorithm")
-            facts |= {"seed": member.seed, **shared}
+            facts |= describe(member.solver, "solver")
             facts |= describe(member.schedule, "schedule")
-            state = jax.tree.structure(member.solver.initial_state(start))
-            facts["state of the solver"] = strip_addresses(str(state))
-            if whole:
-                facts["start"] = hash_arrays(start)
-                facts |= describe(member.solver, "solver")
             if traces:
                 facts |= traces[i // len(models)]
             identities.append(facts)

@@ -6,7 +6,7 @@ themselves, several in one call.
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,54 +15,51 @@ import numpy as np
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import evaluated_state
-from fedax.core.federation import is_memory
+from fedax.core.federation import HiddenMemory, is_memory
 from fedax.core.history import History, Outcome
 from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
+from fedax.engine.compilation.identity import check_same, merge
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
 from fedax.engine.driver.options import Progress, RunOptions
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.recorder import Recorder, has_ended
-from fedax.engine.driver.resume import (
-    check_lengths,
-    check_resumed,
-    check_same_course,
-    rounds_done,
-)
 from fedax.engine.round.engine import RunCarry, compute_metrics
+from fedax.errors import InvalidInput
 from fedax.observe.base import merge_metrics, modes_of
 
 
-@contextlib.contextmanager
-def open_loop(
+def run_rounds(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     seeds: Sequence[Any],
     options: RunOptions,
     resume: Sequence[History],
-) -> Generator["RoundLoop"]:
-    """Makes the loop of a grid, while no other process may use the folder of its checkpoints.
+) -> list[History]:
+    """Runs the rounds of a grid, while no other process may use the folder of its checkpoints.
 
     Args:
         algorithms, task, seeds, options: see `Grid`.
         resume: histories to continue, one for each run; empty for runs that start from round 0 or
             from a checkpoint.
     """
-    if resume and options.params is None:
-        # the fixed state that came with `params` of the run before
-        task = task.at(resume[0].fixed_state)
     with (
         progress_hook(options.progress, type(algorithms[0]).__name__) as hook,
         options.engine.process_group.abort_on_error(),
     ):
         options = dataclasses.replace(options, progress=hook)
         # checks everything and builds the program, so that a wrong argument costs no compilation
-        grid = Grid(algorithms, task, seeds, options, rounds_done(resume))
+        grid = Grid(algorithms, task, seeds, options, _rounds_done(resume))
         checkpoints = None if options.checkpoint is None else Checkpoints(grid)
         with checkpoints.lock() if checkpoints else contextlib.nullcontext():
-            yield RoundLoop(grid, resume, checkpoints)
+            return RoundLoop(grid, checkpoints, resume).run()
+
+
+def _rounds_done(histories: Sequence[History]) -> int:
+    """Returns the rounds that the longest of some histories has; 0 for none."""
+    return max((len(history.bits.up) for history in histories), default=0)
 
 
 class RoundLoop:
@@ -70,8 +67,8 @@ class RoundLoop:
 
     Args:
         grid: the runs, which one program serves.
-        resume: histories to continue, one for each run, or none.
         checkpoints: where the runs are saved; None if they are not. The caller holds their lock.
+        resume: histories to continue, one for each run, or none.
 
     Attributes:
         states: what the engine carries from round to round, for all runs. A call of the program
@@ -84,7 +81,7 @@ class RoundLoop:
     """
 
     def __init__(
-        self, grid: Grid, resume: Sequence[History], checkpoints: Checkpoints | None
+        self, grid: Grid, checkpoints: Checkpoints | None, resume: Sequence[History]
     ) -> None:
         self.grid = grid
         self.options = grid.options
@@ -107,43 +104,64 @@ class RoundLoop:
         self._start(resume)
 
     def _start(self, resume: Sequence[History]) -> None:
-        """Begins with round 0, or with the newer of the given histories and the checkpoints."""
-        grid, rules, field = self.grid, self.options.rules, "run_grid(resume=...)"
+        """Begins with the given histories, with the newest checkpoint, or with round 0."""
+        grid, options = self.grid, self.options
         if resume:
-            check_resumed(resume, grid.identities(), self.options.rounds)
-        if self.checkpoints or not resume:
+            self._check_resumed(resume)
+            if self.checkpoints:
+                self.checkpoints.check_empty()
+        else:
             self.states = grid.init()
-        if self.checkpoints:
-            stored = self.checkpoints.load(self.program.split(self.states))
-            if stored and resume:
-                check_same_course(stored, resume)
-            # the folder may be ahead of the given histories, whose continuation it has then
-            lengths = [sum(len(h.bits.up) for h in histories) for histories in (stored, resume)]
-            if stored and (not resume or lengths[0] > lengths[1]):
-                resume, field = stored, "run_grid(checkpoint=...)"
+            if self.checkpoints:
+                resume = self.checkpoints.load(self.program.split(self.states))
         self.can_save = bool(resume)
         if not resume:
             return
-        ended = [has_ended(history, rules) for history in resume]
-        check_lengths(field, resume, ended)
+        going_on = [history for history in resume if not has_ended(history, options.rules)]
+        with self.process_group.raise_on_all_ranks():
+            if options.rounds < _rounds_done(resume):
+                allowed = f"whole numbers >= {_rounds_done(resume)}, the rounds that are done"
+                raise InvalidInput.of("run(rounds=...)", options.rounds, allowed)
+            lengths = sorted({len(history.bits.up) for history in going_on})
+            if len(lengths) > 1:
+                allowed = "equally many rounds, but for histories that ended by themselves"
+                raise InvalidInput.of("run_grid(resume=...), rounds", lengths, allowed)
+        # if all have ended, no round follows
+        going_on = going_on or resume
+        self.done = _rounds_done(going_on)
         self.states = self.program.join([RunCarry.of(history) for history in resume])
         for recorder, history in zip(self.recorders, resume, strict=True):
             recorder.continue_from(history)
-        # those that go on have rounds in common; if all have ended, no round follows
-        going_on = [h for h, is_over in zip(resume, ended, strict=True) if not is_over] or resume
-        self.done = rounds_done(going_on)
         self.clock.continue_from(going_on[0])
+
+    def _check_resumed(self, resume: Sequence[History]) -> None:
+        """Refuses histories of other runs, whose states do not fit, and the privacy that was spent
+        in them would not be counted.
+        """
+        if len(resume) != len(self.grid.members):
+            allowed = f"as many as there are runs, {len(self.grid.members)}"
+            raise InvalidInput.found("run_grid(resume=...)", f"{len(resume)} histories", allowed)
+        carries = [RunCarry.of(history) for history in resume]
+        nodes = jax.tree.leaves(carries, is_leaf=is_memory)
+        if any(isinstance(node, HiddenMemory) for node in nodes):
+            reason = "a history with privacy has nothing of what its clients store"
+            raise InvalidInput.because("run(resume=...)", reason, "Continue from a checkpoint.")
+        origins = merge([history.origin or {} for history in resume])
+        check_same(merge(self.grid.identities()), origins, "run(resume=...)")
 
     def run(self) -> list[History]:
         """Runs all rounds and returns the histories."""
+        end = self.done
         with self.interrupts:
             try:
                 # the initial model counts as an observation after 0 rounds
-                if self.recorders[0].rounds:
-                    self._begin_resumed()
-                else:
+                if not self.recorders[0].rounds:
                     self._observe()
-                end = self.done
+                # of a run that was interrupted, or saved, between two observations
+                elif self._is_over(end) and any(r.lacks(end) for r in self.recorders):
+                    self._observe()
+                    if self.checkpoints:
+                        self._save()
                 while not (self._is_over(end) or self.stop_requested or self.interrupts.asked):
                     # up to the next pause, at which alone a run ends: a call returns the state
                     # after its last round only, and the runs of a grid go through it together
@@ -191,16 +209,6 @@ class RoundLoop:
         """Returns whether no round follows the last pause."""
         is_running = any(recorder.is_running for recorder in self.recorders)
         return self.done == pause and not (is_running and self.done < self.grid.rounds)
-
-    def _begin_resumed(self) -> None:
-        """Chooses the best model so far, and observes a final model that was not."""
-        self._store_best([recorder.reconsider_best(self.done) for recorder in self.recorders])
-        # of a run that was interrupted, or saved, between two observations
-        is_unobserved = any(not r.ended and r.rounds[-1] < self.done for r in self.recorders)
-        if is_unobserved and self._is_over(self.done):
-            self._observe()
-            if self.checkpoints:
-                self._save()
 
     def _observe(self) -> None:
         """Observes the current models, keeps the best ones and calls the progress hook."""

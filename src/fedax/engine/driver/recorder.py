@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedax.core.directions import Mode, is_better
@@ -71,12 +70,6 @@ def spent(notes: Mapping[str, np.ndarray]) -> tuple[float, float]:
     return float(readings.seconds[-1]), float(readings.joules[-1])
 
 
-def _not_observed(value: Any) -> np.ndarray:
-    """Returns what stands for a value of a metric that was not observed: NaN, in its shape."""
-    is_real = jnp.issubdtype(value.dtype, jnp.inexact)
-    return np.full(np.shape(value), np.nan, value.dtype if is_real else np.float64)
-
-
 class Recorder:
     """Grows the history of one run, until it ends.
 
@@ -97,12 +90,10 @@ class Recorder:
         self.algorithm = algorithm
         self.clock = clock
         self.options = options
-        self.modes = dict(modes)
-        self.keeps_dropped = options.on_bad_client == "drop"
+        self.modes = modes
         self.rounds: list[int] = []
         self.seconds: list[float] = []
         self.compiling: list[float] = []
-        # copies: what an engine returns may keep a buffer of the device for every number
         self.metrics: dict[str, list[np.ndarray]] = {}
         self.logs: list[Log] = []
         self.spent = (0.0, 0.0)
@@ -113,15 +104,11 @@ class Recorder:
 
     def continue_from(self, history: History) -> None:
         """Takes over the history that the run continues."""
-        # metrics of the history that are no longer observed keep their directions
-        self.modes = history.modes | self.modes
         self.rounds = history.rounds.tolist()
         self.seconds = history.seconds.tolist()
         self.compiling = history.compiling.tolist()
         self.metrics = {name: list(values) for name, values in history.metrics.items()}
         self.best = history.best
-        # clients that earlier rounds left out stay known if later ones leave out none
-        self.keeps_dropped = self.keeps_dropped or "dropped" in history.notes
         self.spent = spent(history.notes)
         notes, bits = dict(history.notes), history.bits
         if len(bits.up):
@@ -134,6 +121,10 @@ class Recorder:
             self.final = RunCarry.of(history)
         if self.ended or history.outcome.kind == "non-finite":
             self.outcome = history.outcome
+
+    def lacks(self, done: int) -> bool:
+        """Returns whether the model after `done` rounds is still to be observed."""
+        return not self.ended and self.rounds[-1] < done
 
     @property
     def is_running(self) -> bool:
@@ -163,12 +154,9 @@ class Recorder:
         # of a grid that is continued, some members may have this observation already
         if self.ended or self.rounds[-1:] == [done]:
             return False
-        # a run may be continued with other observers: a metric is NaN where it was not observed
         for name, value in metrics.items():
-            earlier = [_not_observed(value)] * len(self.rounds)
-            self.metrics.setdefault(name, earlier).append(np.array(value))
-        for name in self.metrics.keys() - metrics.keys():
-            self.metrics[name].append(_not_observed(self.metrics[name][-1]))
+            # copies: what an engine returns may keep a buffer of the device for every number
+            self.metrics.setdefault(name, []).append(np.array(value))
         self.rounds.append(done)
         self.seconds.append(self.clock.now)
         self.compiling.append(self.clock.compiling)
@@ -201,25 +189,6 @@ class Recorder:
             if rule.fires(self.rounds, values) and not (broken and rule.kind == "stopped"):
                 return Outcome(rule.kind, done - 1)
         return Outcome("non-finite", done - 1, part=broken[0]) if broken else self.outcome
-
-    def reconsider_best(self, done: int) -> bool:
-        """Chooses the best model of the history that the run continues, which may have been chosen
-        by another metric or direction.
-
-        There are two candidates: the best model until now if it is that by the same metric, and
-        the model after `done` rounds if it was observed. The other models are gone.
-
-        Returns whether the model after `done` rounds is the best.
-        """
-        metric = self.options.keep_best
-        if self.ended or metric is None:
-            return False
-        if self.best is not None and self.best.metric != metric:
-            self.best = None
-        values = self.metrics.get(metric)
-        if values is None or np.ndim(values[-1]) or self.rounds[-1] != done:
-            return False
-        return self._is_best(float(values[-1]), done)
 
     def _is_best(self, value: float, done: int) -> bool:
         """Returns whether a value is better than the best one, whose place it then takes."""
@@ -257,18 +226,21 @@ class Recorder:
         """
         log = merge_logs(self.logs)
         self.logs = [log]
+        notes = log.notes
+        if self.options.on_bad_client == "drop":
+            notes = notes | {"dropped": log.left_out}
         return History(
             self.algorithm,
             np.asarray(self.rounds),
             {name: np.stack(values) for name, values in self.metrics.items()},
-            log.notes | ({"dropped": log.left_out} if self.keeps_dropped else {}),
+            notes,
             params,
             Traffic(log.down, log.up),
             self.outcome,
             np.asarray(self.seconds),
             np.asarray(self.compiling),
             best=self.best,
-            modes={name: mode for name, mode in self.modes.items() if name in self.metrics},
+            modes=dict(self.modes),
             **carry._asdict(),
             **facts,
         )

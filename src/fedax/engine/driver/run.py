@@ -14,7 +14,7 @@ from fedax.core.client import Solver
 from fedax.core.history import History
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.engine.driver.loop import open_loop
+from fedax.engine.driver.loop import run_rounds
 from fedax.engine.driver.options import Options, RunOptions, as_solver, check_kind
 from fedax.errors import InvalidInput, RunFailed
 
@@ -36,10 +36,8 @@ def run(
         seed: of every random stream; the same seed gives the same result on every engine, up to
             rounding.
         resume: a history whose run is continued up to `rounds`, at least those that it has, with
-            the same arguments otherwise. Another method, seed, data or privacy is refused, with
-            privacy only data of other sizes. A run
-            that a budget ended goes on with a larger one; any other end by itself is final. With
-            other observers, metrics are NaN where they were not observed.
+            the same arguments otherwise. Others are refused, with privacy only data of other sizes.
+            A run that a budget ended goes on with a larger one; any other end by itself is final.
         throw: raises `RunFailed` if the outcome is not ok.
         options: by keyword, see below; None stands for the default.
 
@@ -68,16 +66,15 @@ def run(
         stop (rule or list of rules): ends the run early: `Divergence`, `EarlyStopping`, `Budget`,
             or a list of them.
         keep_best (str): a metric of the observers; `History.best` is the model with its best finite
-            value. By default that of early stopping, if there is one. Where the history of `resume`
-            has no best model by this metric, the first candidate is its last model.
+            value. By default that of early stopping, if there is one.
         mode (str): of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where
             neither the observer nor the task states it.
         progress (function or bool): called with a `Progress` after every observation; `print` will
             do. True shows a bar.
         checkpoint (path): a folder for checkpoints of this run. If it holds some, the run continues
             from the newest whole one, to the same bits as without a break (on the same engine,
-            devices and versions). With `resume` too, if that is newer than the history; checkpoints
-            of another run are refused. Another budget is the same run.
+            devices and versions); checkpoints of another run are refused. Another budget is the
+            same run. With `resume`, a folder without checkpoints.
         checkpoint_every (int): rounds between checkpoints, at least 1, 10 by default; the last
             round is kept too.
         personal (bool): whether the history also has the clients' own models, which take clients x
@@ -104,8 +101,7 @@ def run(
     """
     check_kind("run(algorithm=...)", algorithm, Algorithm)
     resumed = [] if resume is None else [resume]
-    with open_loop([algorithm], task, [seed], RunOptions.of(options), resumed) as loop:
-        (history,) = loop.run()
+    (history,) = run_rounds([algorithm], task, [seed], RunOptions.of(options), resumed)
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -165,8 +161,7 @@ def run_grid(
     if not seeds or len(set(map(str, seeds))) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
     algorithms, settings = _expand_lists(list(algorithms), options)
-    with open_loop(algorithms, task, seeds, settings, resume or ()) as loop:
-        return loop.run()
+    return run_rounds(algorithms, task, seeds, settings, resume or ())
 
 
 def _expand_lists(
