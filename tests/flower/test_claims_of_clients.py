@@ -13,6 +13,7 @@ from flwr.app import Error, Message
 
 import fedax
 from fedax.core import FedaxError
+from fedax.flower.protocol.records import record_of
 from fedax.flower.server.roster import NODE_UNAVAILABLE
 from problems import vector
 
@@ -143,6 +144,21 @@ def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
     engine.grid.lie = None
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [4, 4]
+
+
+def test_sums_that_are_not_finite_end_the_run(tmp_path):
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE)
+    answered = engine.grid.answers
+
+    def answers(message):
+        found = answered(message)
+        if message.metadata.message_type == "evaluate" and client_of(message) == 1:
+            found[0].content["up"] = record_of((np.nan,))
+        return found
+
+    engine.grid.answers = answers
+    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, observe=[fedax.observe.TrainLoss()])
+    assert history.outcome.kind == "non-finite"
 
 
 @pytest.mark.slow

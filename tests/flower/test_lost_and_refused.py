@@ -1,6 +1,7 @@
 """Answers that are lost, late, repeated or not what they must be: left out, named, counted, and
 without a trace."""
 
+import errno
 import logging
 import re
 import threading
@@ -16,11 +17,13 @@ from federation import EVERYONE, client_of, federation, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import fedax
+from fedax.flower.client import disk
 from fedax.flower.client.disk import Store, Version
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import LEAVES, NEVER, record_of
 from fedax.flower.server import roster
 from fedax.flower.server.in_process import LocalGrid, in_process
+from fedax.utils import files
 from problems import vector
 
 LAST = 3
@@ -221,6 +224,22 @@ def test_a_lost_disk_is_named(tmp_path):
             federation(tmp_path, algorithm, schedule=EVERYONE, spoil=wipe),
             schedule=EVERYONE,
         )
+
+
+def test_a_client_with_a_full_disk_is_left_out(tmp_path, monkeypatch):
+    """Its upload would belong to a state that it does not have."""
+
+    def write(path, *arguments):
+        if path.is_relative_to(tmp_path / "client-3"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        files.write(path, *arguments)
+
+    monkeypatch.setattr(disk, "write", write)
+    engine = federation(tmp_path, fedax.SCAFFOLD(), schedule=EVERYONE)
+    options = {"schedule": EVERYONE, "on_bad_client": "drop", "observe": []}
+    history = run(fedax.SCAFFOLD(), engine, rounds=2, **options)
+    assert history.notes["dropped"].tolist() == [[LAST], [LAST]]
+    assert history.notes["refused"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("size", [0, 1, 300], ids=["empty", "one byte", "cut off"])
