@@ -1,7 +1,6 @@
 """IDX and LEAF JSON: small files of the true format, and what is refused."""
 
 import gzip
-import json
 import struct
 
 import jax
@@ -11,6 +10,7 @@ import pytest
 import fedax
 from fedax import data
 from fedax.models import SentimentLSTM
+from leaf_files import leaf_file
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,6 @@ def test_idx_of_every_type(tmp_path, code, dtype, values):
         read = data.read_idx(path)
         assert np.array_equal(read, array)
         assert read.dtype.isnative
-
-
-def leaf_file(path, **users):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    held = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
-    document = {
-        "users": list(users),
-        "num_samples": [len(y) for _, y in users.values()],
-        "user_data": held,
-    }
-    text = json.dumps(document).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
 
 def test_femnist_of_leaf(tmp_path):

@@ -3,7 +3,6 @@ that is wrong."""
 
 import functools
 import gzip
-import json
 import math
 import os
 import struct
@@ -19,6 +18,7 @@ from fedax import data, observe, tasks
 from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data import FederatedData, from_table, store, stored
 from fedax.examples.client_names import ClientNames
+from leaf_files import of_leaf
 from parts import with_unseen, with_validation
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
@@ -108,12 +108,6 @@ def test_folders_of_tables(tmp_path, field, files):
 )
 def test_frames(field, make):
     refused(field, make)
-
-
-def of_leaf(**users):
-    held = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
-    counts = [len(y) for _, y in users.values()]
-    return json.dumps({"users": list(users), "num_samples": counts, "user_data": held})
 
 
 def twice(text):

@@ -1,7 +1,6 @@
 """Sent140 from the published table, and from LEAF's files, in exactly their formats."""
 
 import gzip
-import json
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import pytest
 import fedax
 from fedax import data
 from fedax.core import DataError
+from leaf_files import leaf_file
 
 TABLE = "training.1600000.processed.noemoticon.csv"
 LINE = '"{}","{}","Mon Apr 06 22:19:45 PDT 2009","NO_QUERY","{}","{}"\n'
@@ -38,22 +38,17 @@ def table(folder, tweets=None, name=TABLE):
 def leaf(folder, part, users):
     """As LEAF's preprocessing writes it: records of id, date, query, user, text and the set, and
     labels as numbers."""
-    x = {
-        user: [
-            [str(k), "Mon", "NO_QUERY", user, said, "training"] for k, (said, _) in enumerate(own)
-        ]
+    held = {
+        user: (
+            [
+                [str(k), "Mon", "NO_QUERY", user, said, "training"]
+                for k, (said, _) in enumerate(own)
+            ],
+            [label // 4 for _, label in own],
+        )
         for user, own in users.items()
     }
-    held = {
-        user: {"x": x[user], "y": [label // 4 for _, label in own]} for user, own in users.items()
-    }
-    document = {
-        "users": list(users),
-        "num_samples": [len(own) for own in users.values()],
-        "user_data": held,
-    }
-    (folder / part).mkdir(parents=True)
-    (folder / part / f"all_data_niid_3_keep_2_{part}_8.json").write_text(json.dumps(document))
+    leaf_file(folder / part / f"all_data_niid_3_keep_2_{part}_8.json", **held)
 
 
 @pytest.mark.parametrize("name", [TABLE, f"{TABLE}.gz"])

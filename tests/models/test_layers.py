@@ -8,37 +8,30 @@ import numpy as np
 import pytest
 from jax import lax
 
+import layer_samples
 from fedax.ops import LSTM, conv, convolve, max_pool
 from fedax.ops.lstm import recur
+from layer_samples import agree, plain_conv, plain_pool
 
 RNG = np.random.default_rng(0)
 
 
 def normal(*shape):
-    return jnp.asarray(RNG.normal(size=shape))
+    return layer_samples.normal(RNG, shape, "float64")
 
 
 def plain(x, kernel, stride, padding):
-    return lax.conv_general_dilated(
-        x, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    return plain_conv(x, kernel, (stride, stride), padding)
 
 
-def same(ours, reference, arguments, rtol=1e-9):
+def same(ours, reference, arguments):
     """Equal values, and equal gradients of a sum with random weights, by every argument."""
-
-    @partial(jax.jit, static_argnums=0)
-    def both(function, weights, arguments):
-        values, pullback = jax.vjp(function, *arguments)
-        return values, pullback(weights)
-
-    weights = normal(*jax.eval_shape(reference, *arguments).shape)
-    results = zip(
-        *(jax.tree.leaves(both(function, weights, arguments)) for function in (ours, reference)),
-        strict=True,
+    leaves, structure = jax.tree.flatten(arguments)
+    forms = (
+        lambda *leaves, form=form: form(*jax.tree.unflatten(structure, leaves))
+        for form in (ours, reference)
     )
-    for own, other in results:
-        np.testing.assert_allclose(own, other, rtol=rtol, atol=rtol)
+    agree(*forms, leaves, RNG, order=1)
 
 
 # rows, columns, channels, height, width, outputs, stride, padding: every form, odd sizes, oblong
@@ -91,28 +84,8 @@ def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(mapped, monkeyp
     assert ("conv_general_dilated" in text) == (mapped[1] is None)
 
 
-def test_convolution_under_vmap_and_inside_a_loop():
-    channels = 16
-    x, kernels = normal(3, 2, 6, 6, channels), normal(3, 3, 3, channels, 4)
-
-    def descent(convolution):
-        def loss(kernel, x):
-            return (convolution(x, kernel) ** 2).sum()
-
-        def steps(kernel, x):
-            return lax.fori_loop(0, 2, lambda _, k: k - 1e-4 * jax.grad(loss)(k, x), kernel)
-
-        return jax.jit(jax.vmap(steps))(kernels, x)
-
-    ours = descent(convolve)
-    np.testing.assert_allclose(ours, descent(lambda x, k: plain(x, k, 1, "VALID")), rtol=1e-9)
-
-
 def test_max_pool_is_the_windowed_maximum():
-    def windowed(x):
-        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-
-    same(max_pool, windowed, (normal(2, 5, 7, 2),))
+    same(max_pool, lambda x: plain_pool(x, (2, 2)), (normal(2, 5, 7, 2),))
 
 
 def test_of_equal_pixels_the_first_gets_the_gradient():

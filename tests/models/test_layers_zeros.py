@@ -6,17 +6,15 @@ import subprocess
 import sys
 from functools import partial
 
-import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from fedax.ops import affine, convolve
 from fedax.ops.conv import lay_images
 from fedax.ops.extension import status
-from layer_samples import agree, close, normal, placed, plain_conv, thinned
+from layer_samples import agree, close, normal, plain_conv, thinned
 
 native = pytest.mark.skipif(not status().used, reason=status().reason)
 pytestmark = native
@@ -61,43 +59,6 @@ def test_gradients_of_few_numbers(sizes, dtype):
             *(gradients(x, kernel, cotangent, stride, padding, form) for form in (convolve, plain))
         ):
             close(own, other)
-
-
-@st.composite
-def shapes(draw):
-    whole = st.integers
-    height, width, padding, rows, columns = placed(draw, 7, 14)
-    batch = draw(st.sampled_from([4, 15, 16, 17, 31, 50, 64]))
-    strides = draw(whole(1, 4)), draw(whole(1, 4))
-    return (
-        batch,
-        rows,
-        columns,
-        draw(whole(1, 40)),
-        height,
-        width,
-        draw(whole(1, 20)),
-        strides,
-        padding,
-    )
-
-
-@pytest.mark.slow
-@hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None)
-@hypothesis.given(shapes(), st.sampled_from([0.2, 0.05]))
-def test_gradients_of_few_numbers_in_any_shape(sizes, share):
-    *four, height, width, outputs, strides, padding = sizes
-    rng = np.random.default_rng(0)
-    x, kernel = (
-        normal(rng, four, "float32"),
-        normal(rng, (height, width, four[3], outputs), "float32"),
-    )
-    shape = jax.eval_shape(partial(plain_conv, stride=strides, padding=padding), x, kernel).shape
-    cotangent = thinned(rng, normal(rng, shape, "float32"), share)
-    for own, other in zip(
-        *(gradients(x, kernel, cotangent, strides, padding, form) for form in (convolve, plain))
-    ):
-        close(own, other)
 
 
 def test_zeros_are_left_out_where_they_are_many():

@@ -161,37 +161,6 @@ def test_modules_without_such_are_taken(name):
     assert history.outcome.ok
 
 
-IMAGES = {
-    "stem": [nn.Conv2d(3, 4, 7, 2, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1)],
-    "side_by_side": [nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)],
-    "ceil": [nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2, ceil_mode=True)],
-    "average": [nn.Conv2d(3, 4, 3), nn.AvgPool2d(2)],
-    "average_ceil": [nn.Conv2d(3, 4, 3), nn.AvgPool2d(3, 2, 1, ceil_mode=True)],
-    "adaptive": [nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(3)],
-    "max_1d": [nn.Flatten(2), nn.Conv1d(3, 4, 3), nn.MaxPool1d(3, 2)],
-    "average_1d": [nn.Flatten(2), nn.Conv1d(3, 4, 3), nn.AvgPool1d(3, 2)],
-    "max_3d": [nn.Conv2d(3, 4, 3), nn.MaxPool3d(2)],
-    "transposed": [nn.ConvTranspose2d(3, 4, 3), nn.GroupNorm(2, 4)],
-    "resized": [nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2, mode="bilinear")],
-    "norms": [nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.LayerNorm(8), nn.GELU()],
-}
-
-
-@pytest.mark.parametrize("name", IMAGES)
-def test_a_round_of_each_kind_of_layer(name):
-    images = rng.normal(size=(9, 3, 10, 10)).astype("float32")
-    history = fedax.run(
-        fedax.FedAvg(),
-        take(lambda: nn.Sequential(*IMAGES[name], nn.Flatten()), images),
-        rounds=1,
-        solver=fedax.SGD(0.01),
-        schedule=fedax.Schedule(steps=1, batch_size="full"),
-        observe=[fedax.observe.TrainLoss()],
-    )
-    losses = history.metrics["train_loss"]
-    assert losses[-1] < losses[0]
-
-
 def test_rows_that_an_embedding_lacks_end_the_run():
     for size in (50, 2000):
         task = take(lambda size=size: nn.Sequential(nn.Embedding(size, 3), nn.Flatten()), TOKENS)

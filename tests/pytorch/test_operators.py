@@ -201,6 +201,7 @@ ROWS = {
     "group_norm": (nn.Sequential(nn.GroupNorm(2, 4), nn.ReLU()), (3, 4, 20)),
     "attention": (nn.TransformerEncoderLayer(20, 2, 32, 0.0, batch_first=True), (3, 4, 20)),
     "conv3d": (nn.Conv3d(2, 3, 2), (3, 2, 4, 4, 4)),
+    "max_pool3d": (nn.Sequential(nn.Conv3d(2, 2, 1), nn.MaxPool3d(2)), (3, 2, 4, 4, 4)),
 }
 
 
