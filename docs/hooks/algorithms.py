@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from fedax.algorithms import algorithm_classes
-from fedax.results import methods
+from fedax.results.methods import describe_algorithm
 
 TITLES = {
     "server": "One model, with a server",
@@ -26,7 +26,7 @@ ADVICE = tomllib.loads((HERE / "advice.toml").read_text())
 """By class name: `tune`, where to begin with its hyperparameters, and `fails`, the conditions under
 which it disappoints."""
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=False)
-TEMPLATES.globals |= {"methods": methods, "getdoc": inspect.getdoc}
+TEMPLATES.globals["getdoc"] = inspect.getdoc
 
 
 def pages() -> dict[str, str]:
@@ -34,7 +34,7 @@ def pages() -> dict[str, str]:
     template = TEMPLATES.get_template("algorithm.md.jinja")
     made, families = {}, {}
     for family, kinds in FAMILIES.items():
-        families[family] = {kind: methods.describe_algorithm(kind) for kind in kinds}
+        families[family] = {kind: describe_algorithm(kind) for kind in kinds}
         for kind, facts in families[family].items():
             made[f"algorithms/{kind.__name__.lower()}.md"] = template.render(
                 kind=kind, family=family, facts=facts, code=code(kind), advice=ADVICE

@@ -1,9 +1,8 @@
 """`fedax algorithms`: lists the algorithms."""
 
-import json
 from typing import Annotated
 
-from typer import Argument, Option, echo
+from typer import Argument
 
 from fedax.cli.command import next_step
 
@@ -17,7 +16,6 @@ def algorithms(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List the algorithms with their hyperparameters.
 
@@ -26,14 +24,11 @@ def algorithms(
     from rich.console import Console
 
     from fedax.algorithms import algorithm_class, algorithm_classes
-    from fedax.results.methods import describe_algorithm, panel
+    from fedax.results.methods import panel
 
     kinds = (
         [algorithm_class(name) for name in names] if names else list(algorithm_classes().values())
     )
-    if as_json:
-        echo(json.dumps([describe_algorithm(kind) for kind in kinds], indent=2))
-        return
     console = Console()
     for kind in kinds:
         console.print(panel(kind))
