@@ -118,7 +118,8 @@ def put(directory, *records):
 
 def made_up(path, *records):
     """A run directory with made-up runs, of experiments that have their names."""
-    directory, experiments = RunDirectory.create(path, path.name), []
+    directory, experiments = RunDirectory(path, path.name), []
+    directory.make_folder()
     for task, draw in dict.fromkeys((run.task, run.draw) for run in records):
         runs = [run for run in records if (run.task, run.draw) == (task, draw)]
         labels = dict.fromkeys(run.label for run in runs)

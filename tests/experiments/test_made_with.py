@@ -17,7 +17,8 @@ from samples import TINY, put, record
 @pytest.fixture
 def folder(tmp_path):
     """Four runs, made up."""
-    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory = RunDirectory(tmp_path / "a", "A")
+    directory.make_folder()
     directory.configure([Experiment.parse(TINY).model_copy(update={"data": {"examples": "5e"}})])
     labels = [(label, seed) for label in ("FedAvg", "FedProx mu=1") for seed in (0, 1)]
     put(directory, *(record(label, "Tiny <run>", seed) for label, seed in labels))
@@ -35,7 +36,6 @@ def test_the_study_as_it_was_has_its_runs(folder):
     directory = RunDirectory.load(folder)
     assert [run.settings["seed"] for run in directory.records] == [0, 1, 0, 1]
     assert directory.runs.keys() == {run.id for run in directory.planned}
-    assert resume(folder, Display()).status == "finished"  # nothing is left to do
 
 
 def test_a_directory_is_read_back_with_any_method(tmp_path):
@@ -56,7 +56,8 @@ def test_a_directory_is_read_back_with_any_method(tmp_path):
     text = head + "".join(f"[[algorithm]]\n{section}\n" for section in sections)
     (tmp_path / "a.toml").write_text(text)
     experiment = Experiment.read(tmp_path / "a.toml")
-    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory = RunDirectory(tmp_path / "a", "A")
+    directory.make_folder()
     directory.configure([experiment])
     labels = [(member.label, seed) for member in experiment.members() for seed in (0, 1)]
     put(directory, *(record(label, experiment.name, seed) for label, seed in labels))

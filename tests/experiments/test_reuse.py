@@ -7,7 +7,7 @@ import pytest
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.grid import select_members
+from fedax.experiments.results.grid import judge_members
 from fedax.experiments.results.planned import planned_runs
 from fedax.experiments.results.store import PACKED
 from fedax.experiments.running.progress import Display
@@ -106,4 +106,4 @@ def test_a_member_without_the_metric_that_selects_is_no_selection():
     experiment = Experiment.parse(GRID + 'select = "validation_auc"\n')
     runs = [record(member.label, experiment.name, 7) for member in experiment.members()]
     with pytest.raises(InvalidInput, match=r"grid.select"):
-        select_members(experiment, runs)
+        judge_members(experiment, runs)

@@ -124,8 +124,11 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
     commands = []
     text = SWEEP + 'setup = ["touch OWNED"]\n'
     (tmp_path / "slurm").mkdir(parents=True)
-    directory = RunDirectory.create(tmp_path / "a", "A")
-    directory.configure([Experiment.parse(text)])
+    directory = RunDirectory(tmp_path / "a", "A")
+    directory.make_folder()
+    experiment = Experiment.parse(text)
+    experiment = experiment.model_copy(update={"data": experiment.plan().data_hashes})
+    directory.configure([experiment])
     directory.close("interrupted")
     (tmp_path / "a" / "slurm").mkdir()
     (tmp_path / "a" / "slurm" / "jobs.txt").write_text("--me\n77\n")

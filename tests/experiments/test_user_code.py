@@ -224,8 +224,11 @@ def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, mo
     (here / "foreign_module.py").write_text("import fedax\nclass X(fedax.FedAvg):\n    pass\n")
     monkeypatch.syspath_prepend(here)
     text = TINY.replace('"fedprox"\nmu = 1', '"foreign_module:X"')
-    directory = RunDirectory.create(here / "out", "A")
-    directory.configure([Experiment.parse(text)])
+    directory = RunDirectory(here / "out", "A")
+    directory.make_folder()
+    experiment = Experiment.parse(text)
+    experiment = experiment.model_copy(update={"data": experiment.plan().data_hashes})
+    directory.configure([experiment])
     directory.close("interrupted")
     sys.modules.pop("foreign_module")
     with pytest.raises(InvalidInput, match="names code"):

@@ -6,7 +6,6 @@ from test_models_kept import call
 
 import fedax
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.grid import grid_sheet
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
@@ -65,10 +64,7 @@ def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path
         Experiment.parse(text + 'select = "test_loss"\n'), tmp_path / "t", Display()
     )
     assert on_test.selections() == {"Flipped": {"FedAvg": SLOW}}
-    notes = [
-        grid_sheet(directory.experiments[0], directory.records).note
-        for directory in (finished, on_test)
-    ]
+    notes = [directory.grid_sheets()[0].note for directory in (finished, on_test)]
     assert ["test examples" in note for note in notes] == [False, True]
     again = RunDirectory.load(finished.path)
     assert again.selections() == finished.selections()

@@ -50,7 +50,8 @@ def deployed(tmp_path, monkeypatch):
         histories = []
 
         def run(*arguments):
-            folder = RunDirectory.load(out) if resume else RunDirectory.create(out, "a run")
+            folder = RunDirectory.load(out) if resume else RunDirectory(out, "a run")
+            folder.make_folder()
             given = OPTIONS | options | {"channel": channel, "engine": current_engine()}
             histories.append(fedax.run(algorithm, task, **given))
             return folder

@@ -23,9 +23,8 @@ def validate(
     from fedax.errors import InvalidInput
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.running import runner
-    from fedax.experiments.running.batches import stages_of
+    from fedax.experiments.running.batches import count_runs
     from fedax.experiments.running.trackers import check_installed
-    from fedax.results.tables.summary import counted
 
     if schema:
         echo(json.dumps(Experiment.model_json_schema(), indent=2))
@@ -39,8 +38,5 @@ def validate(
     # the file goes to the standard output, remarks to the error output
     echo(experiment.toml())
     echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
-    # --slurm submits a job for each batch
-    selecting, reporting = map(len, stages_of(experiment))
-    first = f"{counted(selecting, 'job')} to select, then " if selecting else ""
-    echo(f"# With --slurm: {first}{counted(reporting, 'job')}.", err=True)
+    echo(f"# {count_runs(experiment)}", err=True)
     next_step("runs it.", "run", file)

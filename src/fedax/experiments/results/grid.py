@@ -1,7 +1,8 @@
-"""The table of a grid, and which of its members stands for its algorithm."""
+"""The table of grids, and which of their members stand for their algorithms."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -45,7 +46,7 @@ def judge_members(experiment: Experiment, records: Sequence[Record]) -> pd.DataF
     """
     select, read = experiment.select, experiment.reads
     on_task = [run for run in records if run.task == experiment.name]
-    higher = is_higher_better(select, [run.modes for run in records])
+    higher = is_higher_better(select, [run.modes for run in on_task])
     numbers = numbers_frame(on_task, {experiment.name: read}, [select])
     numbers["bad"] = numbers["diverged"] | numbers["lost"]
     # without selection seeds the reported runs decide
@@ -56,8 +57,9 @@ def judge_members(experiment: Experiment, records: Sequence[Record]) -> pd.DataF
     )
     found = {row["method"]: row for row in groups.reset_index().to_dict("records")}
     labels = {run.label for run in on_task}
-    rows = []
+    rows, keys = [], dict[str, None]()
     for member in experiment.members():
+        keys |= dict.fromkeys(member.settings)
         if member.label not in labels:
             continue
         if member.label not in found:
@@ -81,7 +83,6 @@ def judge_members(experiment: Experiment, records: Sequence[Record]) -> pd.DataF
     for method in dict.fromkeys(row["algorithm"] for row in rows):
         tried = [row for row in rows if row["algorithm"] == method]
         min(tried, key=lambda row: _rank(row["diverged"], row["mean"], higher))["selected"] = True
-    keys = dict.fromkeys(key for member in experiment.members() for key in member.settings)
     return pd.DataFrame(rows, columns=[*HEADS, *keys])
 
 
@@ -92,38 +93,26 @@ def _rank(diverged: int, mean: float, higher: bool) -> tuple[int, float]:
     return diverged, -mean if higher else mean
 
 
-def select_members(experiment: Experiment, records: Sequence[Record]) -> dict[str, str]:
-    """Selects for each algorithm a member by the experiment's rule, among those that have run;
-    returns labels.
-    """
-    judged = judge_members(experiment, records)
-    rows = judged.to_dict("records")
-    return {row["algorithm"]: row["label"] for row in rows if row["selected"]}
-
-
-def selections(
+def judge_grids(
     experiments: Sequence[Experiment], records: Sequence[Record]
-) -> dict[str, dict[str, str]]:
-    """Returns the selections by task; experiments on other draws of a task's data select together
-    with it.
-    """
-    return {
-        experiment.name: select_members(experiment, records) for experiment in grids_of(experiments)
-    }
-
-
-def grids_of(experiments: Sequence[Experiment]) -> list[Experiment]:
+) -> list[tuple[Experiment, pd.DataFrame]]:
     """Returns one experiment with a grid for every task, on whose draw of the data members are
-    selected.
+    selected, with its judged members.
     """
     grids: dict[str, Experiment] = {}
     for experiment in experiments:
         if experiment.grid and experiment.grid.selects:
             grids.setdefault(experiment.name, experiment)
-    return list(grids.values())
+    return [(experiment, judge_members(experiment, records)) for experiment in grids.values()]
 
 
-def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
+def selected(judged: pd.DataFrame) -> dict[str, str]:
+    """Returns by algorithm the label of its selected member."""
+    rows = judged[judged["selected"].astype(bool)]
+    return dict(zip(rows["algorithm"], rows["label"], strict=True))
+
+
+def edges(experiment: Experiment, judged: pd.DataFrame) -> list[str]:
     """Returns a sentence for each selected number that is the smallest or the largest of its list,
     and not of its range.
 
@@ -131,42 +120,35 @@ def edges(experiment: Experiment, records: Sequence[Record]) -> list[str]:
     """
     members = {member.label: member for member in experiment.members()}
     sentences = []
-    for method, label in select_members(experiment, records).items():
-        own = [member for member in members.values() if member.method == method]
-        for key, selected in members[label].settings.items():
-            tried = {member.settings.get(key) for member in own}
-            numbers = sorted(
-                value
-                for value in tried
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            )
+    for method, label in selected(judged).items():
+        own = [member.settings for member in members.values() if member.method == method]
+        for key, value in members[label].settings.items():
+            numbers = sorted({settings[key] for settings in own if _is_number(settings.get(key))})
             # a value at the end of its declared range has nothing beyond it
-            if len(numbers) < 2 or selected in experiment.limits_of(members[label], key):
+            if len(numbers) < 2 or value in experiment.limits_of(members[label], key):
                 continue
             ends = {numbers[0]: ("smallest", "smaller"), numbers[-1]: ("largest", "larger")}
-            if selected in ends:
-                side, direction = ends[selected]
+            if value in ends:
+                side, direction = ends[value]
                 sentences.append(
-                    f"{method}: {key} = {selected} is the {side} of its list "
+                    f"{method}: {key} = {value} is the {side} of its list "
                     f"({', '.join(map(str, numbers))}). Try {direction} values."
                 )
     return sentences
 
 
-def grid_csv(experiments: Sequence[Experiment], records: Sequence[Record]) -> str:
-    """Returns the members of all grids as one table, see `judge_members`."""
-    judged = pd.concat([judge_members(experiment, records) for experiment in experiments])
-    return judged.astype({"selected": int}).to_csv(index=False, float_format="%.9g")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
+def grid_sheet(experiment: Experiment, judged: pd.DataFrame) -> Sheet:
     """Returns the grid for the report: one row per member, with the runs that select."""
     select, read = experiment.select, experiment.reads
-    judged = judge_members(experiment, records).drop(columns=["task", "label", "metric"])
-    judged["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
-    judged["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
+    shown = judged.drop(columns=["task", "label", "metric"]).astype(object)
+    shown["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
+    shown["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
     title = f"{column_of(select).title} ({unit_of(select)})".removesuffix(" ()")
-    shown = judged.astype(object).fillna("-").rename(columns=HEADS | {"mean": title})
+    shown = shown.fillna("-").rename(columns=HEADS | {"mean": title})
     seeds = experiment.grid.selecting(experiment.seeds) if experiment.grid else []
     # the reading in words that fit into the sentence below
     words = {"last": "final value", "best": "best value over the rounds"}
@@ -176,7 +158,7 @@ def grid_sheet(experiment: Experiment, records: Sequence[Record]) -> Sheet:
         f"Selected: the {highest} {reading} in the mean over the runs with the seeds "
         f"{', '.join(map(str, seeds))}, which are not reported; a member with a diverged run "
         "counts as worst. Algorithms of one member are shown with their own runs.",
-        *edges(experiment, records),
+        *edges(experiment, judged),
     ]
     if select.startswith("test"):
         sentences.append("These are test examples: on new ones the numbers would be worse.")

@@ -5,10 +5,11 @@ import itertools
 import json
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pandas as pd
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ValidationError
 
@@ -16,19 +17,17 @@ from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.toml import Source, explain_error
-from fedax.experiments.results.figures import draw_curves
-from fedax.experiments.results.grid import edges, grid_csv, grid_sheet, grids_of, selections
+from fedax.experiments.results.grid import edges, grid_sheet, judge_grids, selected
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
 from fedax.results import Page, Record, Sheet, render
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
 from fedax.results.drawing import Picture
+from fedax.results.figures import draw_curves
 from fedax.results.frame import clients_csv, curves_csv
-from fedax.results.page import clients_sheets
 from fedax.results.record import by_task, with_named_clients
 from fedax.results.store import pack, read_run, unpack, write_run
-from fedax.results.tables.membership import membership_csv, select_audits
 from fedax.results.tables.summary import counted
 from fedax.results.versions import describe_other_versions, made_with
 from fedax.utils.files import portable, read, read_text, write, writing
@@ -40,21 +39,6 @@ PACKED = "runs.tar.xz"
 """The runs of an archive in one file."""
 Status = Literal["running", "finished", "interrupted", "failed"]
 _Name = Annotated[str, AfterValidator(printable)]
-
-
-def refuse_if_taken(path: Path) -> None:
-    """Raises `RunExists` if a path is anything but a run directory, a new or an empty folder that
-    no other process works in.
-    """
-    advice = "nothing was overwritten. Choose another folder"
-    if owner := holder(path):
-        raise RunExists(f"{path} is in use by {owner}; {advice}.")
-    if path.exists() and not path.is_dir():
-        raise RunExists(f"{path} is a file, not a folder; {advice}.")
-    # `create` writes the summary before anything runs; `runs` alone are copies of others
-    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
-    if names - {"runs"} and SUMMARY not in names:
-        raise RunExists(f"{path} is not empty; {advice}, or remove this one.")
 
 
 class _Header(BaseModel):
@@ -105,35 +89,19 @@ class RunDirectory:
         self.planned = planned_runs(self.experiments)
 
     @classmethod
-    def create(cls, path: Path, title: str, **more: Any) -> "RunDirectory":
-        """Makes a new directory.
-
-        Raises:
-            RunExists: the folder exists and is not empty.
-            InvalidInput: it cannot be written.
-        """
-        directory = cls(path, printable(title), **more)
-        directory.make_folder()
-        return directory
-
-    @classmethod
     def read_more(cls, path: Path) -> dict[str, Any]:
         """Reads what a class of directories has besides."""
         return {}
 
     def make_folder(self) -> None:
-        """Makes the folder, see `create`. Runs that were copied into it are taken up."""
-        refuse_if_taken(self.path)
-        self.runs = _read_runs(self.path / "runs", repair=True)
-        try:
-            (self.path / "runs").mkdir(parents=True, exist_ok=bool(self.runs))
-        except FileExistsError as error:
-            reason = "already holds a run; nothing was overwritten"
-            raise RunExists(f"{self.path} {reason}.") from error
-        except OSError as error:
-            reason = f"cannot be written: {error.strerror or ''}"
-            raise InvalidInput.because(str(self.path), reason) from error
+        """Makes the folder; runs that were copied into it are taken up.
+
+        Raises:
+            WriteFailed: it cannot be written.
+        """
         with writing(self.path):
+            (self.path / "runs").mkdir(parents=True, exist_ok=True)
+            self.runs = _read_runs(self.path / "runs", repair=True)
             self.save()
 
     @classmethod
@@ -152,7 +120,7 @@ class RunDirectory:
                 runs = _read_runs(path / "runs", repair)
             about = {name: getattr(header, name) for name in _Header.model_fields}
             about |= cls.read_more(path)
-            return cls(path, runs=runs, experiments=kept_experiments(path), **about)
+            return cls(path, runs=runs, experiments=_read_experiments(path), **about)
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
@@ -266,10 +234,8 @@ class RunDirectory:
         """Returns the tables as text files by name; an archive has no long ones."""
         records = self.records
         texts = dict[str, str]()
-        if self.grids:
-            texts["grid.csv"] = grid_csv(self.grids, records)
-        if select_audits(records):
-            texts["audit.csv"] = membership_csv(records)
+        if grids := [judged.astype({"selected": int}) for _, judged in self.grids()]:
+            texts["grid.csv"] = pd.concat(grids).to_csv(index=False, float_format="%.9g")
         if not is_archive(self.path):
             texts["metrics.csv"] = curves_csv(records)
             if with_named_clients(records):
@@ -278,8 +244,11 @@ class RunDirectory:
 
     def sheets(self) -> list[Sheet]:
         """Returns the further tables of the report."""
-        grids = [grid_sheet(experiment, self.records) for experiment in self.grids]
-        return [*grids, *differences_sheet(self.shown(), self.reads)]
+        return [*self.grid_sheets(), *differences_sheet(self.shown(), self.reads)]
+
+    def grid_sheets(self) -> list[Sheet]:
+        """Returns the tables of its grids."""
+        return [grid_sheet(*grid) for grid in self.grids()]
 
     def figures(self) -> list[Picture]:
         """Returns the figures of its recipe, none here."""
@@ -297,20 +266,16 @@ class RunDirectory:
             self.notes,
             {STUDY: read_text(study)} if study.exists() else {},
             self.versions | ({"taken over": others} if others else {}),
-            [*self.sheets(), *clients_sheets(shown)],
+            self.sheets(),
             self.figures(),
             self.reads,
         )
-
-    def side_by_side(self, named: Mapping[str, "RunDirectory"]) -> list[Sheet]:
-        """Returns tables that compare the recipes of several folders, by their names; none here."""
-        return []
 
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None
     ) -> list[Picture]:
         """Returns the curves of some metrics, by default of those that reports draw."""
-        return draw_curves(self.shown(), self.experiments, against or "rounds", metrics)
+        return draw_curves(self.shown(), against or "rounds", metrics)
 
     def _planned_records(self) -> list[tuple[PlannedRun, Record]]:
         """Returns the runs that are there, with the names that the experiments give them."""
@@ -346,12 +311,9 @@ class RunDirectory:
             if is_reported(run, self.experiments, chosen)
         ]
 
-    @property
-    def grids(self) -> list[Experiment]:
-        """One experiment with a grid for every task; those on other draws of its data select
-        together with it.
-        """
-        return grids_of(self.experiments)
+    def grids(self) -> list[tuple[Experiment, pd.DataFrame]]:
+        """Returns the experiments with grids and their judged members, see `judge_grids`."""
+        return judge_grids(self.experiments, self.records)
 
     @property
     def reads(self) -> dict[str, str]:
@@ -362,13 +324,11 @@ class RunDirectory:
         """Returns by task and algorithm the label of the member that a grid's rule selects among
         those that have run.
         """
-        return selections(self.experiments, self.records)
+        return {experiment.name: selected(judged) for experiment, judged in self.grids()}
 
     def warnings(self) -> list[str]:
         """Returns a sentence for each selected value at an edge of its grid."""
-        return [
-            sentence for experiment in self.grids for sentence in edges(experiment, self.records)
-        ]
+        return [sentence for grid in self.grids() for sentence in edges(*grid)]
 
     def doubts(self) -> list[str]:
         """Returns a sentence for each task whose numbers cannot mean anything."""
@@ -380,10 +340,11 @@ class RunDirectory:
         names = {(run.member.method, run.member.label) for run, _ in self._planned_records()}
         counts = [
             counted(len({method for method, _ in names}), "algorithm"),
-            *([counted(len({label for _, label in names}), "setting")] if self.grids else []),
             counted(len(by_task(records)), "task"),
             counted(len(records), "run"),
         ]
+        if any(run.selecting for run in self.planned):
+            counts.insert(1, counted(len({label for _, label in names}), "setting"))
         ended = {
             "diverged": sum(record.diverged for record in records),
             "interrupted": sum(record.outcome.kind == "interrupted" for record in records),
@@ -402,8 +363,34 @@ class RunDirectory:
         )
 
 
-def kept_experiments(folder: Path) -> list[Experiment]:
-    """Returns the experiments of a run directory."""
+def open_folder(
+    path: Path, load: Callable[[Path, bool], RunDirectory] = RunDirectory.load
+) -> RunDirectory | None:
+    """Returns the run directory at a path, to run into it, without damaged runs; None of a new or
+    an empty folder, and of one with nothing but copies of runs.
+
+    Raises:
+        RunExists: a folder of something else, or one that another process works in.
+        InvalidInput: an archive, or a damaged directory.
+    """
+    advice = "nothing was overwritten. Choose another folder"
+    if owner := holder(path):
+        raise RunExists(f"{path} is in use by {owner}; {advice}.")
+    if path.exists() and not path.is_dir():
+        raise RunExists(f"{path} is a file, not a folder; {advice}.")
+    if is_archive(path):
+        hint = f"Unpack its {PACKED} into `runs/` of a new folder, and run into that one."
+        reason = "a copy made by `fedax report --keep`, which cannot be continued in place"
+        raise InvalidInput.because(str(path), reason, hint)
+    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    if SUMMARY in names:
+        return load(path, True)
+    if names - {"runs"}:
+        raise RunExists(f"{path} is not empty; {advice}, or remove this one.")
+    return None
+
+
+def _read_experiments(folder: Path) -> list[Experiment]:
     path = folder / STUDY
     if not path.exists():
         return []

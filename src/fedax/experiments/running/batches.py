@@ -179,10 +179,8 @@ def _batch_key(experiment: Experiment, member: Member) -> Any:
     )
 
 
-def stages_of(experiment: Experiment) -> tuple[list[Batch], list[Batch]]:
-    """Returns the batches that select among the members of a grid, and those of the runs to report.
-
-    Which members are reported is known only after the selection, their number before.
+def count_runs(experiment: Experiment) -> str:
+    """Returns a sentence with the number of runs of an experiment.
 
     >>> experiment = Experiment.of(
     ...     name="a",
@@ -190,19 +188,12 @@ def stages_of(experiment: Experiment) -> tuple[list[Batch], list[Batch]]:
     ...     algorithm=[{"name": "fedavg"}, {"name": "fedprox"}],
     ...     grid={"schedule": {"cohort": [5, 10]}},
     ... )
-    >>> [len(stage) for stage in stages_of(experiment)]
-    [4, 2]
+    >>> count_runs(experiment)
+    'The experiment makes 6 runs of 100 rounds: 4 to select in the grid, 2 to report.'
     """
-    # whichever member is selected, its method needs as many batches
-    chosen = {member.method: member.label for member in experiment.members()}
-    return batches_of([experiment]), batches_of([experiment], {experiment.name: chosen})
-
-
-def count_runs(experiment: Experiment) -> str:
-    """Returns a sentence with the number of runs of an experiment."""
-    selecting, reporting = (
-        sum(len(batch.runs) for batch in stage) for stage in stages_of(experiment)
-    )
+    selecting = sum(run.selecting for run in planned_runs([experiment]))
+    # whichever member is selected, its method needs as many runs
+    reporting = len(experiment.algorithm) * len(experiment.seeds)
     runs, rounds = counted(selecting + reporting, "run"), counted(experiment.rounds, "round")
     breakdown = f": {selecting} to select in the grid, {reporting} to report" if selecting else ""
     return f"The experiment makes {runs} of {rounds}{breakdown}."

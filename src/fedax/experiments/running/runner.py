@@ -5,7 +5,6 @@ again.
 import contextlib
 import dataclasses
 import functools
-import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,25 +20,17 @@ from fedax.experiments.config.plan import merge_settings
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import with_code
 from fedax.experiments.results.planned import PlannedRun, data_seed, other_data
-from fedax.experiments.results.store import (
-    PACKED,
-    SUMMARY,
-    RunDirectory,
-    is_archive,
-    refuse_if_taken,
-    slug,
-)
+from fedax.experiments.results.store import RunDirectory, open_folder, slug
 from fedax.experiments.running.batches import Batch, batches_of, client_sizes, plan_of
 from fedax.experiments.running.interruption import Interruption
 from fedax.experiments.running.pools import Done, run_in_processes, run_on_cluster
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import Tracking, check_installed
-from fedax.results import Record
 from fedax.results.tables.summary import counted
 from fedax.results.versions import differing_versions, packages
 from fedax.utils.files import writing
-from fedax.utils.lock import held, holder
+from fedax.utils.lock import held
 
 Directory = TypeVar("Directory", bound=RunDirectory)
 
@@ -86,27 +77,39 @@ def run_experiments(
     *,
     cluster: ClusterSection | None = None,
     make: Callable[..., Directory] = RunDirectory,
+    exactly: bool = False,
 ) -> Directory:
     """Runs several experiments into one directory, as `run_experiment` does one.
 
-    `make` is the class of the directory.
-
     `out` may hold some of the runs, also nothing but the folders of runs that were copied to
     `out/runs`: then only the others are made.
+
+    Args:
+        experiments: what to run.
+        out, display, jobs, cluster: as for `run_experiment`.
+        title: of the directory.
+        make: its class.
+        exactly: whether `out` is for these runs and no others.
     """
     # what can be refused is refused before the folder exists
     team_of(experiments, jobs)
-    earlier = _open_earlier(out)
+    earlier = open_folder(out)
+    if earlier is not None:
+        _check_versions(earlier)
     check_installed(experiments[0].trackers)
     experiments, notes = _prepare(experiments)
-    directory = make(out, printable(title), jobs=jobs, notes=notes, experiments=experiments)
+    about = {"title": printable(title), "notes": notes, "experiments": experiments}
+    directory = make(path=out, jobs=jobs, **about)
     if earlier is None:
         directory.make_folder()
     else:
-        _check_earlier(directory, earlier)
+        _check_earlier(directory, earlier, exactly)
         directory.versions, directory.jobs = earlier.versions, earlier.jobs
         directory.runs = earlier.runs
-    directory.runs = _finished(directory)
+    # interrupted ones go on
+    directory.runs = {
+        name: run for name, run in directory.runs.items() if run.outcome.kind != "interrupted"
+    }
     if present := sum(run.id in directory.runs for run in directory.planned):
         display.say(f"{counted(present, 'run')} are there already.")
     # the lock is held until the last run is written
@@ -117,36 +120,21 @@ def run_experiments(
         return _run_missing(directory, display, jobs, cluster)
 
 
-def _open_earlier(out: Path) -> RunDirectory | None:
-    """Returns the run directory at a path; None of a new or an empty folder, or of copied runs.
+def _check_earlier(directory: RunDirectory, earlier: RunDirectory, exactly: bool) -> None:
+    """Refuses to run into the directory of other runs.
 
     Raises:
-        RunExists: a folder of something else, or one that another process works in.
-        InvalidInput: an archive, or a damaged directory.
+        RunExists: a directory without any of the runs, or with others, where it should have
+            exactly these.
     """
-    refuse_if_taken(out)
-    if not (out / SUMMARY).exists():
-        return None
-    _refuse_archive(out)
-    return RunDirectory.load(out, repair=True)
-
-
-def _check_earlier(directory: RunDirectory, earlier: RunDirectory) -> None:
-    """Refuses to run into the directory of other experiments.
-
-    Raises:
-        RunExists: a directory without any of the runs.
-        InvalidInput: one with runs of other versions.
-    """
-    out, ids = directory.path, {run.id for run in directory.planned}
-    if earlier.planned and ids.isdisjoint(run.id for run in earlier.planned):
+    ids, then = ({run.id for run in each.planned} for each in (directory, earlier))
+    if then and (ids != then if exactly else ids.isdisjoint(then)):
         changed = other_data([run.settings for run in earlier.planned], directory.planned)
         reason = "of other data" if changed else "of other settings"
         raise RunExists(
-            f"{out} already holds runs {reason}; nothing was overwritten. Choose another folder, "
-            f"or continue it with `fedax resume {shlex.quote(str(out))}`."
+            f"{directory.path} holds runs {reason}; nothing was overwritten. Choose another "
+            "folder, or put back what has changed."
         )
-    _check_versions(earlier)
 
 
 def _check_versions(directory: RunDirectory) -> None:
@@ -175,22 +163,14 @@ def _prepare(
     return prepared[::-1], notes
 
 
-def _finished(directory: RunDirectory) -> dict[str, Record]:
-    return {
-        name: record
-        for name, record in directory.runs.items()
-        if record.outcome.kind != "interrupted"
-    }
-
-
 def resume(
     out: Path,
     display: Display,
     jobs: int = 1,
     trust: bool = False,
     cluster: ClusterSection | None = None,
-    load: Callable[[Path, bool], Directory] = RunDirectory.load,
-) -> Directory:
+    load: Callable[[Path, bool], RunDirectory] = RunDirectory.load,
+) -> RunDirectory:
     """Continues a directory whose process was interrupted or killed: finished runs stay, the others
     go on where they were.
 
@@ -207,43 +187,25 @@ def resume(
         load: reads the directory and leaves out damaged runs.
 
     Raises:
-        RunExists: another process works in the folder.
+        RunExists: another process works in the folder, or its runs are of other data.
         InvalidInput: no run directory, or one without experiments; one that began with other
-            versions, other random settings of JAX or other data.
+            versions or other random settings of JAX.
     """
-    if who := holder(out):
-        raise RunExists(f"{out} is in use by {who}. Wait until it ends.")
-    _refuse_archive(out)
-    directory = load(out, True)
-    if not directory.experiments:
-        raise InvalidInput.because(
-            str(out), "no run was begun there", "Remove the folder, and run again."
-        )
+    directory = open_folder(out, load)
+    if directory is None or not directory.experiments:
+        hint = "Remove the folder, and run again."
+        raise InvalidInput.because(str(out), "no run was begun there", hint)
     experiments = [with_code(experiment, trust) for experiment in directory.experiments]
-    directory = dataclasses.replace(directory, experiments=experiments)
-    _check_versions(directory)
-    directory.runs = _finished(directory)
-    # only of experiments that have runs to be made: it takes time to make data
-    pending = batches_of(experiments, done=directory.runs)
-    pending = pending or batches_of(experiments, directory.selections(), directory.runs)
-    for position in {batch.experiment for batch in pending}:
-        experiment = experiments[position]
-        hashes = plan_of(experiment).data_hashes
-        if changed := [name for name, then in experiment.data.items() if hashes.get(name) != then]:
-            raise InvalidInput.because(
-                f"task {experiment.task.name!r}",
-                f"its {' and '.join(changed)} have changed since the runs of {out} began",
-                "Put the files back as they were, or run in another folder.",
-            )
-    with held(out):
-        return _run_missing(directory, display, jobs, cluster)
-
-
-def _refuse_archive(out: Path) -> None:
-    if is_archive(out):
-        hint = f"Unpack its {PACKED} into `runs/` of a new folder, and run into that one."
-        reason = "a copy made by `fedax report --keep`, which cannot be continued in place"
-        raise InvalidInput.because(str(out), reason, hint)
+    return run_experiments(
+        experiments,
+        out,
+        directory.title,
+        display,
+        jobs,
+        cluster=cluster,
+        make=functools.partial(dataclasses.replace, directory),
+        exactly=True,
+    )
 
 
 def follow(ranks: ProcessGroup) -> None:
