@@ -53,7 +53,8 @@ def test_the_papers_numbers_stand_beside_those_of_every_folder(folders):
 
 def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     experiment = Experiment.parse(TINY)
-    directory = RunDirectory.create(tmp_path / "a", "A")
+    directory = RunDirectory(tmp_path / "a", "A")
+    directory.make_folder()
     directory.configure([experiment])
     put(directory, record("FedAvg", experiment.name, 0))
     (tmp_path / "link").symlink_to(tmp_path / "a")

@@ -101,7 +101,7 @@ def test_tables_and_claims_read_a_lost_run_alike(metric, read, worst):
     rows = numbers_frame(runs, {"T": read}, [metric])
     assert rows["lost"].tolist() == [False, True]
     np.testing.assert_allclose(rows["value"][1], scale_of(metric) * worst)
-    assert list(Results(runs).of("T", "A", metric, read).values()) == rows["value"].tolist()
+    assert list(Results(runs).of("T", "A", metric, read)) == rows["value"].tolist()
 
 
 @pytest.mark.slow

@@ -10,12 +10,10 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from PIL import Image
 from scipy import stats
 
-from fedax.core import InvalidInput, Outcome
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import CostSection
-from fedax.experiments.results.figures import Drawer, Figure, PaperMark, draw_curves
+from fedax.core import Outcome
 from fedax.results import drawing
 from fedax.results.drawing import save
+from fedax.results.figures import Drawer, Figure, draw_curves
 from fedax.results.frame import curves_frame
 from fedax.results.looks import choose_looks
 from samples import record
@@ -34,12 +32,8 @@ def run(label, task="T", seed=0, draw=0, end=0.8, **changes):
     return dataclasses.replace(made, **changes)
 
 
-def experiment(name, **sections):
-    algorithms = [{"name": "fedavg", "label": "A"}, {"name": "fedprox", "label": "B", "mu": 1.0}]
-    return Experiment.of(
-        **{"name": name, "seeds": [0, 1], "task": {"name": "synthetic"}, "algorithm": algorithms}
-        | sections
-    )
+def clients(count):
+    return {"task": {"clients": count}}
 
 
 def lines(axes):
@@ -128,18 +122,14 @@ def test_a_mean_far_from_the_papers_numbers_does_not_press_them_together():
 
 def test_accuracies_against_a_value_of_the_variants():
     sizes = {"N = 10": 10, "N = 30": 30, "N = 40": 40}
-    made = [
-        experiment(name, task={"name": "synthetic", "clients": size})
-        for name, size in sizes.items()
-    ]
     runs = [
-        run(label, name, seed, end=0.5 + size / 100 + shift + 0.02 * seed)
+        run(label, name, seed, end=0.5 + size / 100 + shift + 0.02 * seed, settings=clients(size))
         for name, size in sizes.items()
         for label, shift in (("A", 0.0), ("B", 0.05))
         for seed in (0, 1)
     ]
     figure = Figure(name="f", x="task.clients", x_title="devices N")
-    (axes,) = Drawer(runs, made).draw(figure).figure.axes
+    (axes,) = Drawer(runs).draw(figure).figure.axes
     assert axes.get_xlabel() == "devices N"
     assert ticks(axes, "x") == ["10", "30", "40"]
     deviation = np.sqrt(2)  # of (-1, 1)
@@ -158,16 +148,8 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
     """A panel for each method on one axis: its colour for ours, a diamond with the printed
     deviation for the paper's."""
     sizes, shift = {"N = 10": 10, "N = 30": 30}, {"FedAvg": 0.0, "FedBC": 0.1}
-    algorithms = [
-        {"name": "fedavg", "label": "FedAvg"},
-        {"name": "fedprox", "label": "FedBC", "mu": 1.0},
-    ]
-    made = [
-        experiment(n, task={"name": "synthetic", "clients": c}, algorithm=algorithms)
-        for n, c in sizes.items()
-    ]
     runs = [
-        run(m, n, seed, end=0.5 + c / 100 + s + 0.02 * seed)
+        run(m, n, seed, end=0.5 + c / 100 + s + 0.02 * seed, settings=clients(c))
         for n, c in sizes.items()
         for m, s in shift.items()
         for seed in (0, 1)
@@ -179,7 +161,7 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
         }
     }
     figure = Figure(name="f", title="Table 9: accuracy", x="task.clients", panels=["algorithm"])
-    drawer = Drawer(runs, made, targets=targets, source="Paper, Table 9")
+    drawer = Drawer(runs, targets=targets, source="Paper, Table 9")
     (picture,) = drawer.draw_all([figure])
     avg, bc = picture.figure.axes
     assert [avg.get_title(), bc.get_title()] == ["FedAvg", "FedBC"]
@@ -215,28 +197,16 @@ def test_points_and_curves_without_bands():
     assert "band: standard deviation" in full.caption
 
 
-def test_curves_against_bits_and_under_prices():
+def test_curves_against_bits_and_gradients():
     made = dataclasses.replace(run("A"), gradients=3.0 * np.arange(11))
-    slow = dataclasses.replace(run("B"), gradients=30.0 * np.arange(11))
-    figure = Figure(
-        name="f",
-        x=["bits", "cost"],
-        y="train_loss",
-        prices=[CostSection(round=1.0, step=2.0), CostSection(round=50.0, step=1.0)],
-    )
-    panels = Drawer([made, slow]).draw(figure).figure.axes
+    figure = Figure(name="f", x=["bits", "gradients"], y="train_loss")
+    panels = Drawer([made]).draw(figure).figure.axes
     assert [axes.get_xlabel().replace("\n", " ") for axes in panels] == [
         "bits sent, both directions",
-        "time: a round 1, a local step 2",
-        "time: a round 50, a local step 1",
+        "minibatch gradients of a client",
     ]
     np.testing.assert_allclose(lines(panels[0])["A"][0], 640 * np.arange(11))
-    np.testing.assert_allclose(lines(panels[1])["A"][0], 7 * np.arange(11))
-    np.testing.assert_allclose(
-        lines(panels[1])["B"][0], [0, 61], err_msg="until the time at which the first one ends"
-    )
-    with pytest.raises(InvalidInput, match="against: got 'cost'"):
-        draw_curves([run("A")], against="cost")
+    np.testing.assert_allclose(lines(panels[1])["A"][0], 3 * np.arange(11))
 
 
 def test_accuracy_axes_start_where_the_data_are():
@@ -245,18 +215,16 @@ def test_accuracy_axes_start_where_the_data_are():
     assert 75 < low < 80
     assert 85 < high < 90
     assert pictures["train_loss"].figure.axes[0].get_yscale() == "log"
-    figure = Figure(name="f", mark=[PaperMark(text="paper", value=60.0)])
-    below = Drawer([run("A")]).draw(figure).figure.axes[0]
+    targets = {"test_accuracy": {"T": {"A": [60.0]}}}
+    below = Drawer([run("A")], targets=targets).draw(Figure(name="f")).figure.axes[0]
     assert below.get_ylim()[0] < 60, "a number of the paper is always on the axis"
 
 
 def test_numbers_of_the_paper_in_curves():
     targets = {"test_accuracy": {"T": {"A": [96.81]}}}
-    mark = PaperMark(text='"cannot bypass 85%"', value=85.0, metric="test_accuracy")
-    figure = Figure(name="f", y=["test_accuracy", "train_loss"], mark=[mark])
+    figure = Figure(name="f", y=["test_accuracy", "train_loss"])
     accuracy, loss = Drawer([run("A"), run("B")], targets=targets).draw(figure).figure.axes
-    assert across(accuracy) == [85.0, 96.81]
-    assert [text.get_text() for text in accuracy.texts] == ['"cannot bypass 85%"']
+    assert across(accuracy) == [96.81]
     assert across(loss) == []
 
 
@@ -320,8 +288,7 @@ def test_names_with_dollars_stay_text(name, tmp_path):
     """Between two dollar signs Matplotlib would read a formula, and refuse most of them."""
     runs = [run(label, name, seed) for seed in range(2) for label in (name, "FedAvg")]
     targets = {"test_accuracy": {name: {name: [83.6], "FedAvg": [71.0]}}}
-    figure = Figure(name="f", mark=[PaperMark(text=name, value=80.0)])
-    pictures = Drawer(runs, targets=targets).draw_all([figure])
+    pictures = Drawer(runs, targets=targets).draw_all([Figure(name="f")])
     assert len(save(pictures, tmp_path, ["png"])) == 2
     assert name in drawing.to_svg(pictures[1].figure).replace("&amp;", "&")
 

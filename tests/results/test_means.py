@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedax.core import Outcome
-from fedax.experiments.results.figures import draw_curves
 from fedax.papers.numbers import Results
 from fedax.results import Page, Record, render
 from fedax.results.captions import describe_early_ends
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import mean_curve
+from fedax.results.figures import draw_curves
 from fedax.results.forms import cell_text
 from fedax.results.frame import curves_frame
 
@@ -104,9 +104,7 @@ def test_tables_reports_figures_and_comparisons_count_it_as_the_worst():
     np.testing.assert_allclose(row["mean"], 100 * expected)
     assert cell_text(row).endswith("(1 of 3 diverged)")
     results = Results(runs)
-    np.testing.assert_allclose(
-        list(results.of("T", "A", "test_accuracy", "last").values()), [90, 90, 10]
-    )
+    np.testing.assert_allclose(list(results.of("T", "A", "test_accuracy", "last")), [90, 90, 10])
     assert "A: 1 of 3 diverged (after 3 rounds)" in render(Page("t", "s", runs))
     picture = next(each for each in draw_curves(runs) if each.name == "test_accuracy")
     line = next(each for each in picture.figure.axes[0].lines if each.get_label() == "A")

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fedax.core import InvalidInput, Outcome
-from fedax.experiments.results.figures import draw_curves
 from fedax.results import Page, Sheet, render
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import save
+from fedax.results.figures import draw_curves
 from fedax.results.frame import clients_csv, curves_csv
-from fedax.results.page import clients_sheets
 from fedax.results.tables.summary import columns_of
 from samples import record
 
@@ -266,30 +265,6 @@ def test_figures_as_files(tmp_path):
     unknown = [dataclasses.replace(run, gradients=None) for run in runs()]
     with pytest.raises(InvalidInput, match="against: got 'gradients'"):
         draw_curves(unknown, against="gradients")
-
-
-def test_clients_have_a_row_each_and_methods_a_column():
-    names = [f"c{k}" for k in range(12)]
-    values = np.linspace(0.9, 0.1, 12)
-
-    def of(label, seed, more, **lost):
-        curve = np.array([np.zeros(12), np.zeros(12), values + more])
-        curve[:, 3] = np.nan  # no test examples
-        for client, value in lost.items():
-            curve[-1, names.index(client)] = value
-        made = record(label, "A", seed, client_accuracy=curve)
-        return dataclasses.replace(made, clients=names)
-
-    runs = [of("FedAvg", 0, 0.0), of("FedAvg", 1, 0.1), of("FedHalf", 0, 0.05, c0=np.nan)]
-    [sheet] = clients_sheets(runs)
-    assert sheet.title == "Clients: accuracy (%)"
-    assert sheet.head == ["Client", "FedAvg", "FedHalf"]
-    assert sheet.rows[0] == ["c0", "95.0", "not finite"]
-    assert sheet.rows[1] == ["c11", "15.0", "15.0"]
-    assert [row[0] for row in sheet.rows[-2:]] == ["c2", "c1"]
-    assert len(sheet.rows) == 11
-    assert "mean of the runs" in sheet.note
-    assert clients_sheets([record(client_accuracy=np.ones((3, 2)))]) == []
 
 
 def test_the_csv_of_clients_says_which_runs_are_reported():

@@ -27,8 +27,7 @@ def report(
     against: Annotated[
         str | None,
         Option(
-            help="Horizontal axis of figures: rounds, bits, gradients, seconds, time, energy or "
-            "cost.",
+            help="Horizontal axis of figures: rounds, bits, gradients, seconds, time or energy.",
             show_default="the recipe's figures, or rounds",
         ),
     ] = None,
@@ -73,15 +72,12 @@ def report(
 def _write_table(
     folders: Sequence[Path], form: str, metrics: Sequence[str] | None, out: Path | None
 ) -> None:
-    from fedax.errors import UnknownName
     from fedax.experiments.results.joint import merge_records
     from fedax.papers.study import open_directory
     from fedax.results.compare import compare_runs
-    from fedax.results.forms import FORMS, format_tables
+    from fedax.results.forms import format_tables
     from fedax.utils.files import write, writing
 
-    if form not in FORMS:
-        raise UnknownName.among("--table", form, FORMS)
     directories = [open_directory(folder) for folder in folders]
     # reversed, so that the first directory with a task says how its curves are read
     reads = {
@@ -106,10 +102,10 @@ def _draw_figures(
     against: str | None,
     out: Path | None,
 ) -> None:
-    from fedax.experiments.results.figures import draw_curves
     from fedax.experiments.results.joint import merge_records
     from fedax.papers.study import open_directory
     from fedax.results.drawing import save
+    from fedax.results.figures import draw_curves
 
     directories = [open_directory(folder) for folder in folders]
     names = [name.strip() for name in formats.split(",")]
@@ -119,7 +115,7 @@ def _draw_figures(
         target = out or folders[0] / "figures"
     else:
         records = merge_records(directories)
-        pictures = draw_curves(records, against=against or "rounds", metrics=metrics)
+        pictures = draw_curves(records, against or "rounds", metrics)
         target = out or Path("figures")
     for file in save(pictures, target, names):
         echo(str(file))

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Option, echo
 
+from fedax.cli.command import print_table
 from fedax.cli.options import Jobs, Out
 
 
@@ -35,12 +36,19 @@ def reproduce(
     from fedax.experiments.results.store import fresh, slug
     from fedax.experiments.running.progress import Display
     from fedax.papers import load
-    from fedax.papers.comparison import show_comparison
     from fedax.papers.study import reproduce as run_recipe
 
     console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     display = Display(console)
     directory = run_recipe(recipe, scale, path, display, jobs)
-    show_comparison(directory.comparison(), console)
+    comparison = directory.comparison()
+    sheet = comparison.cell_sheet()
+    if sheet.rows:
+        rows = [dict(zip(sheet.head, row, strict=True)) for row in sheet.rows]
+        print_table(rows, right=sheet.head[2:])
+    echo(comparison.shorter)
+    for text, evidence in comparison.verdicts:
+        direction = f"; as claimed on {evidence.direction}" if evidence.direction else ""
+        echo(f"{evidence.verdict.upper()}: {text} ({evidence.text}{direction})")
     print_summary(directory, console)

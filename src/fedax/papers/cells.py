@@ -54,9 +54,9 @@ def compare_cells(
     for metric, tasks in targets.items():
         for task, numbers in tasks.items():
             for algorithm, (mean, *deviation) in numbers.items():
-                diverged, runs = results.diverged(task, algorithm)
+                diverged = [r.diverged for r in results.on(task) if r.label == algorithm]
                 # at a smaller scale not all tasks and algorithms run
-                if not runs:
+                if not diverged:
                     continue
                 row = {
                     "task": task,
@@ -65,8 +65,8 @@ def compare_cells(
                     "paper_mean": mean,
                     "paper_deviation": deviation[0] if deviation else math.nan,
                     "paper_runs": paper_runs or math.nan,
-                    "runs": runs,
-                    "diverged": diverged,
+                    "runs": len(diverged),
+                    "diverged": sum(diverged),
                 }
                 for name, reading in {"ours": read, **{other: other for other in also}}.items():
                     values = results.of(task, algorithm, metric, reading, worst=math.nan)

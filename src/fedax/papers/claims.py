@@ -2,14 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from pydantic import Field, model_validator
 
 from fedax.experiments.config.sections import Table
-from fedax.papers.numbers import Results, Values
+from fedax.papers.numbers import Results
+from fedax.results.tables.reductions import Reduction
 from fedax.results.tables.statistics import (
     LEVEL,
     Effect,
@@ -107,7 +109,7 @@ class Claim(Table):
     tasks: list[str] | None = None
     at_least: int | None = Field(None, ge=1)
     metric: str | None = None
-    read: str | None = None
+    read: Reduction | None = None
     exact: bool = False
 
     @model_validator(mode="after")
@@ -138,17 +140,17 @@ class Claim(Table):
             tasks, algorithms: that the claim is about, if it names none; by default those that have
                 run.
         """
-        metric = self.metric or metric
-        read = self.read or read
+        metric, read = self.metric or metric, self.read or read
         titles = list(self.tasks or tasks or results.tasks)
+        parts = []
         if self.check == "rises":
-            parts = self._compare_tasks(results, titles, metric, read)
+            for low, high in itertools.pairwise(titles):
+                before, after = (results.of(task, self.a, metric, read) for task in (low, high))
+                gaps = _subtract(after, before)
+                parts.append(self._test(results, f"{low} to {high}", str(self.a), gaps, [gaps]))
         else:
-            parts = [
-                part
-                for task in titles
-                for part in self._compare_on(results, task, metric, read, algorithms)
-            ]
+            for task in titles:
+                parts += self._compare_on(results, task, metric, read, algorithms)
         ran = [part for part in parts if part.units]
         if not ran:
             return Evidence("not run", parts=parts)
@@ -204,64 +206,61 @@ class Claim(Table):
             quantity = quantity.replace("points", "percent", 1)
         return f"in {quantity}, claimed {bound}"
 
-    def _compare_tasks(
-        self, results: Results, tasks: Sequence[str], metric: str, read: str
-    ) -> list[Part]:
-        """Compares one algorithm on each task with the one before."""
-        a = str(self.a)
-        values = {task: results.of(task, a, metric, read) for task in tasks}
-        parts = []
-        for low, high in itertools.pairwise(tasks):
-            rise, unit = results.units(_pair(values[high], values[low], lambda x, y: x - y))
-            effect = effect_of(rise, unit, self.exact)
-            parts.append(self._test(f"{low} to {high}", a, effect, [rise]))
-        return parts
-
     def _compare_on(
         self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]
     ) -> list[Part]:
-        def values(algorithm: str | None, worst: float | None = None) -> Values:
-            return results.of(task, str(algorithm), metric, read, worst)
-
+        """Compares algorithms on one task."""
         margin = self.margin
         if self.check in ("below", "above"):
             # runs without a number count against the claim
             sign = 1 if self.check == "above" else -1
-            numbers, unit = results.units(values(self.a, -sign * math.inf))
-            effect = effect_of(numbers, unit, self.exact)
-            return [self._test(task, str(self.a), effect, [sign * (numbers - margin)])]
+            numbers = results.of(task, self.a, metric, read, -sign * math.inf)
+            tested = [sign * (numbers - margin)]
+            return [self._test(results, task, str(self.a), numbers, tested)]
         if self.check == "ratio":
-            a = values(self.a, -math.inf)
-            b = values(self.b, math.inf)
+            a = results.of(task, self.a, metric, read, -math.inf)
+            b = results.of(task, self.b, metric, read, math.inf)
             # of the same runs, so that Fieller's interval can use their covariance
-            over, unit = results.units(_pair(a, b, lambda x, _: x))
-            under, _ = results.units(_pair(a, b, lambda _, y: y))
-            effect = ratio_of(over, under, unit, self.exact)
-            beyond, _ = results.units(_pair(a, b, lambda x, y: x - margin * y))
-            return [self._test(task, f"{self.a} over {self.b}", effect, [beyond])]
+            a, b = a.align(b, join="inner")
+            over, unit = results.units(a)
+            effect = ratio_of(over, results.units(b)[0], unit, self.exact)
+            tested = [_subtract(a, margin * b)]
+            return [self._test(results, task, f"{self.a} over {self.b}", a, tested, effect)]
         parts = []
         for first, second in self.pairs(algorithms or results.algorithms(task)):
-            a, b = values(first), values(second)
-            gaps, unit = results.units(_pair(a, b, lambda x, y: x - y))
+            a, b = (results.of(task, name, metric, read) for name in (first, second))
+            gaps = _subtract(a, b)
             if self.check == "close":
                 # two one-sided tests
                 tested = [margin - gaps, margin + gaps]
             else:
                 sign = 1 if results.higher_is_better(metric, read) else -1
-                gain = _pair(a, b, lambda x, y: sign * (x - y) - margin)  # noqa: B023
-                tested = [results.units(gain)[0]]
-            effect = effect_of(gaps, unit, self.exact)
-            parts.append(self._test(task, f"{first} minus {second}", effect, tested))
+                tested = [sign * gaps - margin]
+            parts.append(self._test(results, task, f"{first} minus {second}", gaps, tested))
         return parts
 
-    def _test(self, task: str, about: str, effect: Effect, gaps: Sequence[np.ndarray]) -> Part:
-        """Tests whether all of some quantities are above zero."""
-        tests = [effect_of(gap, effect.unit, self.exact) for gap in gaps]
-        p_for = max(test.ahead for test in tests)
-        p_against = min(test.behind for test in tests)
-        agrees = all(test.mean > 0 for test in tests)
-        shown = (effect.units, effect.unit, effect.mean, effect.low, effect.high)
-        return Part(task, about, *shown, p_for, p_against, agrees)
+    def _test(
+        self,
+        results: Results,
+        task: str,
+        about: str,
+        shown: pd.Series,
+        tested: Sequence[pd.Series],
+        effect: Effect | None = None,
+    ) -> Part:
+        """Tests whether all of some quantities are above zero; shown is another one, or an effect
+        of its own.
+        """
+        effect = effect or effect_of(*results.units(shown), self.exact)
+        tests = [effect_of(*results.units(gaps), self.exact) for gaps in tested]
+        return Part(
+            task,
+            about,
+            *(effect.units, effect.unit, effect.mean, effect.low, effect.high),
+            max(test.ahead for test in tests),
+            min(test.behind for test in tests),
+            all(test.mean > 0 for test in tests),
+        )
 
     def pairs(self, algorithms: Sequence[str]) -> list[tuple[str, str]]:
         """Returns which algorithms are compared, the one that is claimed to be better first;
@@ -274,7 +273,8 @@ class Claim(Table):
         return [(str(self.a), str(self.b))]
 
 
-def _pair(a: Values, b: Values, combine: Callable[[float, float], float]) -> Values:
-    combined = {run: combine(a[run], b[run]) for run in a if run in b}
+def _subtract(a: pd.Series, b: pd.Series) -> pd.Series:
+    """Returns the differences of the runs that both have."""
+    a, b = a.align(b, join="inner")
     # infinite minus infinite: neither of the two gets there
-    return {run: 0.0 if math.isnan(value) else value for run, value in combined.items()}
+    return (a - b).fillna(0.0)

@@ -7,10 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.papers.cells import compare_cells, summarize_z
@@ -18,7 +14,7 @@ from fedax.papers.claims import Evidence, Part
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
 from fedax.results import Record, Sheet
-from fedax.results.tables.membership import AUDITED, membership_sheet
+from fedax.results.record import AUDITED
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.statistics import holm
 
@@ -113,8 +109,7 @@ class Comparison:
             choices.append(f"Not run: {', '.join(self.left_out)}.")
         title = "What the paper leaves open, and what was chosen"
         choice_sheet = Sheet(title, ["Choice"], [[text] for text in choices])
-        membership = membership_sheet(self.results.records)
-        sheets = claims, self.z_sheet(), self.cell_sheet(), membership, choice_sheet
+        sheets = claims, self.z_sheet(), self.cell_sheet(), choice_sheet
         return [sheet for sheet in sheets if sheet.rows]
 
     def z_sheet(self) -> Sheet:
@@ -205,23 +200,3 @@ def _format(form: str) -> Callable[[float], str]:
 
 def _to_csv(table: pd.DataFrame) -> str:
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-
-
-def show_comparison(comparison: Comparison, console: Console) -> None:
-    """Prints a recipe's numbers beside the paper's, and its verdicts."""
-    sheet = comparison.cell_sheet()
-    if sheet.rows:
-        table = Table(title=sheet.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        # the first two columns are names, the others numbers
-        for position, head in enumerate(sheet.head):
-            table.add_column(head.lower(), justify="left" if position < 2 else "right")
-        for row in sheet.rows:
-            table.add_row(*map(Text, row))
-        console.print()
-        console.print(table)
-    if comparison.shorter:
-        console.print(comparison.shorter, highlight=False, style="yellow")
-    for text, evidence in comparison.verdicts:
-        direction = f"; as claimed on {evidence.direction}" if evidence.direction else ""
-        line = f"{evidence.verdict.upper()}: {text} ({evidence.text}{direction})"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,7 +1,7 @@
 """The runs of an experiment, read as numbers by draw of the data and seed."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,18 +9,9 @@ import pandas as pd
 from fedax.core import UnknownName
 from fedax.observe.modes import is_higher_better
 from fedax.results import Record
-from fedax.results.compare import units_of
 from fedax.results.frame import numbers_frame
-
-
-class Run(NamedTuple):
-    """The draw of the data and the seed, by which runs of different algorithms are paired."""
-
-    draw: int
-    seed: int
-
-
-Values = dict[Run, float]
+from fedax.results.record import by_label
+from fedax.results.tables.statistics import units_of
 
 
 class Results:
@@ -35,18 +26,18 @@ class Results:
     def __init__(self, records: Iterable[Record], methods: Mapping[str, str] | None = None) -> None:
         names = methods or {}
         self.records = [run.with_label(names.get(run.label, run.label)) for run in records]
-        self.modes = [run.modes for run in self.records]
         self._read: dict[tuple[str, str, str], pd.DataFrame] = {}
 
     def of(
         self,
         task: str,
-        algorithm: str,
+        algorithm: str | None,
         metric: str,
         read: str,
         worst: float | None = None,
-    ) -> Values:
-        """Returns the number of every run, in the unit of `scale_of`.
+    ) -> pd.Series:
+        """Returns the number of every run, in the unit of `scale_of`, by the draw of the data and
+        the seed, by which runs of different algorithms are paired.
 
         A run that has none, because it was stopped as diverging or is not finite, counts as the
         worst of its task: as the worst of the numbers and initial values of all algorithms. Where
@@ -55,7 +46,7 @@ class Results:
 
         Args:
             task: title of the task.
-            algorithm: label of the algorithm.
+            algorithm: its label.
             metric: name of a scalar metric.
             read: how a curve becomes a number, see `read_curve`.
             worst: what such a run counts as instead.
@@ -63,25 +54,24 @@ class Results:
         Raises:
             UnknownName: a metric that the algorithm's runs do not have.
         """
-        on_task = [run for run in self.records if run.task == task]
-        for run in on_task:
+        key = task, metric, read
+        runs = self.on(task)
+        for run in runs:
             if run.label == algorithm and metric not in run.scalars:
                 raise UnknownName.among(f"metric of {algorithm}", metric, run.scalars)
-        key = task, metric, read
         if key not in self._read:
-            self._read[key] = numbers_frame(on_task, {task: read}, [metric])
+            frame = numbers_frame(runs, {task: read}, [metric])
+            self._read[key] = frame.set_index(["draw", "seed"])
         rows = self._read[key]
-        values = rows["value"]
-        if worst is not None:
-            values = values.mask(rows["lost"], worst)
-        elif rows["lost"].to_numpy().any():
+        if worst is None and rows["lost"].to_numpy().any():
             self.higher_is_better(metric, read)  # refuses a metric without a direction
-        runs = zip(rows["method"], rows["draw"], rows["seed"], values, strict=True)
-        return {Run(draw, seed): float(v) for label, draw, seed, v in runs if label == algorithm}
+        rows = rows.loc[rows["method"] == algorithm]
+        values: Any = rows["value"].astype(float)
+        return values if worst is None else values.mask(rows["lost"].astype(bool), worst)
 
-    def units(self, values: Values) -> tuple[np.ndarray, str]:
+    def units(self, values: pd.Series) -> tuple[np.ndarray, str]:
         """Returns the units of statistics, see `units_of`."""
-        return units_of(np.array([*values.values()]), np.array([run.draw for run in values]))
+        return units_of(values.to_numpy(), values.index.get_level_values("draw").to_numpy())
 
     def higher_is_better(self, metric: str, read: str = "last") -> bool:
         """Returns whether a larger number is better. Of rounds and bits until something, and of
@@ -96,18 +86,15 @@ class Results:
         """
         if "_to_" in read or read == "mean_change":
             return False
-        return is_higher_better(metric, self.modes)
+        return is_higher_better(metric, [run.modes for run in self.records])
 
-    def diverged(self, task: str, algorithm: str) -> tuple[int, int]:
-        """Returns the number of runs that diverged, see `fedax.results.Record.diverged`, and of
-        all.
-        """
-        runs = [r.diverged for r in self.records if (r.task, r.label) == (task, algorithm)]
-        return sum(runs), len(runs)
+    def on(self, task: str) -> list[Record]:
+        """Returns the runs on a task."""
+        return [run for run in self.records if run.task == task]
 
     def algorithms(self, task: str) -> list[str]:
         """Returns the algorithms that have run on a task, in order."""
-        return list(dict.fromkeys(run.label for run in self.records if run.task == task))
+        return list(by_label(self.on(task)))
 
     @property
     def tasks(self) -> list[str]:

@@ -14,14 +14,10 @@ from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import AuditSection, Table
 from fedax.experiments.config.toml import Source, key_path_of, place_value
-from fedax.experiments.results.figures import Figure
 from fedax.papers.claims import Claim
-from fedax.results.tables.membership import AUDITED
-from fedax.results.tables.reductions import (
-    VALUES,
-    is_value_reduction,
-    parse_reduction,
-)
+from fedax.results.figures import Figure
+from fedax.results.record import AUDITED
+from fedax.results.tables.reductions import Reduction, ValueReduction, is_value_reduction
 
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
@@ -45,7 +41,7 @@ class Scale(Table):
     variants: list[str] | None = None
     algorithms: list[str] | None = None
     draws: list[int] | None = None
-    read: str | None = None
+    read: Reduction | None = None
     comparable: bool = True
 
 
@@ -91,8 +87,8 @@ class Recipe(Table):
     shows: str
     title: str
     metric: str = "test_accuracy"
-    read: str = "last"
-    also_read: list[str] = []
+    read: Reduction = "last"
+    also_read: list[ValueReduction] = []
     chosen: list[str] = []
     draws: list[int] | None = None
     select_draws: list[int] | None = None
@@ -132,7 +128,6 @@ class Recipe(Table):
         # the scales come first, because everything below runs through them
         if set(self.scale) != set(SCALES):
             raise InvalidInput.of("scale", sorted(self.scale), "exactly smoke, small and paper")
-        self._check_readings()
         variants = self.titles
         algorithms = self.algorithms
         named: list[tuple[str, Iterable[str | None] | None, Sequence[str]]] = [
@@ -148,6 +143,9 @@ class Recipe(Table):
             field = f"claim {claim.text!r}"
             named.append((f"tasks of the {field}", claim.tasks, variants))
             named.append((field, [claim.a, claim.b, *(claim.among or ())], algorithms))
+        for figure in self.figure:
+            named.append((f"figure {figure.name!r}", figure.variants, variants))
+            named.append((f"figure {figure.name!r}", figure.algorithms, algorithms))
         for field, names, options in named:
             for name in names or ():
                 if name is not None:
@@ -155,26 +153,6 @@ class Recipe(Table):
         for scale in SCALES:
             # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
-        # figures may name any variant, so they are checked on all, not on those of a scale
-        experiments = [self._make_experiment(variant, {}) for variant in self.variant]
-        for figure in self.figure:
-            figure.check(experiments)
-
-    def _check_readings(self) -> None:
-        """Refuses unknown readings."""
-        # everything that may have another reading than the recipe
-        sections = (*self.scale.values(), *self.claim, *self.figure)
-        for read in (
-            self.read,
-            *self.also_read,
-            *(section.read for section in sections if section.read is not None),
-        ):
-            parse_reduction(read)
-        for read in self.also_read:
-            if not is_value_reduction(read) or read == self.read:
-                raise InvalidInput.of(
-                    "also_read", read, f"{VALUES}, but not the reading {self.read!r} itself"
-                )
 
     @property
     def table_read(self) -> str:
@@ -200,7 +178,7 @@ class Recipe(Table):
     def only(
         self, scale: str, variants: Sequence[str] = (), algorithms: Sequence[str] = ()
     ) -> "Recipe":
-        """Returns the recipe with fewer variants or algorithms at one scale; all that the scale
+        """Returns the recipe with some variants or algorithms at one scale; those that the scale
         has, if none are named.
 
         >>> [
@@ -214,30 +192,21 @@ class Recipe(Table):
         Raises:
             UnknownName: no such scale, variant or algorithm.
         """
-        # names are checked against the scale, which may have fewer
-        experiments = self.experiments(scale)
-        for name in variants:
-            _check_name("variant", name, {experiment.name for experiment in experiments})
-        for name in algorithms:
-            _check_name(
-                "algorithm", name, {section.shown() for section in experiments[0].algorithm}
-            )
-        fewer = {"variants": list(variants) or None, "algorithms": list(algorithms) or None}
-        size = self.scale[scale].model_copy(
-            update={key: names for key, names in fewer.items() if names}
-        )
+        _check_name("scale", scale, SCALES)
+        known = {"variants": self.titles, "algorithms": self.algorithms}
+        fewer = {"variants": list(variants), "algorithms": list(algorithms)}
+        for field, names in fewer.items():
+            for name in names:
+                _check_name(field, name, known[field])
+        changes = {field: names for field, names in fewer.items() if names}
+        size = self.scale[scale].model_copy(update=changes)
         return self.model_copy(update={"scale": self.scale | {scale: size}})
 
     def experiments(self, scale: str) -> list[Experiment]:
         """Returns the experiments of a scale: every variant on every draw of the data."""
-        if scale not in SCALES:
-            raise UnknownName.among("scale", scale, SCALES)
+        _check_name("scale", scale, SCALES)
         size = self.scale[scale]
         draws = self.draws if size.draws is None else size.draws
-        if self.select_draws is not None and not set(self.select_draws) & set(draws or ()):
-            raise InvalidInput.of(
-                "select_draws", self.select_draws, f"some of the draws {draws} of the scale {scale}"
-            )
         experiments = []
         for variant in (*self.variant, *self._audit_variants()):
             # an audit is run where its variant is
@@ -251,13 +220,9 @@ class Recipe(Table):
                 # other readings are no choice of an experiment file
                 if is_value_reduction(read):
                     changes = {"read": read} | changes
-                # on these draws no member runs to be selected: the one from the other draws is
-                # reported
-                if (
-                    self.select_draws is not None
-                    and draw not in self.select_draws
-                    and "grid" in self.experiment
-                ):
+                selecting = draws if self.select_draws is None else self.select_draws
+                # on other draws no member runs to be selected: the one from these is reported
+                if draw is not None and draw not in (selecting or ()) and "grid" in self.experiment:
                     changes = changes | {"grid.selects": False}
                 experiment = self._make_experiment(variant, changes)
                 algorithms = [

@@ -2,23 +2,20 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.figures import Drawer
-from fedax.experiments.results.grid import grid_sheet
 from fedax.experiments.results.store import RunDirectory, is_archive
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
-from fedax.papers.comparison import Comparison, format_number, metric_heading
+from fedax.papers.comparison import Comparison
 from fedax.papers.recipe import Recipe
 from fedax.results import Sheet
 from fedax.results.captions import describe_source
 from fedax.results.drawing import Picture, save
+from fedax.results.figures import Drawer
 from fedax.utils.files import read_text, write
 
 RECIPE = "recipe.toml"
@@ -49,9 +46,10 @@ class PaperDirectory(RunDirectory):
     def drawer(self) -> Drawer:
         """Returns the material of its figures."""
         recipe = self.recipe
+        # of a grid's members, the algorithm that they stand for
+        methods = {run.member.label: run.member.method for run in self.planned}
         return Drawer(
-            self.shown(),
-            self.experiments,
+            [run.with_label(methods[run.label]) for run in self.shown()],
             recipe.metric,
             recipe.table_read,
             recipe.cells,
@@ -73,8 +71,7 @@ class PaperDirectory(RunDirectory):
         return [*figures, *super().pictures(against, metrics)]
 
     def sheets(self) -> list[Sheet]:
-        grids = (grid_sheet(experiment, self.records) for experiment in self.grids)
-        return [*self.comparison().sheets(), *grids]
+        return [*self.comparison().sheets(), *self.grid_sheets()]
 
     def write_pictures(self) -> list[Path]:
         """Writes the pictures of an archive."""
@@ -88,36 +85,6 @@ class PaperDirectory(RunDirectory):
             "results.csv": comparison.csv(),
             "claims.csv": comparison.claims_csv(),
         }
-
-    def side_by_side(self, named: Mapping[str, RunDirectory]) -> list[Sheet]:
-        """Returns a table of the papers' numbers beside ours of every folder, by its name; none if
-        at most one folder is of a recipe.
-        """
-        papers = {name: one for name, one in named.items() if isinstance(one, PaperDirectory)}
-        frames = {
-            name: paper.comparison().cells.assign(folder=name) for name, paper in papers.items()
-        }
-        cells = pd.concat(frames) if len(frames) > 1 else pd.DataFrame()
-        if cells.empty:
-            return []
-        texts = [
-            {
-                "Task": cell["task"],
-                "Algorithm": cell["algorithm"],
-                "Metric": metric_heading(cell["metric"]),
-                "Paper": format_number(cell, "paper"),
-                cell["folder"]: f"{format_number(cell, 'ours')} ({cell['difference']:+.2f})",
-            }
-            for cell in cells.to_dict("records")
-        ]
-        # one row for each cell, in the order of their first appearance
-        heads = ["Task", "Algorithm", "Metric", "Paper"]
-        table = pd.DataFrame(texts).groupby(heads, sort=False).first().fillna("-").reset_index()
-        if len(set(table["Metric"])) == 1:
-            del table["Metric"]
-        note = "Means ± standard deviations; in brackets the difference to the paper."
-        title = "The papers' numbers beside those of every folder"
-        return [Sheet(title, list(table), table.values.tolist(), note, lead=True)]
 
 
 def open_directory(path: Path, repair: bool = False) -> RunDirectory:

@@ -10,7 +10,7 @@ import pandas as pd
 from fedax.core import InvalidInput, UnknownName
 from fedax.results.frame import numbers_frame
 from fedax.results.record import Record, by_label, by_task
-from fedax.results.tables.statistics import LEVEL, deviation_of, effect_of, holm
+from fedax.results.tables.statistics import LEVEL, deviation_of, effect_of, holm, units_of
 from fedax.results.tables.summary import column_of, columns_of, unit_of
 
 WATCHED = ("dissimilarity", "weight_gap")
@@ -155,7 +155,9 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     shared = present.all(0)
     used = present & shared if shared.any() else present
 
-    means = np.array([_mean(values[i, used[i]], draws[used[i]]) for i in range(len(labels))])
+    # each draw of the data counts alike
+    units = [units_of(values[i, used[i]], draws[used[i]])[0] for i in range(len(labels))]
+    means = np.array([numbers.mean() for numbers in units])
     compared: dict[str, dict[str, Any]] = {}
     for i, label in enumerate(labels):
         numbers = values[i, used[i]]
@@ -216,23 +218,3 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         is_level = math.isfinite(means[best]) and means[i] == means[best]
         compared[labels[i]]["top"] = i == best or is_level or adjusted.get(i, 0.0) > LEVEL
     return compared
-
-
-def _mean(values: np.ndarray, draws: np.ndarray) -> float:
-    """Returns the mean in which each draw of the data counts alike."""
-    # infinite plus minus infinite is NaN
-    with np.errstate(invalid="ignore"):
-        return float(np.mean([values[draws == draw].mean() for draw in dict.fromkeys(draws)]))
-
-
-def units_of(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, str]:
-    """Returns the units of statistics: the means over the seeds of each draw of the data if there
-    are several, else the seeds.
-    """
-    distinct = np.unique(draws)
-    if len(distinct) < 2:
-        return values, "seeds"
-    with np.errstate(invalid="ignore"):
-        means = [values[draws == draw].mean() for draw in distinct]
-    # means of both infinities are NaN: level, so 0
-    return np.nan_to_num(means, posinf=math.inf, neginf=-math.inf), "draws"

@@ -25,7 +25,7 @@ from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import mode_of
 from fedax.results.looks import COLOURS, THEME, Look, choose_looks
 from fedax.results.record import Record, is_percent
-from fedax.results.tables.statistics import effect_of
+from fedax.results.tables.statistics import effect_of, units_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write, writing
 
@@ -208,7 +208,6 @@ def curves(
     col: Columns = "task",
     *,
     log: bool | None = None,
-    log_x: bool = False,
     band: bool = True,
     points: bool = False,
     shared: bool = False,
@@ -220,13 +219,12 @@ def curves(
     order: Sequence[str] = (),
     modes: Mapping[str, Mode] | None = None,
     paper: Paper = lambda metric, task, method: (),
-    marks: Sequence[tuple[str, float, str | None, Sequence[str] | None]] = (),
 ) -> "matplotlib.figure.Figure":
     """Draws the mean of the runs with a band of one standard deviation, see `mean_curve`.
 
     Args:
         frame: a row for each observation, with the columns `run` and `round`, and `lost` where
-            runs were lost, as `curves_frame` gives them; without `run` each line is drawn as it is.
+            runs were lost, as `curves_frame` gives them; without `run` each line is one run.
         x: the column of the horizontal axis; of several, a panel each.
         y: the metric, a column too; of several, a panel each.
         hue: columns whose values divide a panel into lines. `metric` stands for `y`.
@@ -234,7 +232,6 @@ def curves(
             and `x`, which always divide it, unless `metric` is in `hue`.
         log: whether the vertical axis is logarithmic; by default for losses and gaps, where all
             that is drawn is positive.
-        log_x: whether the horizontal axis is.
         band: whether there are bands.
         points: whether the single observations of each first run are drawn, without means.
         shared: whether the panels of a row have one vertical axis.
@@ -246,46 +243,38 @@ def curves(
         order: labels in the order in which they take their looks, before those of the figure.
         modes: directions of metrics that no built-in observer gives.
         paper: returns the paper's numbers of a metric, task and method, mean first.
-        marks: texts with a number of the paper, drawn across the panels of a metric and of tasks;
-            None stands for all.
     """
-    hues, cols = _listed(hue), _listed(col)
+    hues, cols = listed(hue), listed(col)
     cols += [name for name in ("metric", "axis") if name not in (*cols, *hues)]
-    directions = {name: (modes or {}).get(name) or mode_of(name) for name in _listed(y)}
-    observed = _melt(frame, _listed(x), directions, {*hues, *cols})
+    directions = {name: (modes or {}).get(name) or mode_of(name) for name in listed(y)}
+    observed = _melt(frame, listed(x), directions, {*hues, *cols})
     figure, panels = _divide(observed, hues, cols, width, sharey="row" if shared else False)
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
     for panel in panels:
         axes, drawn, numbers = panel.axes, dict[str, pd.DataFrame](), list[float]()
-        own = {*panel.rows["metric"]}, {*panel.rows["task"]} if "task" in panel.rows else set()
-        for text, value, metric, tasks in marks:
-            if metric in (None, *own[0]) and (tasks is None or own[1] & {*tasks}):
-                _draw_mark(axes, text, value)
-                numbers.append(value)
         for label, rows in panel.rows.groupby("label", sort=False):
             first = rows.iloc[0]
-            if points and "run" in rows:
-                rows = rows[rows["run"] == rows["run"].min()]
-            curve = rows.assign(mean=rows["value"], low=math.nan, high=math.nan)
-            if "run" in rows and not points:
-                curve = mean_curve(rows)
+            curve = mean_curve(rows[rows["run"] == rows["run"].min()] if points else rows)
+            if curve["mean"].isna().all():
+                continue
             thin = np.linspace(0, len(curve) - 1, min(len(curve), most)).round().astype(int)
-            if curve["mean"].notna().any():
-                drawn[str(label)] = curve.iloc[np.unique(thin)][["x", "mean", "low", "high"]]
-                for value in paper(*(first.get(name, "") for name in ("metric", "task", "method")))[
-                    :1
-                ]:
-                    colour = looks[str(label)].colour
-                    axes.axhline(value, color=colour, linestyle=":", linewidth=1.1)
-                    numbers.append(value)
+            drawn[str(label)] = curve.iloc[np.unique(thin)]
+            if printed := paper(*(first.get(name, "") for name in ("metric", "task", "method"))):
+                numbers.append(printed[0])
+                colour = looks[str(label)].colour
+                axes.axhline(printed[0], color=colour, linestyle=":", linewidth=1.1)
         if drawn:
             _scale(axes, panel.metric, drawn.values(), numbers, log, shared)
-        if log_x:
-            axes.set_xscale("log")
         best = _best(drawn, lines, directions[panel.metric])
         for position, (label, curve) in enumerate(drawn.items()):
-            look = looks[label] if label in best else None
-            _draw_line(axes, label, curve, look, (position, len(drawn)), band, points)
+            if label not in best:
+                grey = {"color": _LINE, "linewidth": 0.8, "zorder": 1, "label": "others"}
+                axes.plot(curve["x"], curve["mean"], **grey)
+            elif points:
+                dots = looks[label].options | _DOTS
+                axes.plot(curve["x"], curve["mean"], label=label, **dots)
+            else:
+                _draw_line(axes, label, curve, looks[label], (position, len(drawn)), band)
     xs = [TITLES.get(column, column) for column in (panel.rows["axis"].iloc[0] for panel in panels)]
     _title_axes(panels, xs, [y_title or _title_of(panel.metric) for panel in panels])
     if legend and not (len(panels) == 1 and _name_ends(panels[0].axes)):
@@ -303,7 +292,8 @@ class _Panel(NamedTuple):
         return str(self.rows["metric"].iloc[0])
 
 
-def _listed(names: Columns) -> list[str]:
+def listed(names: Columns) -> list[str]:
+    """Returns a single name as a list of one."""
     return [names] if isinstance(names, str) else list(names)
 
 
@@ -313,6 +303,9 @@ def _melt(
     """Returns a row for each observation, axis and metric, without those that some runs of a line
     do not have: a mean over the others would be read as one over all.
     """
+    # without runs, rows are those of one
+    if "run" not in frame:
+        frame = frame.assign(run=0, round=range(len(frame)))
     wanted = {"task", "method", "audit", "run", "round", "lost"} | groups
     kept = frame[[name for name in frame.columns if name in wanted]]
     parts = []
@@ -321,10 +314,9 @@ def _melt(
             continue
         values = frame[y].astype(float) * scale_of(y)
         part = kept.assign(axis=x, metric=y, x=frame[x].astype(float), value=values, worst=math.nan)
-        if "run" in part:
-            has_value = part.groupby("run")["value"].transform("count").gt(0)
-            keys = [part[name] for name in ("task", "method", "audit") if name in part]
-            part = part[has_value.groupby(keys).transform("all") if keys else has_value]
+        has_value = part.groupby("run")["value"].transform("count").gt(0)
+        keys = [part[name] for name in ("task", "method", "audit") if name in part]
+        part = part[has_value.groupby(keys).transform("all") if keys else has_value]
         if mode is not None and "lost" in part and part["lost"].any():
             tasks = part.groupby("task")["value"]
             part["worst"] = tasks.transform(lambda task, mode=mode: worst_of(task.to_numpy(), mode))
@@ -350,8 +342,7 @@ def _divide(
     rows, cols = rows.assign(figure=""), [*cols, "figure"]
     orders = {name: list(dict.fromkeys(rows[name])) for name in cols}
     parts = dict(iter(rows.groupby(cols, sort=False)))
-    ranks = {name: {value: i for i, value in enumerate(order)} for name, order in orders.items()}
-    keys = sorted(parts, key=lambda key: [ranks[c][v] for c, v in zip(cols, key, strict=True)])
+    keys = [key for key in itertools.product(*orders.values()) if key in parts]
     differing = [name for name, order in orders.items() if len(order) > 1]
     columns = -(-len(keys) // -(-len(keys) // most))
     if len(differing) > 1 and len(keys) == math.prod(map(len, orders.values())):
@@ -399,41 +390,26 @@ def _best(drawn: Mapping[str, pd.DataFrame], most: int, mode: Mode | None) -> li
     return sorted(drawn, key=lambda label: (math.isnan(ends[label]), ends[label]))[:most]
 
 
+_DOTS = {"linestyle": "none", "alpha": 0.75, "markersize": 3.2, "markeredgewidth": 0}
+
+
 def _draw_line(
-    axes: Any,
-    label: str,
-    curve: pd.DataFrame,
-    look: Look | None,
-    place: tuple[int, int],
-    band: bool,
-    points: bool,
+    axes: Any, label: str, curve: pd.DataFrame, look: Look, place: tuple[int, int], band: bool
 ) -> None:
+    """Draws a curve with its band, and some six markers; those of lines on each other are apart."""
     if axes.get_yscale() == "log":
         # a logarithmic axis has no place for others
         positive = curve[["mean", "low"]].where(curve[["mean", "low"]] > 0)
         low = curve["low"].clip(positive.min().min())
         curve = curve.assign(mean=positive["mean"], low=low)
-    if look is None:
-        axes.plot(curve["x"], curve["mean"], color=_LINE, linewidth=0.8, zorder=1, label="others")
-        return
-    options: dict[str, Any] = {"markerfacecolor": THEME["ground"][0], "markeredgewidth": 1.0}
-    if points:
-        options = {"linestyle": "none", "alpha": 0.75, "markersize": 3.2, "markeredgewidth": 0}
-    else:
-        # some six markers; those of lines on each other are apart
-        position, count = place
-        step = max(len(curve) // 6, min(count, len(curve)))
-        options["markevery"] = list(range(step * position // count, len(curve), step))
-    axes.plot(curve["x"], curve["mean"], label=label, **look.options | options)
+    position, count = place
+    step = max(len(curve) // 6, min(count, len(curve)))
+    options = look.options | {"markerfacecolor": THEME["ground"][0], "markeredgewidth": 1.0}
+    options["markevery"] = list(range(step * position // count, len(curve), step))
+    axes.plot(curve["x"], curve["mean"], label=label, **options)
     if band and curve["low"].notna().any():
         ends = curve["low"], curve["high"]
         axes.fill_between(curve["x"], *ends, color=look.colour, alpha=0.15, linewidth=0)
-
-
-def _draw_mark(axes: Any, text: str, value: float) -> None:
-    axes.axhline(value, color=_QUIET, linestyle=(0, (5, 3)), linewidth=0.9)
-    place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-    axes.text(0.99, value, textwrap.fill(text, 25), fontsize=6.5, **place)
 
 
 def _scale(
@@ -529,15 +505,6 @@ def _add_legend(figure: "matplotlib.figure.Figure") -> None:
     figure.legend(list(entries.values()), labels, **place)
 
 
-def units(values: pd.Series, draws: pd.Series) -> np.ndarray:
-    """Returns the units of statistics: means over the seeds of each draw of the data if there are
-    several, else the values.
-    """
-    # not the mean of pandas, which would leave lost runs out
-    means = values.groupby(draws, sort=False).agg(lambda draw: draw.to_numpy().mean())
-    return means.to_numpy() if len(means) > 1 else values.to_numpy()
-
-
 def _draw_means(
     panel: _Panel,
     x: str,
@@ -579,17 +546,16 @@ def _draw_means(
                 mean, deviation = (*printed, 0.0)[:2]
                 ends = mean - deviation, mean + deviation
                 draw("paper", place - 0.25, mean, *ends, label=PUBLISHED, **_DIAMOND)
-            numbers = units(runs["value"], runs["draw"])
+            numbers, _ = units_of(runs["value"].to_numpy(), runs["draw"].to_numpy())
             mean = float(numbers.mean())
             deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
             ends = mean - deviation, mean + deviation
             if across:
                 _, *ends = effect_of(numbers, "")[:3]
-            draw("ours", place + shift, mean, *ends, **look.options, **named)
-            line.append((place + shift, mean))
-            if across:
                 at = np.full(len(numbers), -place - shift)
                 axes.plot(numbers, at, ".", color=look.colour, alpha=0.45, markersize=4)
+            draw("ours", place + shift, mean, *ends, **look.options, **named)
+            line.append((place + shift, mean))
         if not across:
             axes.plot(*np.transpose(line), **look.options | {"marker": ""})
     return pd.DataFrame(drawn)
@@ -607,14 +573,12 @@ _DIAMOND = {
 def against_value(
     frame: pd.DataFrame,
     x: str,
-    y: Columns,
     hue: Columns = "method",
     col: Columns = "metric",
     *,
     x_title: str = "",
     y_title: str = "",
     log: bool | None = None,
-    shared: bool = True,
     order: Sequence[str] = (),
     paper: Paper = lambda metric, task, method: (),
 ) -> "matplotlib.figure.Figure":
@@ -622,18 +586,15 @@ def against_value(
     deviation, beside the paper's numbers.
 
     Args:
-        frame: a row for each run, with the columns `task`, `method`, `draw`, and numbers in the
-            unit of `scale_of`.
+        frame: a row for each run and metric, as `numbers_frame` gives them.
         x: the column of the value.
-        y: the columns of the numbers.
-        hue, col, y_title, log, shared, order, paper: as for `curves`.
+        hue, col, y_title, log, order, paper: as for `curves`.
         x_title: of the horizontal axes.
     """
-    hues, cols = _listed(hue), _listed(col)
+    hues, cols = listed(hue), listed(col)
     cols += ["metric"] * ("metric" not in (*cols, *hues))
-    rows = pd.concat([frame.assign(metric=name, value=frame[name]) for name in _listed(y)])
-    values = sorted(rows[x].unique())
-    figure, panels = _divide(rows, hues, cols, sharex=True, sharey="row" if shared else False)
+    values = sorted(frame[x].unique())
+    figure, panels = _divide(frame, hues, cols, sharex=True, sharey="row")
     # narrow panels have room for every second value
     step = 2 if len(values) > 4 < panels[0].axes.get_gridspec().ncols else 1
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
@@ -650,7 +611,7 @@ def against_value(
 
 
 @_style()
-def beside_paper(frame: pd.DataFrame, y: str, paper: Paper) -> "matplotlib.figure.Figure":
+def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure":
     """Draws a row for each method in a panel for each task: the paper's number with its deviation,
     and below it the mean of ours with its 95 % confidence interval and the single units.
 
@@ -658,11 +619,10 @@ def beside_paper(frame: pd.DataFrame, y: str, paper: Paper) -> "matplotlib.figur
     press the others together.
 
     Args:
-        frame: a row for each run, with the columns `task`, `method`, `draw` and `lost`.
-        y: the column of the numbers, in the unit of `scale_of`.
+        frame: a row for each run, as `numbers_frame` gives them for one metric.
         paper: returns the paper's numbers of a metric, task and method, mean first.
     """
-    rows = frame.assign(metric=y, value=frame[y], source="ours, 95 % interval of the mean")
+    rows = frame.assign(source="ours, 95 % interval of the mean")
     height = 0.7 + 0.26 * rows.groupby("task")["method"].nunique().max()
     figure, panels = _divide(rows, ["source"], ["task"], _WIDTH, 2, height)
     looks = choose_looks(rows["source"])
@@ -680,7 +640,7 @@ def beside_paper(frame: pd.DataFrame, y: str, paper: Paper) -> "matplotlib.figur
         panel.axes.set_ylim(0.5 - len(methods), 0.5)
         panel.axes.grid(axis="y", visible=False)
         _cut(panel.axes, drawn)
-    _title_axes(panels, [_title_of(y)] * len(panels), [""] * len(panels))
+    _title_axes(panels, [_title_of(panel.metric) for panel in panels], [""] * len(panels))
     _add_legend(figure)
     return figure
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from rich.cells import cell_len
 
+from fedax.core import UnknownName
 from fedax.results.tables.statistics import LEVEL, mean_text
 from fedax.results.tables.summary import counted
 
@@ -43,7 +44,12 @@ def format_tables(comparison: pd.DataFrame, form: str) -> str:
         comparison: a frame of `compare_runs`. Where it has a column `note`, that stands below each
             table in place of what `note_of` says.
         form: its name.
+
+    Raises:
+        UnknownName: no such form.
     """
+    if form not in FORMS:
+        raise UnknownName.among("form", form, FORMS)
     if form == "csv":
         return to_csv(comparison)
     return "\n\n".join(_WRITERS[form](title, rows) for title, rows in tables_of(comparison).items())

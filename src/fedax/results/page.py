@@ -6,16 +6,10 @@ system's light or dark, and fits a phone.
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from fedax.core.directions import Mode
-from fedax.observe.modes import mode_of
 from fedax.results import drawing
 from fedax.results.captions import describe_early_ends
 from fedax.results.compare import compare_runs
@@ -23,9 +17,9 @@ from fedax.results.drawing import Picture, to_svg
 from fedax.results.forms import cell_text, grid_of, note_of
 from fedax.results.frame import curves_frame
 from fedax.results.looks import THEME, choose_looks
-from fedax.results.record import Record, by_label, by_task, is_percent, with_named_clients
+from fedax.results.record import Record, by_label, by_task
 from fedax.results.tables.reductions import describe_reduction
-from fedax.results.tables.summary import ABOUT, columns_of, scale_of
+from fedax.results.tables.summary import ABOUT, columns_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +27,7 @@ class Sheet:
     """A further table: a title, the heads of its columns, rows of texts, and a line below it.
 
     The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
-    stands before the charts. Of a table with `first`, some so many rows are seen at once.
+    stands before the charts.
     """
 
     title: str
@@ -41,7 +35,6 @@ class Sheet:
     rows: Sequence[Sequence[str]]
     note: str = ""
     lead: bool = False
-    first: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +74,6 @@ PRIVACY = (
 )
 """The note beside runs with an epsilon."""
 
-MOST_CLIENTS = 200
-"""Rows of a table of clients; a folder's `clients.csv` has all."""
-
 AXES = {"round": "rounds", "bits": "bits", "hours": "hours"}
 """Horizontal axes that a page can switch to, by their columns."""
 POINTS = 60
@@ -96,52 +86,6 @@ VERDICTS = {
 }
 """Words in tables that are coloured, with their classes."""
 _WIDTH = 3.6  # inches of a chart, whose type is then readable on a phone
-
-
-def clients_sheets(records: Sequence[Record]) -> list[Sheet]:
-    """Returns a table of the clients' final scores for each task and score: a row for each client
-    by name, worst first, and a column for each algorithm.
-
-    None where clients have no names or no scores.
-    """
-    tasks = by_task(with_named_clients(records))
-    return [
-        _clients_sheet(metric, mode, runs, title if len(tasks) > 1 else "")
-        for title, runs in tasks.items()
-        for metric in dict.fromkeys(name for run in runs for name in run.by_client)
-        if (mode := mode_of(f"{metric}_mean", [run.modes for run in runs]))
-    ]
-
-
-def _clients_sheet(metric: str, mode: Mode, runs: Sequence[Record], task: str) -> Sheet:
-    parts = []
-    for run in runs:
-        curve = np.asarray(run.by_client.get(metric, np.zeros((1, 0))), float)
-        # a client without test examples has no score at any time
-        names = [] if not curve.size else run.clients
-        part = pd.DataFrame({"client": names, "first": curve[0], "score": curve[-1]})
-        parts.append(part[np.isfinite(part["first"])].assign(method=run.label))
-    labels = list(by_label(runs))
-    scores = pd.concat(parts).groupby(["client", "method"], sort=False)["score"]
-    means = scores.agg(lambda values: values.to_numpy().mean()).unstack().reindex(columns=labels)
-    ranks = means.mean(axis=1, skipna=False) * (1 if mode == "max" else -1)
-    # one that is not finite is worse than all others
-    ranks = ranks.where(np.isfinite(ranks), -math.inf).sort_values(kind="stable")
-    percent, several = is_percent(metric), len(runs) > len(labels)
-    form = "{:.1f}" if percent else "{:.4g}"
-    rows = [
-        [client, *(form.format(v) if math.isfinite(v) else "not finite" for v in values)]
-        for client, *values in (means.loc[ranks.index] * scale_of(metric)).itertuples()
-    ]
-    note = (
-        f"On each client's test examples, at the end{', mean of the runs' if several else ''}. "
-        "Worst first, by the mean of the columns."
-    )
-    if len(rows) > MOST_CLIENTS:
-        note += f" The worst {MOST_CLIENTS} of {len(rows)} clients; clients.csv has all."
-    name = metric.removeprefix("client_").replace("_", " ") + (" (%)" if percent else "")
-    title = f"Clients: {name}" + (f", {task}" if task else "")
-    return Sheet(title, ["Client", *labels], rows[:MOST_CLIENTS], note, first=10)
 
 
 def fill_template(name: str, **fields: Any) -> str:
@@ -186,12 +130,6 @@ def render(page: Page) -> str:
     axes = list(AXES) if tasks else []
     if any(run.time is None for run in page.records):
         axes.remove("hours")
-    overview = None
-    if len(tasks) > 3:
-        metric = next(column.metric for column in columns_of(page.records) if column.chart)
-        overview = drawing.curves(
-            curves_frame(page.records), y=metric, order=order, most=POINTS, legend=False
-        )
     return fill_template(
         "results/page.html",
         title=page.title,
@@ -206,7 +144,6 @@ def render(page: Page) -> str:
             )
             for title, runs in tasks.items()
         ],
-        overview=overview,
         swatches={label: drawing.swatch(look) for label, look in looks.items()},
     )
 

@@ -13,6 +13,9 @@ from fedax.core.history import is_by_client
 from fedax.errors import printable
 from fedax.observe.modes import mode_of
 
+AUDITED = ", membership inference"
+"""After a variant's title: the task in which it is attacked."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Record:

@@ -3,11 +3,10 @@ several.
 """
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import tomli_w
 
 from fedax.core import History, InvalidInput, UnknownName
 from fedax.errors import short
@@ -16,9 +15,9 @@ from fedax.results.captions import describe_early_ends, describe_figure
 from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.drawing import FORMATS, Picture, save_as
-from fedax.results.forms import FORMS, format_tables
+from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
-from fedax.results.page import Page, clients_sheets, render
+from fedax.results.page import Page, render
 from fedax.results.record import Record, by_label
 from fedax.results.tables.summary import columns_of
 from fedax.results.versions import versions
@@ -44,38 +43,6 @@ def plot(history: History, *metrics: str) -> Any:
         raise InvalidInput.found("History.plot", "a run without metrics", "one with observers")
     record = Record.of(history, task="", label=history.algorithm, seed=0)
     return drawing.curves(curves_frame([record]), y=list(metrics or curves), col=[])
-
-
-def settings_of(histories: Mapping[str, Sequence[History]]) -> dict[str, str]:
-    """Returns the settings of some runs by their names in the legend, as TOML text: one value, or a
-    list where runs differ.
-    """
-    texts = {}
-    for label, runs in histories.items():
-        written = [run.arguments | _write_out_arguments(run) for run in runs]
-        values = {}
-        for name in dict.fromkeys(name for arguments in written for name in arguments):
-            # what differs between the runs of a label is listed
-            found = dict.fromkeys(one[name] for one in written if name in one)
-            values[name] = list(found) if len(found) > 1 else next(iter(found))
-        if values:
-            texts[label] = tomli_w.dumps(values)
-    return texts
-
-
-def _write_out_arguments(run: History) -> dict[str, str]:
-    """Returns algorithm, solver and schedule with their defaults, which `History.arguments` leaves
-    out.
-    """
-    full: dict[str, str] = {}
-    for name in ("algorithm", "solver", "schedule"):
-        settings = (run.settings or {}).get(name)
-        if isinstance(settings, Mapping) and name in run.arguments:
-            options = dict(settings)
-            title = options.pop("type", "Schedule")
-            shown = [f"{key}={value!r}" for key, value in options.items() if value is not None]
-            full[name] = short(f"{title}({', '.join(shown)})")
-    return full
 
 
 def compare(
@@ -133,8 +100,12 @@ def compare(
         summary = f"{records[0].label}: {records[0].ending}."
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        sheets = [*differences_sheet(records, {}), *clients_sheets(records)]
-        extras = {"settings": settings_of(listed), "versions": versions(), "sheets": sheets}
+        sheets = differences_sheet(records, {})
+        settings = {}
+        for label, runs in listed.items():
+            facts = [{"arguments": run.arguments, "settings": run.settings} for run in runs]
+            settings[label] = json.dumps(facts, indent=1)
+        extras = {"settings": settings, "versions": versions(), "sheets": sheets}
         write(path, render(Page(title, summary, records, **extras)))
     return path
 
@@ -178,8 +149,6 @@ def table(
         >>> fedax.table(runs, "markdown", metrics=["test_accuracy"]).splitlines()[2]
         '| Algorithm | Test accuracy (%) |'
     """
-    if form not in FORMS:
-        raise UnknownName.among("table(form=...)", form, FORMS)
     records = _make_records(_list_runs(histories, "table"), title, "table")
     return format_tables(compare_runs(records, metrics=metrics), form)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import tomli_w
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from fedax import tasks
 from fedax.audit import check_auditable
@@ -34,7 +34,6 @@ from fedax.experiments.config.sections import (
     BudgetSection,
     ChannelSection,
     ClusterSection,
-    CostSection,
     Count,
     CountOrZero,
     DevicesSection,
@@ -55,7 +54,7 @@ from fedax.experiments.config.user_code import (
     resolve_data_paths,
 )
 from fedax.observe.base import Observer
-from fedax.results.tables.reductions import VALUES, is_value_reduction
+from fedax.results.tables.reductions import ValueReduction
 from fedax.tasks.sources import find_task, task_options
 from fedax.theory.constants import Measured
 from fedax.utils.numbers import python_tree
@@ -68,12 +67,6 @@ MOST_RUNS = 100_000
 WRITTEN = ("rounds", "observe_every", "seeds", "solver", "schedule")
 """Keys that are written out at their defaults too."""
 _NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"
-
-
-def _check_read(read: str) -> str:
-    if not is_value_reduction(read):
-        raise InvalidInput.of("read", read, VALUES)
-    return read
 
 
 class Experiment(Table):
@@ -100,7 +93,7 @@ class Experiment(Table):
     """One run of every algorithm for each, at least one, all different."""
     observe: list[str] | None = None
     """Names of observers; by default those that fit the task and need not be asked for."""
-    reads: Annotated[str, AfterValidator(_check_read)] = Field("last", alias="read")
+    reads: ValueReduction = Field("last", alias="read")
     """How a curve becomes the number of a table or of the grid's selection: `last`, `best`,
     `mean_last_<k>_rounds`."""
     minimum: float | None = None
@@ -122,7 +115,6 @@ class Experiment(Table):
     """Local steps before unseen clients are evaluated a second time, at least 1."""
     grid: GridSection | None = None
     channel: ChannelSection | None = None
-    cost: CostSection | None = None
     cluster: ClusterSection | None = None
     simulation: SimulationSection | None = None
     audit: AuditSection | None = None

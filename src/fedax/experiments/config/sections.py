@@ -340,18 +340,6 @@ class ClusterSection(Table):
         return {name: value for name, value in arguments.items() if value is not None}
 
 
-class CostSection(Table):
-    """`[cost]`: prices of a simulated time, in any unit."""
-
-    round: Annotated[float, Field(ge=0)] = 1.0
-    """Price of one communication round, without regard to its traffic; finite, at least 0."""
-    step: Annotated[float, Field(ge=0)] = 0.01
-    """Price of one local step, which all clients of a round take at the same time; finite, at least
-    0."""
-    gigabit: Annotated[float, Field(ge=0)] = 0.0
-    """Price of 10^9 bits sent, both directions, all participants; finite, at least 0."""
-
-
 class AuditSection(Table):
     """`[audit]`: runs are membership inference, see `fedax.audit.membership`: a target and a shadow
     model are trained on a quarter of every client's training examples each, and attacked.

@@ -35,7 +35,6 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
     """
     by_name = _by_name(directories)
     records = merge_records(directories)
-    lead = directories[0].side_by_side(by_name)
     pages = {name: directory.page() for name, directory in by_name.items()}
     notes, reads = dict[str, str](), dict[str, str]()
     for page in pages.values():
@@ -50,8 +49,7 @@ def comparison_page(directories: Sequence[RunDirectory]) -> Page:
         notes,
         {f"{n}/{file}": text for n, page in pages.items() for file, text in page.settings.items()},
         directories[0].versions,
-        lead
-        + [
+        [
             dataclasses.replace(sheet, title=f"{sheet.title}: {name}")
             for name, page in pages.items()
             for sheet in page.sheets

@@ -18,7 +18,6 @@ _NO_SETTINGS = (
     "checkpoint_every",
     "seeds_together",
     "simulation",
-    "cost",
     "cluster",
     "keep_models",
 )

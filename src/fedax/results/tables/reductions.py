@@ -2,8 +2,10 @@
 
 import math
 import re
+from typing import Annotated
 
 import numpy as np
+from pydantic import AfterValidator
 
 from fedax.core import InvalidInput
 
@@ -47,6 +49,22 @@ def is_value_reduction(read: str) -> bool:
         and match["value"] is None
         and read not in ("last_over_half", "mean_change")
     )
+
+
+def _check(read: str) -> str:
+    parse_reduction(read)
+    return read
+
+
+def _check_value(read: str) -> str:
+    if not is_value_reduction(read):
+        raise InvalidInput.of("read", read, VALUES)
+    return read
+
+
+Reduction = Annotated[str, AfterValidator(_check)]
+ValueReduction = Annotated[str, AfterValidator(_check_value)]
+"""Of files: names of reductions, and of those whose number is a value of the metric."""
 
 
 def describe_reduction(read: str) -> str:

@@ -102,6 +102,20 @@ def _exponent(value: float, count: int) -> int:
     return int(f"{value:.{count - 1}e}".partition("e")[2])
 
 
+def units_of(values: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, str]:
+    """Returns the units of statistics: the means over the seeds of each draw of the data if there
+    are several, else the seeds.
+    """
+    distinct = np.unique(draws)
+    if len(distinct) < 2:
+        return values, "seeds"
+    with np.errstate(invalid="ignore"):
+        means = np.array([values[draws == draw].mean() for draw in distinct])
+    # means of both infinities are NaN, although no value is: level, so 0
+    is_level = np.isnan(means) & ~np.isnan(values).any()
+    return np.where(is_level, 0.0, means), "draws"
+
+
 def deviation_of(values: np.ndarray) -> float:
     """Returns the sample standard deviation; NaN for a single value and where one is not finite.
 

@@ -1,0 +1,234 @@
+"""The figures of a recipe: which axes, which panels, and the paper's values in them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from fedax.core import InvalidInput, UnknownName
+from fedax.results import drawing
+from fedax.results.captions import describe_early_ends, describe_figure
+from fedax.results.drawing import Picture
+from fedax.results.frame import curves_frame, numbers_frame
+from fedax.results.record import AUDITED, Record, by_label
+from fedax.results.tables.reductions import Reduction
+from fedax.results.tables.summary import column_of, columns_of
+
+DIMENSIONS = {"variant": "task", "algorithm": "method", "metric": "metric", "x": "axis"}
+"""What divides a figure into panels, with its column in data frames."""
+AXES = {
+    "rounds": "round",
+    "bits": "bits",
+    "gradients": "gradients",
+    "seconds": "seconds",
+    "time": "hours",
+    "energy": "joules",
+}
+"""Horizontal axes of curves, with their columns."""
+Targets = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+"""The paper's numbers by metric, variant and algorithm: `[mean]` or `[mean, deviation]`."""
+
+
+class Figure(BaseModel):
+    """One figure of a recipe, `[[figure]]`.
+
+    Args:
+        name: of its file.
+        title: its heading on the page.
+        x: `paper` (the paper's values beside ours, a row for each algorithm), one or several of
+            `AXES` (curves), or the dotted path of a setting in which the runs differ, such as
+            `task.clients` or `algorithm.gamma` (means against that value, evenly spaced).
+        x_title: of the horizontal axis, where it is the path of a setting.
+        y: the metrics, by default that of the recipe.
+        y_title: of the vertical axis, where a panel has several metrics.
+        read: how a curve becomes a value, by default as the recipe.
+        panels: the dimensions that divide the figure into panels, of `DIMENSIONS` or paths of
+            settings; everything else is a line. By default variants, metrics and axes for curves,
+            metrics for values.
+        variants, algorithms: only these.
+        log: whether the vertical axis is logarithmic; by default losses and gaps are.
+        points: of curves, the single observations of the first run, where the paper shows points.
+        band: of curves, whether the standard deviation is shown.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    title: str = ""
+    x: str | list[str] = "rounds"
+    x_title: str = ""
+    y: str | list[str] | None = None
+    y_title: str = ""
+    read: Reduction | None = None
+    panels: list[str] | None = None
+    variants: list[str] | None = None
+    algorithms: list[str] | None = None
+    log: bool | None = None
+    points: bool = False
+    band: bool = True
+
+    @property
+    def against_value(self) -> bool:
+        """Whether the horizontal axis is a setting of the runs."""
+        return isinstance(self.x, str) and "." in self.x
+
+    def select(self, records: Sequence[Record]) -> list[Record]:
+        """Returns the runs that it shows; an audit with the variant that it is about."""
+        shown = []
+        for run in records:
+            task = run.task.removesuffix(AUDITED)
+            if task != run.task:
+                # its losses and accuracies are those of models that had fewer examples
+                areas = {name: run.metrics[name] for name in run.metrics if name.startswith("auc")}
+                run = dataclasses.replace(run, task=task, metrics=areas)
+            is_task = self.variants is None or task in self.variants
+            if is_task and (self.algorithms is None or run.label in self.algorithms):
+                shown.append(run)
+        return shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawer:
+    """The material of figures.
+
+    Args:
+        records: all runs, labelled by their algorithms.
+        metric, read: the numbers compared with the paper.
+        targets: the paper's numbers.
+        source: the paper with its table or figure, for captions.
+    """
+
+    records: Sequence[Record]
+    metric: str = "test_accuracy"
+    read: str = "last"
+    targets: Targets = dataclasses.field(default_factory=dict)
+    source: str = ""
+
+    def draw(self, figure: Figure) -> Picture | None:
+        """Returns the picture of a figure, or None if there are no runs for it."""
+        runs = figure.select(self.records)
+        known = {name for run in runs for name in run.scalars}
+        metrics = [name for name in drawing.listed(figure.y or self.metric) if name in known]
+        if not metrics:
+            return None
+        default = ["metric"] if figure.against_value else ["variant", "metric", "x"]
+        panels = default if figure.panels is None else figure.panels
+        columns = [DIMENSIONS.get(name, name) for name in panels]
+        lines = [name for name in ("task", "method", "metric") if name not in columns]
+        read = figure.read or self.read
+        options: dict[str, Any] = {
+            "log": figure.log,
+            "y_title": figure.y_title,
+            "paper": self._paper_numbers,
+            # so that a method looks the same in all figures
+            "order": list(by_label(self.records)) if "method" in lines else (),
+        }
+        if figure.against_value or figure.x == "paper":
+            frame = numbers_frame(runs, {run.task: read for run in runs}, metrics)
+        else:
+            frame = curves_frame(runs, metrics)
+            frame["audit"] = ["auc" in runs[i].scalars for i in frame["run"]]
+        paths = [name for name in (*drawing.listed(figure.x), *columns) if "." in name]
+        for path in paths:
+            frame[path] = [_find_setting(runs[i], path) for i in frame["run"]]
+        for path in paths[figure.against_value :]:
+            frame[path] = _title(path) + " " + frame[path].map(str)
+        if figure.x == "paper":
+            kind = "paper"
+            drawn = drawing.beside_paper(frame, self._paper_numbers)
+        elif figure.against_value:
+            kind, path = "value", str(figure.x)
+            # what the horizontal axis varies is no line
+            varied = "method" if path.startswith("algorithm.") else "task"
+            lines = [name for name in lines if name != varied]
+            frame = frame.dropna(subset=[path])
+            title = figure.x_title or _title(path)
+            drawn = drawing.against_value(frame, path, lines, columns, x_title=title, **options)
+        else:
+            kind = "dots" if figure.points else "curve"
+            axes = [_check_axis(frame, name) for name in drawing.listed(figure.x)]
+            options |= {"points": figure.points, "shared": figure.points, "band": figure.band}
+            options["modes"] = drawing.modes_of(runs)
+            drawn = drawing.curves(frame, axes, metrics, lines, columns, **options)
+        note = self._describe(figure.band, kind, read, metrics, runs)
+        return Picture(figure.name, drawn, figure.title, note)
+
+    def _describe(
+        self, band: bool, kind: Any, read: str, metrics: Sequence[str], runs: Sequence[Record]
+    ) -> str:
+        """Returns the text below a picture."""
+        groups: dict[tuple[str, str], list[Record]] = {}
+        for run in runs:
+            groups.setdefault((run.task, run.label), []).append(run)
+        printed = any(self._paper_numbers(name, *key) for name in metrics for key in groups)
+        texts = [describe_figure(kind, read, list(groups.values()), printed, band)]
+        several = len({run.task for run in runs}) > 1
+        for (task, method), own in groups.items():
+            texts.append(describe_early_ends(f"{method}, {task}" if several else method, own))
+        texts.append(self.source and f"{self.source}.")
+        return " ".join(filter(None, texts))
+
+    def draw_all(self, figures: Sequence[Figure]) -> list[Picture]:
+        """Returns the figures of a recipe, after the paper's numbers beside ours where it has
+        several for a task and no figure against a value shows them.
+        """
+        against = [figure.y or self.metric for figure in figures if figure.against_value]
+        beside = [
+            Figure(
+                name="paper" if metric == self.metric else f"paper_{metric}",
+                title=f"The paper beside ours: {column_of(metric).title.lower()}",
+                x="paper",
+                y=metric,
+                variants=list(targets),
+            )
+            for metric, targets in self.targets.items()
+            if metric not in against and any(len(numbers) > 1 for numbers in targets.values())
+        ]
+        drawn = [self.draw(figure) for figure in (*beside, *figures)]
+        return [picture for picture in drawn if picture is not None]
+
+    def _paper_numbers(self, metric: str, task: str, method: str) -> Sequence[float]:
+        return self.targets.get(metric, {}).get(task, {}).get(method, ())
+
+
+def draw_curves(
+    records: Sequence[Record], against: str = "rounds", metrics: Sequence[str] | None = None
+) -> list[Picture]:
+    """Returns one figure per metric, with a panel for every task; by default of those that reports
+    draw.
+
+    Raises:
+        InvalidInput: an axis that is none of `AXES`, or of which the runs have no record.
+        UnknownName: a metric that no run has.
+    """
+    known = {name for record in records for name in record.scalars}
+    for metric in metrics or ():
+        if metric not in known:
+            raise UnknownName.among("metric", metric, known)
+    drawer = Drawer(records)
+    metrics = metrics or [column.metric for column in columns_of(records) if column.chart]
+    drawn = [drawer.draw(Figure(name=metric, x=against, y=metric)) for metric in metrics]
+    return [picture for picture in drawn if picture is not None]
+
+
+def _check_axis(frame: pd.DataFrame, axis: str) -> str:
+    """Returns the column of a horizontal axis."""
+    if axis not in AXES:
+        raise InvalidInput.of("against", axis, "one of " + ", ".join(AXES))
+    column = AXES[axis]
+    if column not in frame or frame[column].isna().to_numpy().any():
+        allowed = f"another axis, as some of these runs have no record of {column}"
+        raise InvalidInput.of("against", axis, allowed)
+    return column
+
+
+def _find_setting(run: Record, path: str) -> Any:
+    """Returns a setting of a run, such as `task.clients`; None if it is not known."""
+    table, _, key = path.partition(".")
+    return (run.settings or {}).get(table, {}).get(key)
+
+
+def _title(path: str) -> str:
+    return path.rpartition(".")[2].replace("_", " ")
