@@ -11,7 +11,7 @@ from fedax.experiments.config.experiment import Experiment
 FILE = """
 name = "A"
 rounds = 2
-observe = ["optimum", "curvature", "local_spread"]
+observe = ["optimum", "curvature", "objective"]
 solver = {learning_rate = {theory = true}}
 schedule = {steps = 3, batch_size = "full", weights = "equal"}
 algorithm = [{name = "localgd", returned = "mean"}]
@@ -50,7 +50,7 @@ def test_theorem_1_live_from_a_file(folder):
         best, a, 2 * signs - 1, plan.task.l2, weights
     )
     assert history.metrics["optimum_gap"][0] == pytest.approx(gap, rel=1e-6)
-    assert "spread_gap" in history.metrics  # the minimum is known then
+    assert "objective_gap" in history.metrics  # the minimum is known then
 
 
 @pytest.mark.slow

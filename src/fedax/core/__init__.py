@@ -2,7 +2,6 @@
 
 from fedax.core.algorithm import Algorithm as Algorithm
 from fedax.core.algorithm import Card as Card
-from fedax.core.algorithm import Constraint as Constraint
 from fedax.core.algorithm import ModelAndMemory as ModelAndMemory
 from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Reduction as Reduction

@@ -42,21 +42,6 @@ class Personal(NamedTuple):
         return cls(lambda client, model: model, (), memory)
 
 
-class Constraint(eqx.Module):
-    r"""A client's constraint $\lVert x_k - z \rVert^2 \le \gamma_k$, or those of all clients with a
-    first axis (clients,).
-
-    Attributes:
-        model: $x_k$, its local model.
-        multiplier: $\lambda_k$.
-        tolerance: $\gamma_k$.
-    """
-
-    model: Float[Array, "*clients dim"]
-    multiplier: Float[Array, "*clients"]
-    tolerance: Float[Array, "*clients"]
-
-
 class Solved(NamedTuple):
     """A client's local problem and the solution that a round makes of it."""
 
@@ -197,22 +182,13 @@ class Algorithm(eqx.Module, Generic[State]):
         """Returns the weights of the clients' uploads, if the method stores them; else None."""
         return None
 
-    def constraints(self, state: State) -> Memory | None:
-        """Returns every client's `Constraint`, of a method with multipliers; else None."""
-        return None
-
     def solved(
-        self,
-        client: Client,
-        w: Float[Array, "dim"],
-        gradient: Float[Array, "dim"],
-        held: Constraint | None,
+        self, client: Client, w: Float[Array, "dim"], gradient: Float[Array, "dim"]
     ) -> Solved | None:
         r"""Returns the local problem of the method's theory, and the client's solution of it.
 
         All clients count as working in the next round.
 
-        `gradient` is $\nabla f(w)$, `held` the client's `constraints` or None where they are not
-        asked about. None for methods without a theory of what is asked.
+        `gradient` is $\nabla f(w)$. None for methods without a theory of what is asked.
         """
         return None

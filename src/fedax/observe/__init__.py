@@ -27,13 +27,8 @@ Heterogeneity and consensus:
 - `Dissimilarity`: dissimilarity of the clients' gradients, and gradient diversity.
 - `Consensus`: mean distance of the clients' models to their mean.
 - `ConsensusSquare`: mean squared distance, as in theorems.
-- `LocalSpread`: spread of the workers' models during the steps of local gradient descent.
-- `Constraints`: violation and multipliers of FedBC's constraints, its Lagrangian.
 - `Curvature`: the ends of the spectrum of the clients' Hessians.
 - `Inexactness`: how exact FedDANE's local solutions are.
-- `LocalWork`: the constants of local training and of the exchange in DFedAvgM's bounds.
-- `SolveErrors`: how exact FedBC's local solutions are, and how far apart they leave the models.
-- `SurrogateDiversity`: the weights of FedAWARE on the clients' gradients, and their diversity.
 - `Optimum`: the distance to a known minimiser, and the gap.
 - `NodeAccuracy`: score of each node's own model on the central test set.
 
@@ -46,7 +41,6 @@ from fedax.observe.base import View as View
 from fedax.observe.heterogeneity import Consensus as Consensus
 from fedax.observe.heterogeneity import ConsensusSquare as ConsensusSquare
 from fedax.observe.heterogeneity import Dissimilarity as Dissimilarity
-from fedax.observe.heterogeneity import SurrogateDiversity as SurrogateDiversity
 from fedax.observe.predictions import AUC as AUC
 from fedax.observe.predictions import F1 as F1
 from fedax.observe.predictions import CalibrationError as CalibrationError
@@ -67,11 +61,7 @@ from fedax.observe.scores import Unseen as Unseen
 from fedax.observe.scores import ValidationAccuracy as ValidationAccuracy
 from fedax.observe.scores import ValidationLoss as ValidationLoss
 from fedax.observe.scores import ValidationScore as ValidationScore
-from fedax.observe.theory import Constraints as Constraints
 from fedax.observe.theory import Curvature as Curvature
 from fedax.observe.theory import Inexactness as Inexactness
-from fedax.observe.theory import LocalSpread as LocalSpread
-from fedax.observe.theory import LocalWork as LocalWork
 from fedax.observe.theory import Optimum as Optimum
-from fedax.observe.theory import SolveErrors as SolveErrors
 from fedax.observe.theory import TrainingLoss as TrainingLoss

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Shaped
 
-from fedax.core.algorithm import Algorithm, Constraint
+from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.directions import Mode
 from fedax.core.federation import Cohort
@@ -42,8 +42,6 @@ class View(ABC):
             have the global one.
         weights: of the clients' uploads, for methods that remember their own (`Algorithm.weights`);
             None if those are the cohort's.
-        constraints: of all clients, first axis (clients,), for methods that have them
-            (`Algorithm.constraints`), else None.
         method, solver, schedule: of the run.
         share: $p_k$, the clients' shares of the objective, of sum 1.
     """
@@ -53,7 +51,6 @@ class View(ABC):
     equal: bool
     nodes: Float[Array, "clients dim"] | None
     weights: Float[Array, "clients"] | None
-    constraints: Constraint | None
     method: Algorithm[Any]
     solver: Solver
     schedule: Schedule

@@ -115,7 +115,8 @@ def consensus_bound(
     Args:
         smoothness: L, at least all $L_i$; above 0.
         multiplier: $\lambda$, at most all $\lambda_i$ and above $\frac L2$.
-        error: $\varepsilon$, at least 0; see `solve_errors`.
+        error: $\varepsilon$, at least 0: the squared gradients of the local problems at the
+            local models.
         heterogeneity: $\delta$ at the local models, at least 0; see `heterogeneity`.
 
     Raises:

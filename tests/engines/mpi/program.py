@@ -103,7 +103,6 @@ WATCHED = {"FedBC", "FedDANE", "FedAWARE", "DFedAvgM", *STATEFUL}
 OBSERVERS = [
     fedax.observe.TrainLoss(), fedax.observe.TestLoss(), fedax.observe.ClientAccuracy("loss", True),
     fedax.observe.Dissimilarity(), fedax.observe.Consensus(), fedax.observe.Objective(), fedax.observe.Extremes("loss"),
-    fedax.observe.Constraints(),
 ]  # fmt: skip
 OPTIONS = {"solver": fedax.SGD(0.05), "rounds": 6, "seed": 3, "observe_every": 3}
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fedax.algorithms.server.constrained import DualMemory
 from fedax.algorithms.server.fedbc import FedBC
-from fedax.core import Card, Client, Constraint, Minibatch, Scalar, Vector, hyper
+from fedax.core import Card, Client, Minibatch, Scalar, Vector, hyper
 
 
 class FedBCFineTune(FedBC):
@@ -101,6 +101,3 @@ class PerFedBC(FedBCFineTune):
         return layout.ravel(
             client.for_each_minibatch(step, layout.unravel(x), batches=self.inner_steps + 1)
         )
-
-    def solved(self, client: Client, w: Vector, gradient: Vector, held: Constraint | None) -> None:
-        """Does nothing: FedBC's theory is not about the meta-learned problem."""

@@ -8,7 +8,6 @@ from fedax.algorithms.server.multipliers import Multiplier
 from fedax.core import (
     Algorithm,
     Client,
-    Constraint,
     Federation,
     Memory,
     Personal,
@@ -54,13 +53,6 @@ class Constrained(Algorithm[BeyondConsensusState]):
 
     def weights(self, state: BeyondConsensusState) -> Memory:
         return state.memory.each(lambda client_state: client_state.dual.lam)
-
-    def constraints(self, state: BeyondConsensusState) -> Memory:
-        return state.memory.each(
-            lambda client_state: Constraint(
-                client_state.x, client_state.dual.lam, client_state.dual.gamma
-            )
-        )
 
     def personal(self, state: BeyondConsensusState) -> Personal:
         return Personal(self.adapt, (state.w,), state.memory)

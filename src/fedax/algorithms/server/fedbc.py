@@ -11,14 +11,12 @@ from fedax.algorithms.server.multipliers import Ascent, Turns
 from fedax.core import (
     Card,
     Client,
-    Constraint,
     Federation,
     InvalidInput,
     LocalProblem,
     Reduction,
     Scalar,
     Schedule,
-    Solved,
     Upload,
     Vector,
     hyper,
@@ -106,14 +104,6 @@ class FedBC(Constrained):
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
         """Runs Alg. 2 from x."""
         return client.minimize(LocalProblem(anchor=z, prox=2 * lam), start=x)
-
-    def solved(
-        self, client: Client, w: Vector, gradient: Vector, held: Constraint | None
-    ) -> Solved | None:
-        if held is None:
-            return None
-        x = self.primal(client, w, held.model if self.start == "own" else w, held.multiplier)
-        return Solved(LocalProblem(anchor=w, prox=2 * held.multiplier), x)
 
     def primal_dual(self, client: Client, z: Vector, *turns_and_state: Any) -> Upload[Vector]:
         *turns, state = turns_and_state

@@ -9,7 +9,6 @@ from fedax.core import (
     Algorithm,
     Card,
     Client,
-    Constraint,
     Federation,
     InvalidInput,
     LocalProblem,
@@ -110,9 +109,7 @@ class FedDANE(Algorithm[DaneState]):
         local_gradient = client.gradient(w)
         return Upload((self._minimize(client, w, g, local_gradient), local_gradient), reference=w)
 
-    def solved(
-        self, client: Client, w: Vector, gradient: Vector, held: Constraint | None
-    ) -> Solved:
+    def solved(self, client: Client, w: Vector, gradient: Vector) -> Solved:
         local_gradient = client.gradient(w)
         return Solved(
             LocalProblem(w, gradient - local_gradient, client.mine(self.mu)),

@@ -95,10 +95,10 @@ def view_of(
     view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
     view.equal = has_equal_weights(setup, algorithm)
     state = carry.state
-    memories = algorithm.nodes(state), algorithm.weights(state), algorithm.constraints(state)
-    view.nodes, view.weights, view.constraints = (
-        None if memory is None else memory.all() for memory in memories
-    )
+    nodes = algorithm.nodes(state)
+    view.nodes = None if nodes is None else nodes.all()
+    weights = algorithm.weights(state)
+    view.weights = None if weights is None else weights.all()
     view._worked = last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, Memory) else None
     if view.states is not None or algorithm.personal(state) is not None:

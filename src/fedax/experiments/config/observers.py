@@ -31,13 +31,8 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
     "objective": observe.Objective,
     "extremes": observe.Extremes,
     "client_weights": observe.ClientWeights,
-    "local_spread": observe.LocalSpread,
-    "constraints": observe.Constraints,
     "curvature": observe.Curvature,
     "inexactness": observe.Inexactness,
-    "local_work": observe.LocalWork,
-    "solve_errors": observe.SolveErrors,
-    "surrogate_diversity": observe.SurrogateDiversity,
     "optimum": observe.Optimum,
     "unseen_accuracy": observe.Unseen,
     "validation_auc": lambda: observe.AUC(split="validation"),
@@ -71,7 +66,7 @@ def make_observer(
     if isinstance(observer, Observer):
         return observer
     options: dict[str, Any] = {}
-    if name in ("objective", "local_spread"):
+    if name == "objective":
         # a given minimum comes before the computed one
         options["minimum"] = best.value if minimum is None and best is not None else minimum
     if name == "optimum":

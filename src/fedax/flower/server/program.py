@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from fedax.core.algorithm import Algorithm, Constraint
+from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
 from fedax.engine.backends.python_rounds import PythonProgram
@@ -163,10 +163,6 @@ class FlowerView(View):
     @property
     def weights(self) -> Float[Array, "clients"] | None:
         raise _refusal("weights that clients remember")
-
-    @property
-    def constraints(self) -> Constraint | None:
-        raise _refusal("constraints that clients remember")
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         raise _refusal("losses and gradients of single clients")
