@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax.engine.round.backend import PhaseWork
+from fedax.engine.round.phase import PhaseWork
 from fedax.engine.round.single_client import run_single_client
 from fedax.experiments.config.experiment import Experiment
 from fedax.flower.client.relay import SOCKET

@@ -7,7 +7,6 @@ a task of the largest population take. `--only asynchronous` measures a step of 
 server with 1,000 clients at work, with the time of the timetable."""
 
 import argparse
-import dataclasses
 import resource
 import time
 from typing import Any
@@ -37,7 +36,7 @@ class Runner:
     """One method on one population, compiled and warm."""
 
     def __init__(
-        self, method: Any, sampling: str, clients: int, cohort: int = COHORT, server: Any = None
+        self, method: Any, sampling: str, clients: int, cohort: int = COHORT, devices: Any = None
     ) -> None:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
@@ -45,13 +44,18 @@ class Runner:
         task = fedax.Task(
             lambda key: np.zeros(FEATURES, np.float32), logistic, FederatedData.from_arrays(train)
         )
+        server = devices and fedax.Asynchronous(concurrency=1000)
         schedule = fedax.Schedule(
             cohort=cohort, sampling=sampling, batch_size=2, asynchronous=server
         )
-        options = RunOptions.of(
-            {"solver": fedax.SGD(0.1), "schedule": schedule, "engine": fedax.Simulation(devices=1)}
+        options = RunOptions(
+            solver=fedax.SGD(0.1),
+            schedule=schedule,
+            engine=fedax.Simulation(devices=1),
+            devices=devices,
+            rounds=ROUNDS,
+            observe_every=ROUNDS,
         )
-        options = dataclasses.replace(options, rounds=ROUNDS, observe_every=ROUNDS)
         self.grid, self.done = Grid([method], task, [0], options), 0
         self.state = self.grid.init()
         self.seconds(ROUNDS)
@@ -89,8 +93,8 @@ def asynchronous(sizes: list[int], repeats: int) -> None:
     runners = []
     for n in sizes:
         speed = np.random.default_rng(0).lognormal(size=n)
-        server = fedax.Asynchronous(fedax.Devices(speed, latency=0.1), concurrency=1000)
-        runners.append(Runner(fedax.FedAvg(), "uniform", n, server=server))
+        devices = fedax.Devices(speed, latency=0.1)
+        runners.append(Runner(fedax.FedAvg(), "uniform", n, devices=devices))
     times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
     medians, ratios = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
     cells = ", ".join(

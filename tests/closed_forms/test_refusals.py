@@ -17,9 +17,10 @@ from transcription import LR
 
 FULL = fedax.Schedule(steps=2, batch_size="full")
 DECAYED = fedax.SGD(LR, decay=0.5, decay_by="step")
-LATE = fedax.Schedule(
-    cohort=2, asynchronous=fedax.Asynchronous(fedax.Devices(latency=1.0), concurrency=3)
-)
+LATE = {
+    "schedule": fedax.Schedule(cohort=2, asynchronous={"concurrency": 3}),
+    "devices": fedax.Devices(latency=1.0),
+}
 PATH = Graph.of(nx.path_graph(5))
 LINKS = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)])
 ROWS = Graph.directed(LINKS, "row")
@@ -42,7 +43,7 @@ RUNS = [
     ("mixing", fedax.CenteredClip(mixing=5), {}),
     ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(epochs=1, batch_size=4)}),
     ("schedule", fedax.ProxSkip(), {"schedule": fedax.Schedule(times=(1, 3, 6))}),
-    ("dual_buffer", fedax.FedBC(dual_buffer="shared"), {"schedule": LATE}),
+    ("dual_buffer", fedax.FedBC(dual_buffer="shared"), LATE),
     ("MOON.*features", fedax.MOON(), {}),
     ("FedLC.*classification", fedax.FedLC(), {}),
     ("FedNTD.*classification", fedax.FedNTD(), {}),
@@ -94,7 +95,7 @@ RUNS += [
         (fedax.FedAvg(), attacks.ALIE(), {"down": fedax.codecs.TopK(0.5)}, {}),
         (fedax.FedAvg(), attacks.ALIE(), {"privacy": fedax.Privacy(clip=1.0, noise=1.0)}, {}),
         (fedax.DSGD(), attacks.ALIE(), {}, {}),
-        (fedax.FedAvg(), attacks.ALIE(), {}, {"schedule": LATE}),
+        (fedax.FedAvg(), attacks.ALIE(), {}, LATE),
         (fedax.QuantizedDFedAvgM(), attacks.SignFlip(), {}, {}),
     ]
 ]

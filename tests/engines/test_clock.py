@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core.scheduling.asynchronous import Timetable
 from fedax.core.scheduling.devices import Devices
 from fedax.errors import InvalidInput
 from fedax.utils.random import stream
@@ -255,16 +254,26 @@ def test_the_server_takes_its_time_in_every_phase(kind):
 
 def test_uploads_wait_while_an_asynchronous_server_is_busy():
     """Clients that take 2 and 3 seconds, and a server that takes 2 for a step: by hand."""
-    server = fedax.Asynchronous(Devices(), concurrency=2)
-    takes = np.array([2.0, 3.0])
-    seconds = lambda ids, version: takes[ids]  # noqa: E731
-    both = lambda version: [0, 1]  # noqa: E731
-    table = Timetable(server, 1, np.ones(2, int), seconds, both, 0, None, 2.0)
-    table.extend(4)
+    devices = Devices(latency=[2.0, 3.0], server_seconds=2.0)
+    schedule = fedax.Schedule(cohort=1, weights="equal", asynchronous={"concurrency": 2})
+    task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[0.0], [1.0]])
+
+    class Worked(fedax.Algorithm):
+        card = fedax.FedAvg.card
+
+        def round(self, fed, state):
+            cohort = fed.sample()
+            fed.note(worked=cohort.ids[0])
+            return fed.average(self.train, cohort, state)
+
+        def train(self, client, w):
+            return fedax.Upload(w, reference=w)
+
+    history = run(Worked(), devices, task, 4, schedule=schedule)
     # client 0 arrives at 2 and is sent away at 4; client 1 arrives at 3, waits until 4, and leaves
     # at 6; client 0 is back at 6, after which the server is busy until 8; client 1 at 9
-    assert table.rows(0, 4).clients.ravel().tolist() == [0, 1, 0, 1]
-    assert table.times.tolist() == [4.0, 6.0, 8.0, 11.0]
+    assert history.notes["worked"].tolist() == [0, 1, 0, 1]
+    assert history.notes["clock"].tolist() == [4.0, 6.0, 8.0, 11.0]
 
 
 def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():

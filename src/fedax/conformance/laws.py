@@ -34,14 +34,14 @@ from fedax.conformance.method import (
     vector,
 )
 from fedax.conformance.reference import Eager, ReferenceBackend
-from fedax.core import SGD, Algorithm, History, Schedule, Task
+from fedax.core import SGD, Algorithm, Schedule, Task
 from fedax.core.federation import Cohort, Memory, with_memories
 from fedax.core.hyper import declared
 from fedax.core.programs import ProgramOwner
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.run import run_grid
 from fedax.engine.driver.session import RunState, start
-from fedax.engine.round.backend import PhaseWork
+from fedax.engine.round.phase import PhaseWork
 from fedax.errors import InvalidInput
 from fedax.graphs import Graph
 from fedax.observe import TrainLoss
@@ -172,7 +172,7 @@ def ignores_the_order(method: Method) -> None:
 def resumes(method: Method) -> None:
     halfway = method.run(rounds=2)
     saved_state = jax.tree.map(np.asarray, halfway.state)
-    resumed = method.run(resume=History(**{**vars(halfway), "state": saved_state}))
+    resumed = method.run(resume=dataclasses.replace(halfway, state=saved_state))
     require_equal(resumed, method.straight, "two rounds and three more are not five")
     require(
         np.array_equal(resumed.bits.up, method.straight.bits.up),

@@ -24,10 +24,10 @@ from fedax.engine.backends.python_rounds import (
     PythonProgram,
     stack,
 )
-from fedax.engine.round.backend import PhaseResult, PhaseWork
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.evaluation import all_personal_models, view_of
+from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.errors import FedaxError, WorkError
 from fedax.numerics.permutation import permutation
 from fedax.observe.base import Observer, compute_all

@@ -117,8 +117,6 @@ def clock_after(notes: Mapping[str, np.ndarray]) -> ClockReadings | None:
         rounds = np.arange(len(times))
         last = np.maximum.accumulate(np.where(np.isnan(times), 0, rounds))
         seconds = times[last] + (seconds - seconds[last])
-        if JOULES not in notes:
-            joules = np.full(joules.shape, np.nan)
     return ClockReadings(seconds, joules)
 
 
@@ -230,8 +228,8 @@ class History:
         """The seconds and joules of `run(devices=...)` at the observations, computed and not
         measured.
 
-        None without devices. With an asynchronous server the joules are NaN if its devices are not
-        `fedax.Devices`, and those of clients that are still at work are not counted.
+        None without devices. With an asynchronous server the joules of clients that are still at
+        work are not counted.
         `History.seconds` is the wall time.
         """
         readings = clock_after(self.notes)

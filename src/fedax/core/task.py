@@ -29,15 +29,11 @@ from fedax.core.validation.prediction import Predictor
 from fedax.errors import InvalidInput, UnknownName, short
 from fedax.examples.client_names import ClientNames
 from fedax.examples.encoding import Encoding
-from fedax.examples.federated import FederatedData as FederatedData
+from fedax.examples.federated import FederatedData
 from fedax.examples.integer_ranges import check_indices
-from fedax.examples.ragged import MOST_EXAMPLES as MOST_EXAMPLES
-from fedax.examples.ragged import Examples as Examples
-from fedax.examples.ragged import Population as Population
-from fedax.examples.ragged import Ragged as Ragged
-from fedax.examples.ragged import has_examples as has_examples
-from fedax.examples.ragged import offsets_of as offsets_of
-from fedax.examples.ragged import piece as piece
+from fedax.examples.ragged import (
+    Ragged,
+)
 from fedax.utils.numbers import python_number
 
 

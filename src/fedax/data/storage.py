@@ -11,13 +11,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedax.core import DataError
-from fedax.core.task import Ragged, offsets_of
 from fedax.data.folder import reading
 from fedax.examples.arrays import as_ndarray
 from fedax.examples.encoding import Encoding
 from fedax.examples.federated import MANY, FederatedData, make_part
 from fedax.examples.memmap import BLOCK
-from fedax.examples.ragged import count_rows
+from fedax.examples.ragged import Ragged, count_rows, offsets_of
 
 ABOUT = "about.json"
 SIZES = "sizes.npy"

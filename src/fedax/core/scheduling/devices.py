@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -27,6 +27,20 @@ Amount: TypeAlias = float | Sequence[float] | np.ndarray | Callable[[np.ndarray,
 RATES = "speed", "down", "up"
 CHARACTERISTICS = *RATES, "latency", "energy", "energy_down", "energy_up"
 """What a client's device is described by."""
+
+
+class Cost(NamedTuple):
+    """What a phase costs each of some clients.
+
+    Attributes:
+        examples: that it processes.
+        seconds: from the server's message to its own.
+        joules: that it takes.
+    """
+
+    examples: Numbers
+    seconds: Numbers
+    joules: Numbers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.availability import Availability
-from fedax.core.scheduling.devices import Devices
 from fedax.core.scheduling.local_work import LocalWork, can_happen, single
 from fedax.core.scheduling.sampling import (
     Drawn,
@@ -28,8 +27,6 @@ from fedax.core.scheduling.sampling import (
 )
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
-
-NEEDS_DEVICES = "devices, here or in run(devices=...); a file has them in [devices]"
 
 
 class Schedule(LocalWork):
@@ -170,22 +167,6 @@ class Schedule(LocalWork):
             if options[field.name] != field.default:
                 texts.append(f"{field.name}={text}")
         return f"Schedule({', '.join(texts)})"
-
-    def with_devices(self, devices: Devices | None) -> "Schedule":
-        """Returns the schedule whose asynchronous server has the run's devices if it has none.
-
-        Raises:
-            InvalidInput: an asynchronous server without devices, or with some beside the run's.
-        """
-        server = self.server
-        if server is None or (server.devices is not None and devices is None):
-            return self
-        if server.devices is not None:
-            allowed = "None with an asynchronous server, which has Asynchronous(devices=...)"
-            raise InvalidInput.found("run(devices=...)", "devices", allowed)
-        if devices is None:
-            raise InvalidInput.found("Asynchronous(devices=...)", "None", NEEDS_DEVICES)
-        return dataclasses.replace(self, asynchronous=dataclasses.replace(server, devices=devices))
 
     def check_population(self, sizes: Sequence[int], couples: bool = False) -> None:
         """Refuses a cohort larger than the population, and more local steps of a round than a

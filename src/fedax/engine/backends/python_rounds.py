@@ -17,18 +17,12 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.core.scheduling.timeline import row_at
 from fedax.core.validation.misuse import explained
-from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork
+from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
-from fedax.engine.round.engine import (
-    Log,
-    PersonalModels,
-    Program,
-    RunCarry,
-    merge_logs,
-    to_device,
-)
+from fedax.engine.round.engine import Log, PersonalModels, Program, RunCarry, merge_logs, to_device
 from fedax.engine.round.evaluation import empty_cohort
+from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.engine.round.timeline import timeline_of
 from fedax.engine.round.trace import initial_carry
 from fedax.observe.base import Observer

@@ -23,7 +23,7 @@ from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.identity import Identity, check_same, hash_arrays
 from fedax.engine.driver.grid import Grid
-from fedax.engine.round.engine import RunCarry
+from fedax.engine.round.carry import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.models.storage import read_weights, to_bytes
 from fedax.utils.files import write

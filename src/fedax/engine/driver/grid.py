@@ -154,8 +154,6 @@ class Grid:
         self.models = [model for model, _ in starts]
         solvers = options.solvers or (options.solver,) * len(algorithms)
         schedules = options.schedules or (options.schedule,) * len(algorithms)
-        # an asynchronous server may have the devices of the run
-        schedules = [schedule.with_devices(options.devices) for schedule in schedules]
         self.members = [
             Member(*settings, int(seed))
             for settings in zip(self.algorithms, solvers, schedules, strict=True)

@@ -155,14 +155,9 @@ class RunOptions:
         convert_fields(self)
         for name, limits in declared(self).items():
             limits.check("run", getattr(self, name))
-        server = self.schedule.server
-        devices = server.devices if self.devices is None and server else self.devices
         for rule in self.rules:
             rule.check()
-            is_budget = isinstance(rule, Budget)
-            if is_budget and (
-                devices is None or (rule.joules and not isinstance(devices, Devices))
-            ):
+            if isinstance(rule, Budget) and self.devices is None:
                 allowed = "rules without devices only on metrics"
                 raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(devices=...).")
         self._check_shared_memory()

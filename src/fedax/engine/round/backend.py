@@ -11,11 +11,7 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from fedax.core.federation import Cohort, Memory
 from fedax.engine.round.client import Setup
-from fedax.engine.round.phase import MEMORY as MEMORY
-from fedax.engine.round.phase import UPLOAD as UPLOAD
-from fedax.engine.round.phase import PhaseResult as PhaseResult
-from fedax.engine.round.phase import PhaseWork as PhaseWork
-from fedax.engine.round.phase import zeros as zeros
+from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.utils.random import Index
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from fedax.core.task import piece
+from fedax.examples.ragged import piece
 from fedax.utils.random import Index
 
 Carry = TypeVar("Carry")

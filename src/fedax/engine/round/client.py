@@ -22,7 +22,7 @@ from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import HiddenMemory, with_memories
 from fedax.core.scheduling.local_work import Work
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.task import Population, Ragged, Task
+from fedax.core.task import Task
 from fedax.engine.compilation.fused_loop import fused_loop, gather_singly
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.block_fetch import (
@@ -34,6 +34,7 @@ from fedax.engine.round.block_fetch import (
 )
 from fedax.engine.round.private import Private
 from fedax.engine.round.timing import Timing
+from fedax.examples.ragged import Population, Ragged
 from fedax.numerics.permutation import permutation, permutation_by_size
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream

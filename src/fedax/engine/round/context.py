@@ -17,13 +17,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import bits_of, encode
+from fedax.core.bound_model import state_from_mean
 from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, is_memory
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.scheduling.timeline import Row
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.carry import NOTHING, RunCarry
-from fedax.engine.round.model_state import Sent, mean_of_rows, state_from_mean
+from fedax.engine.round.model_state import Sent, mean_of_rows
 from fedax.engine.round.phase import (
     STATE,
     PhaseResult,

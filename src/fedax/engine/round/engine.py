@@ -20,7 +20,7 @@ from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
 from fedax.core.validation.misuse import explained
 from fedax.engine.distributed.process_group import ProcessGroup
-from fedax.engine.round.carry import RunCarry as RunCarry
+from fedax.engine.round.carry import RunCarry
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, RoundReport
 from fedax.engine.round.phase import MEMORY, STATE, UPLOAD

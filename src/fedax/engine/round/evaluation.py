@@ -17,14 +17,15 @@ from jaxtyping import Array, Float, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort, Memory
-from fedax.core.task import Examples, Ragged
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
+from fedax.engine.round.carry import RunCarry
 from fedax.engine.round.client import ClientRows, CompiledClient, Setup
-from fedax.engine.round.engine import PersonalModels, RunCarry
+from fedax.engine.round.engine import PersonalModels
 from fedax.engine.round.model_state import task_as_evaluated
 from fedax.engine.round.trace import TracingBackend, initial_carry
+from fedax.examples.ragged import Examples, Ragged
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index

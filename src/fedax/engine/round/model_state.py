@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from fedax.core.bound_model import state_from_mean as state_from_mean
-from fedax.core.bound_model import state_in_reals as state_in_reals
+from fedax.core.bound_model import state_from_mean, state_in_reals
 from fedax.core.federation import Gathered, Memory
 from fedax.core.task import Task
 

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import decode
-from fedax.core.task import Ragged, Task
+from fedax.core.task import Task
 from fedax.engine.round.client import ClientRows, CompiledClient, Setup
 from fedax.engine.round.phase import PhaseWork
+from fedax.examples.ragged import Ragged
 
 
 def single_client_task(task: Task, k: int) -> Task:

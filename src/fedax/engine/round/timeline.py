@@ -2,7 +2,8 @@
 
 A server that waits for its cohorts draws them in the compiled round, which reports who worked. With
 a deadline, with more clients than needed, or with an asynchronous server those who count follow
-from the devices alone, and a compiled round is given them as a row.
+from the devices alone: they are computed before training, in plain NumPy, and a compiled round is
+given them as a row.
 """
 
 import dataclasses
@@ -19,9 +20,9 @@ from jaxtyping import Array, Int, Key
 from fedax.communication.channel import bits_of
 from fedax.core.algorithm import Algorithm
 from fedax.core.history import JOULES, SECONDS
-from fedax.core.scheduling.asynchronous import Asynchronous, Timetable
+from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps
 from fedax.core.scheduling.deadline import first_answers
-from fedax.core.scheduling.devices import Devices
+from fedax.core.scheduling.devices import Cost, Devices
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Row, Timeline
 from fedax.core.traffic import unpack
@@ -33,15 +34,17 @@ from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
 
 
-class WorkCount:
-    """Counts the examples that clients process in a phase.
+class PhaseCosts:
+    """Costs of phases on the clients' devices, and the clients that the schedule draws.
 
     Args:
+        timing: of the run.
         setup: of the run.
         root: its root key.
     """
 
-    def __init__(self, setup: Setup, root: Key[Array, ""]) -> None:
+    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
+        self.timing = timing
         self.setup = setup
         self.root = root
         self.sizes = np.asarray(setup.population.sizes, np.int64)
@@ -49,27 +52,48 @@ class WorkCount:
         changes = (
             schedule.drawn or schedule.times is not None or schedule.sync_probability is not None
         )
-        self.fixed = None if changes else self._count_step_examples(np.arange(len(self.sizes)), 0)
+        everyone = np.arange(len(self.sizes))
+        self.fixed = None if changes else self._count_step_examples(everyone, 0)
 
-    def __call__(
+    def cost(
         self,
         clients: Int[np.ndarray, "some"],
         round: int,
-        gradients: tuple[int, int],
-        passes: float | None = None,
-    ) -> np.ndarray:
-        """Returns the examples of each client.
+        bits: tuple[Any, Any] | None = None,
+        gradients: tuple[int, int] | None = None,
+    ) -> Cost:
+        """Returns what a phase costs each of some clients.
 
         Args:
             clients: their numbers.
             round: the number of the round.
-            gradients: minibatch gradients of a local step, and gradients over all examples.
-            passes: over the examples in place of what is counted, where the work depends on the
-                data.
+            bits: down and up, by default those of the only phase.
+            gradients: minibatch gradients of a local step, and gradients over all examples, by
+                default those of the only phase.
         """
-        (step, full), sizes = gradients, self.sizes[clients]
-        if passes is not None:
-            return passes * sizes * float(step + full > 0)
+        devices = self.timing.devices
+        examples = self._count_examples(clients, round, gradients or self.timing.gradients[0])
+        down, up = bits or self.timing.bits
+        arguments = clients, round, down, up, examples
+        return Cost(examples, devices.seconds(*arguments), devices.joules(*arguments))
+
+    def draw(self, schedule: Schedule, first: int, count: int) -> list[np.ndarray]:
+        """Returns the clients that a schedule draws in some rounds."""
+        # rounded up to powers of two, so that few programs serve all numbers of rounds
+        rounds = first + jnp.arange(1 << max(count - 1, 0).bit_length(), dtype=jnp.int32)
+        offsets = jnp.asarray(self.setup.population.offsets)
+        call = self.setup.task.programs.call
+        ids, asked = map(np.asarray, call(_draw_cohorts, schedule, self.root, rounds, offsets))
+        return [ids[i, : asked[i]] for i in range(count)]
+
+    def _count_examples(
+        self, clients: Int[np.ndarray, "some"], round: int, gradients: tuple[int, int]
+    ) -> np.ndarray:
+        step, full = gradients
+        sizes = self.sizes[clients]
+        # where the work depends on the data
+        if self.timing.devices.passes is not None:
+            return self.timing.devices.passes * sizes * float(step + full > 0)
         if not step:
             return full * sizes
         steps = (
@@ -106,20 +130,34 @@ def _draw_local_work(
     return jax.vmap(draw_work)(clients, setup.population.sizes_of(clients))
 
 
+def _draw_cohorts(
+    schedule: Schedule,
+    root: Key[Array, ""],
+    rounds: Int[Array, "rounds"],
+    offsets: Int[Array, "bounds"],
+) -> tuple[Int[Array, "rounds capacity"], Int[Array, "rounds"]]:
+    """Draws the clients that each round asks, see `RoundContext.sample`."""
+
+    def draw_round(t: Int[Array, ""]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
+        available = schedule.available_in(root, t, offsets.shape[0] - 1)
+        ids, count = schedule.draw(stream(root, "cohort", t, 0), offsets, None, available)
+        return ids, jnp.asarray(count, jnp.int32)
+
+    return jax.vmap(draw_round)(rounds)
+
+
 class RoundTimeline(Timeline):
     """Rounds of a server that waits for its cohorts, or of nodes without a server."""
 
-    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
-        self.timing = timing
-        self.devices = timing.devices
-        self.work = WorkCount(setup, root)
+    def __init__(self, costs: PhaseCosts) -> None:
+        self.costs = costs
 
     def notes(
         self, first: int, count: int, traffic: Sequence[dict[str, Any]]
     ) -> dict[str, np.ndarray]:
         totals = {name: np.zeros(count) for name in (SECONDS, JOULES)}
         # an abandoned round in Python has fewer
-        for phase, gradients in zip(traffic, self.timing.gradients, strict=False):
+        for phase, gradients in zip(traffic, self.costs.timing.gradients, strict=False):
             phase = jax.tree.map(np.asarray, phase)
             for i in range(count):
                 row = jax.tree.map(lambda column, i=i: column[i], phase)
@@ -142,16 +180,14 @@ class RoundTimeline(Timeline):
         if "links" in phase:
             incoming, outgoing = phase["links"].astype(np.int64)[:, clients]
             received, sent = down + incoming * up, outgoing * up
-        examples = self.work(clients, round, gradients, self.devices.passes)
-        arguments = clients, round, received, sent, examples
-        seconds, joules = self.devices.seconds(*arguments), self.devices.joules(*arguments)
+        cost = self.costs.cost(clients, round, (received, sent), gradients)
         # a client that was drawn twice does both jobs, one after the other
         _, client_index = np.unique(clients, return_inverse=True)
-        longest = float(np.bincount(client_index, seconds).max())
+        longest = float(np.bincount(client_index, cost.seconds).max())
         at_server = 0.0
         if "links" not in phase:
-            at_server = self.devices.seconds_at_server(len(clients) * float(up))
-        return longest, at_server, float(joules.sum())
+            at_server = self.costs.timing.devices.seconds_at_server(len(clients) * float(up))
+        return longest, at_server, float(cost.joules.sum())
 
 
 class _Round(NamedTuple):
@@ -164,20 +200,21 @@ class _Round(NamedTuple):
 
 
 class DeadlineTimeline(Timeline):
-    """Rounds that do not wait for all clients, computed as far as they are asked for."""
+    """Rounds that do not wait for all clients: the server asks more than it needs, or ends a round
+    at a deadline.
+    """
 
-    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
-        self.timing = timing
-        self.devices = timing.devices
-        self.root = root
-        self.work = WorkCount(setup, root)
-        self.programs = setup.task.programs
-        self.offsets, clients = jnp.asarray(setup.population.offsets), setup.population.clients
-        self.schedule, self.invitation = setup.schedule, setup.schedule.invitation(clients)
+    def __init__(self, costs: PhaseCosts) -> None:
+        self.costs = costs
+        clients = len(costs.sizes)
+        schedule = costs.setup.schedule
+        self.invitation = schedule.invitation(clients)
+        self.deadline = math.inf if schedule.deadline is None else schedule.deadline
         # where the server takes a number of answers, a round trains no more clients than these
-        self.most = self.schedule.cohort if self.schedule.over_select > 1 else None
-        self.capacity = self.most or self.schedule.capacity(clients)
-        self._first, self._rounds = 0, list[_Round]()
+        self.most = schedule.cohort if schedule.over_select > 1 else None
+        self.capacity = self.most or schedule.capacity(clients)
+        self._first = 0
+        self._rounds = list[_Round]()
 
     def rows(self, first: int, count: int, padded: int | None = None) -> Row:
         self._compute(first, count)
@@ -204,88 +241,61 @@ class DeadlineTimeline(Timeline):
     def _compute(self, first: int, count: int) -> None:
         if (self._first, len(self._rounds)) == (first, count):
             return
-        # rounded up to powers of two, so that few programs serve all numbers of rounds
-        rounds = first + jnp.arange(1 << max(count - 1, 0).bit_length(), dtype=jnp.int32)
-        columns = self.programs.call(
-            _draw_cohorts, self.invitation, self.root, rounds, self.offsets
-        )
-        ids, asked = (np.asarray(column) for column in columns)
         self._first = first
-        self._rounds = [self._compute_round(first + i, ids[i, : asked[i]]) for i in range(count)]
+        cohorts = self.costs.draw(self.invitation, first, count)
+        self._rounds = [self._compute_round(first + i, asked) for i, asked in enumerate(cohorts)]
 
     def _compute_round(self, t: int, asked: np.ndarray) -> _Round:
-        devices = self.devices
-        down, up = self.timing.bits
-        examples = self.work(asked, t, self.timing.gradients[0], devices.passes)
-        seconds = devices.seconds(asked, t, down, up, examples)
-        deadline = math.inf if self.schedule.deadline is None else self.schedule.deadline
-        counts, end = first_answers(asked, seconds, self.most, deadline)
-        late, joules = asked[~counts], devices.joules(asked, t, down, up, examples)[counts].sum()
+        devices = self.costs.timing.devices
+        down, up = self.costs.timing.bits
+        cost = self.costs.cost(asked, t)
+        counts, end = first_answers(asked, cost.seconds, self.most, self.deadline)
+        late = asked[~counts]
+        joules = cost.joules[counts].sum()
         if len(late):  # which have received the message, and work until the round ends
-            processed = devices.examples_after(end, late, t, down, examples[~counts])
+            processed = devices.examples_after(end, late, t, down, cost.examples[~counts])
             joules += devices.joules(late, t, down, 0, processed).sum()
         if len(asked):
             end += devices.seconds_at_server(int(counts.sum()) * up)
         return _Round(asked[counts], len(asked), end, float(joules))
 
 
-def _draw_cohorts(
-    schedule: Schedule,
-    root: Key[Array, ""],
-    rounds: Int[Array, "rounds"],
-    offsets: Int[Array, "bounds"],
-) -> tuple[Int[Array, "rounds capacity"], Int[Array, "rounds"]]:
-    """Draws the clients that each round asks, see `RoundContext.sample`."""
+class DeviceSteps(ServerSteps):
+    """The steps of an asynchronous server whose clients take as long as their devices."""
 
-    def draw_round(t: Int[Array, ""]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
-        available = schedule.available_in(root, t, offsets.shape[0] - 1)
-        ids, count = schedule.draw(stream(root, "cohort", t, 0), offsets, None, available)
-        return ids, jnp.asarray(count, jnp.int32)
+    def __init__(self, costs: PhaseCosts) -> None:
+        schedule = costs.setup.schedule
+        assert schedule.server is not None
+        self.costs = costs
+        super().__init__(
+            schedule.server,
+            schedule.capacity(len(costs.sizes)),
+            costs.sizes if schedule.rule.by_size else np.ones_like(costs.sizes),
+            np.asarray(jax.random.key_data(stream(costs.root, "dispatch"))).tolist(),
+        )
 
-    return jax.vmap(draw_round)(rounds)
+    def cost(self, clients: np.ndarray, version: int) -> Cost:
+        return self.costs.cost(clients, version)
+
+    def draw(self, version: int) -> np.ndarray:
+        return self.costs.draw(self.costs.setup.schedule, version, 1)[0]
+
+    @property
+    def busy(self) -> float:
+        timing = self.costs.timing
+        return timing.devices.seconds_at_server(self.cohort * timing.bits[1])
 
 
 def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
     """Returns the timeline of the run with a root key."""
-    timing, schedule = setup.timing, setup.schedule
+    timing = setup.timing
+    schedule = setup.schedule
     if timing is None:
         return Timeline()
+    costs = PhaseCosts(timing, setup, root)
     if schedule.server is not None:
-        return _server_steps(timing, setup, root)
-    rounds = RoundTimeline if schedule.cutoff_field is None else DeadlineTimeline
-    return rounds(timing, setup, root)
-
-
-def _server_steps(timing: Timing, setup: Setup, root: Key[Array, ""]) -> Timetable:
-    """Returns the server steps of an asynchronous server."""
-    schedule, sizes = setup.schedule, np.asarray(setup.population.sizes, np.int64)
-    server = schedule.server
-    assert server is not None
-    offsets = jnp.asarray(setup.population.offsets)
-    cohort = schedule.capacity(len(sizes))
-    passes, work = _passes_per_client(server), WorkCount(setup, root)
-    devices = timing.devices
-    call = setup.task.programs.call
-
-    def amounts(clients: np.ndarray, version: int) -> tuple[Any, ...]:
-        examples = work(clients, version, timing.gradients[0], passes)
-        return clients, version, *timing.bits, examples
-
-    def draw(version: int) -> np.ndarray:
-        rounds = jnp.asarray([version], jnp.int32)
-        return np.asarray(call(_draw_cohorts, schedule, root, rounds, offsets)[0][0])
-
-    is_known = isinstance(devices, Devices)
-    return Timetable(
-        server,
-        cohort,
-        sizes if schedule.rule.by_size else np.ones_like(sizes),
-        lambda clients, version: devices.seconds(*amounts(clients, version)),
-        draw,
-        np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist(),
-        (lambda clients, version: devices.joules(*amounts(clients, version))) if is_known else None,
-        devices.seconds_at_server(cohort * timing.bits[1]) if is_known else 0.0,
-    )
+        return DeviceSteps(costs)
+    return RoundTimeline(costs) if schedule.cutoff_field is None else DeadlineTimeline(costs)
 
 
 def timing_of(
@@ -304,18 +314,19 @@ def timing_of(
             devices.
     """
     schedule = setup.schedule
-    if schedule.server is not None:
-        return _timing_of_server(algorithm, setup, schedule.server, rounds)
-    field = schedule.cutoff_field
-    if field is not None:
-        if devices is None:
-            reason = "the clients that count follow from their devices"
-            raise InvalidInput.because(field, reason, "Give run(devices=...).")
-        reason = "no account of privacy is known where fast clients count more often, which"
-        _refuse_privacy(setup, field, reason)
+    server = schedule.server
+    field = schedule.cutoff_field if server is None else ASYNCHRONOUS
     if devices is None:
-        return None
-    _check_counted(setup, devices.passes, "run(devices=...)")
+        if field is None:
+            return None
+        reason = "the clients that count follow from their devices"
+        raise InvalidInput.because(field, reason, "Give run(devices=...).")
+    if field is not None and setup.channel is not None and setup.channel.privacy is not None:
+        reason = "no account of privacy is known where fast clients count more often"
+        raise InvalidInput.because(field, f"{reason}, which Channel(privacy=...) asks for")
+    _check_counted(setup, devices)
+    if server is not None:
+        return _timing_of_server(algorithm, setup, server, devices, rounds)
     if field is not None:
         phase = only_phase(algorithm, setup, field)
         return Timing(devices, (phase.gradients,), _bits_of(phase))
@@ -325,17 +336,14 @@ def timing_of(
 
 
 def _timing_of_server(
-    algorithm: Algorithm[Any], setup: Setup, server: Asynchronous, rounds: int
+    algorithm: Algorithm[Any], setup: Setup, server: Asynchronous, devices: Devices, rounds: int
 ) -> Timing:
-    reason = "no account of privacy is known for uploads of several versions, which"
-    _refuse_privacy(setup, ASYNCHRONOUS, reason)
     if setup.task.state is not None and setup.task.state_policy == "average":
         reason = (
             "the model's state, such as batch statistics, is averaged, and a mean of stale ones "
             "would discard newer ones"
         )
         raise InvalidInput.because(ASYNCHRONOUS, reason, "Freeze it.")
-    _check_counted(setup, _passes_per_client(server), ASYNCHRONOUS)
     phase = only_phase(algorithm, setup, ASYNCHRONOUS)
     refusal = f"{ASYNCHRONOUS}, {type(algorithm).__name__}"
     _check_lateness(phase, refusal)
@@ -344,30 +352,20 @@ def _timing_of_server(
         reason = 'uploads="models" mixes models, and its uploads are changes'
         raise InvalidInput.because(refusal, reason, 'Write uploads="changes".')
     late = LateUploads(near, server.uploads, eqx.filter(phase.down, is_array), rounds)
-    return Timing(server.devices, (phase.gradients,), _bits_of(phase), late)
+    return Timing(devices, (phase.gradients,), _bits_of(phase), late)
 
 
-def _refuse_privacy(setup: Setup, field: str, reason: str) -> None:
-    if setup.channel is not None and setup.channel.privacy is not None:
-        raise InvalidInput.because(field, f"{reason} Channel(privacy=...) asks for")
-
-
-def _passes_per_client(server: Asynchronous) -> float | None:
-    """Returns the passes that a client's work counts as, None where it is counted."""
-    return getattr(server.devices, "passes", None) if server.passes is None else server.passes
-
-
-def _check_counted(setup: Setup, passes: float | None, field: str) -> None:
+def _check_counted(setup: Setup, devices: Devices) -> None:
     """Refuses a solver whose work depends on the data, without a declared cost.
 
     Raises:
         InvalidInput: names the solver.
     """
     uncounted = [solver for solver in (setup.solver, *setup.solvers) if not solver.is_counted]
-    if uncounted and passes is None:
+    if uncounted and devices.passes is None:
         reason = f"how long {type(uncounted[0]).__name__} works depends on the data"
         hint = "Declare its cost: Devices(passes=...), in passes over the examples."
-        raise InvalidInput.because(field, reason, hint)
+        raise InvalidInput.because("run(devices=...)", reason, hint)
 
 
 def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPhase:

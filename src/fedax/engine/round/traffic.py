@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.communication.channel import bits_of
 from fedax.core.traffic import pack, unpack
-from fedax.engine.round.backend import PhaseResult, PhaseWork
+from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.utils.random import Index
 
 

@@ -17,7 +17,7 @@ from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.channel import decode, is_message
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
-from fedax.core.task import Population, Task
+from fedax.core.task import Task
 from fedax.engine.round.client import Setup
 from fedax.engine.round.evaluation import CompiledView
 from fedax.engine.round.phase import PhaseWork, Stage
@@ -25,6 +25,7 @@ from fedax.engine.round.privacy import private_of
 from fedax.engine.round.single_client import SingleClient, run_single_client, single_client_task
 from fedax.engine.round.stages import message_stages
 from fedax.errors import FedaxError, InvalidInput
+from fedax.examples.ragged import Population
 from fedax.flower.client.disk import Outbox, Store, Version, load_secret
 from fedax.flower.client.member import answer_stage
 from fedax.flower.protocol.plan import Assignment, OwnModel, Plan, plan_of

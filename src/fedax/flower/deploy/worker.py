@@ -23,8 +23,8 @@ import equinox as eqx
 import numpy as np
 
 from fedax.core import DataError, RunExists, Task
-from fedax.core.task import Ragged
 from fedax.data.tables import read_table
+from fedax.examples.ragged import Ragged
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.setup import set_up_jax
 from fedax.flower.client.device import Device

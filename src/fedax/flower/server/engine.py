@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from jaxtyping import Array, Key
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.task import Population, Task
+from fedax.core.task import Task
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, Program
 from fedax.errors import FedaxError
+from fedax.examples.ragged import Population
 from fedax.flower.protocol.quiet import need_flower
 
 

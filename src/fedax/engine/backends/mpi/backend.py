@@ -11,8 +11,9 @@ from jaxtyping import Array, PyTree
 from fedax.communication.channel import decode
 from fedax.core.federation import Cohort, Memory, Upload
 from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decode_tree, encode_tree
-from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
+from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
+from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
 from fedax.engine.round.single_client import run_single_client
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
-from fedax.core.task import Population, Task
+from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.backends.mpi.backend import MPIBackend
 from fedax.engine.backends.mpi.peer import Peers
@@ -22,6 +22,7 @@ from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
 from fedax.engine.round.evaluation import CompiledView, personal_models, view_of
 from fedax.errors import FedaxError, InvalidInput, install_hint
+from fedax.examples.ragged import Population
 from fedax.observe.base import Gradients, Observer, OfClients, Split, compute_all
 
 

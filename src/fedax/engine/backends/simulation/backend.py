@@ -21,8 +21,9 @@ from fedax.engine.backends.simulation.offloaded_state import OffloadedMemory
 from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.round.aggregation import add_weighted, finalize
-from fedax.engine.round.backend import Backend, PhaseResult, PhaseWork, zeros
+from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import CompiledClient, Setup, local_work
+from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
 from fedax.graphs import mixed
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index

@@ -34,18 +34,11 @@ from fedax.engine.compilation.cache import bypass_persistent_cache
 from fedax.engine.compilation.fused_loop import SMALL_MODEL, compiler_options, is_available
 from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.distributed.multihost import multihost_group
-from fedax.engine.round.backend import zeros
 from fedax.engine.round.client import Placement, Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.engine import (
-    Engine,
-    Log,
-    PersonalModels,
-    Program,
-    RunCarry,
-    to_device,
-)
+from fedax.engine.round.engine import Engine, Log, PersonalModels, Program, RunCarry, to_device
 from fedax.engine.round.evaluation import all_personal_models, empty_cohort, view_of
+from fedax.engine.round.phase import zeros
 from fedax.engine.round.timeline import timeline_of
 from fedax.engine.round.trace import initial_carry
 from fedax.errors import FedaxError, InvalidInput

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from fedax.core.task import Ragged, Task
+from fedax.core.task import Task
 from fedax.engine.backends.simulation.host_callback import HandleRegistry
 from fedax.examples.federated import FederatedData
 from fedax.examples.memmap import RowReader
+from fedax.examples.ragged import Ragged
 from fedax.utils.random import Index
 
 _SETS: "HandleRegistry[HostExamples]" = HandleRegistry()
