@@ -36,7 +36,7 @@ class Runner:
     """One method on one population, compiled and warm."""
 
     def __init__(
-        self, method: Any, sampling: str, clients: int, cohort: int = COHORT, devices: Any = None
+        self, method: Any, sampling: str, clients: int, cohort: int = COHORT, clock: Any = None
     ) -> None:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
@@ -44,7 +44,7 @@ class Runner:
         task = fedax.Task(
             lambda key: np.zeros(FEATURES, np.float32), logistic, FederatedData.from_arrays(train)
         )
-        server = devices and fedax.Asynchronous(concurrency=1000)
+        server = clock and fedax.Asynchronous(concurrency=1000)
         schedule = fedax.Schedule(
             cohort=cohort, sampling=sampling, batch_size=2, asynchronous=server
         )
@@ -52,7 +52,7 @@ class Runner:
             solver=fedax.SGD(0.1),
             schedule=schedule,
             engine=fedax.Simulation(devices=1),
-            devices=devices,
+            clock=clock,
             rounds=ROUNDS,
             observe_every=ROUNDS,
         )
@@ -93,8 +93,8 @@ def asynchronous(sizes: list[int], repeats: int) -> None:
     runners = []
     for n in sizes:
         speed = np.random.default_rng(0).lognormal(size=n)
-        devices = fedax.Devices(speed, latency=0.1)
-        runners.append(Runner(fedax.FedAvg(), "uniform", n, devices=devices))
+        clock = fedax.Clock(speed, latency=0.1)
+        runners.append(Runner(fedax.FedAvg(), "uniform", n, clock=clock))
     times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
     medians, ratios = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
     cells = ", ".join(

@@ -12,7 +12,7 @@ class State(eqx.Module):
     """The model, the clients' counts of calls, and what was drawn in `init`."""
 
     w: jax.Array
-    memory: fedax.core.Memory
+    clients: fedax.core.ClientStates
     drawn: dict
 
 
@@ -20,17 +20,17 @@ class Draws(fedax.core.Algorithm):
     """The server's key, the cohort, and the clients' keys, batches and numbers of steps."""
 
     def init(self, fed, w):
-        drawn, memory = self.draw(fed, w, fed.memory(jax.numpy.zeros(())))
+        drawn, memory = self.draw(fed, w, fed.client_states(jax.numpy.zeros(())))
         return State(w, memory, drawn)
 
     def round(self, fed, state):
-        drawn, memory = self.draw(fed, state.w, state.memory)
-        fed.note(**{f"{name} of init": value for name, value in state.drawn.items()}, **drawn)
+        drawn, memory = self.draw(fed, state.w, state.clients)
+        fed.log(**{f"{name} of init": value for name, value in state.drawn.items()}, **drawn)
         return State(state.w, memory, state.drawn)
 
     def draw(self, fed, w, memory):
         server, cohort = jax.random.normal(fed.key("noise"), (3,)), fed.sample()
-        sent, memory = fed.gather(self.work, cohort, w, memory=memory)
+        sent, memory = fed.gather(self.work, cohort, w, states=memory)
         noise, model, calls = sent.value
         return {
             "server": server,
@@ -42,12 +42,12 @@ class Draws(fedax.core.Algorithm):
 
     def work(self, client, w, calls):
         drawn = jax.random.normal(client.key("noise")), client.minimize(start=w), calls
-        return Upload(drawn, memory=calls + 1)
+        return Upload(drawn, state=calls + 1)
 
 
 def check_init_draws_apart(history):
     """Asserts that what `init` drew is drawn in no round, and that its memories are kept."""
-    notes = history.notes
+    notes = history.logged
     for name in ("server", "noise", "model"):
         first = notes[f"{name} of init"]
         assert (first == first[:1]).all()  # drawn once

@@ -24,7 +24,7 @@
 import jax.numpy as jnp
 
 import fedax
-from fedax.core import Algorithm, ModelAndMemory, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, ModelAndStates, Scalar, Upload, Vector, hyper
 
 
 class Averaging(Algorithm[Vector]):
@@ -60,7 +60,7 @@ fedax.run(Averaging(), task, **setting).last("train_loss")
 
 
 # %%
-class Anchored(Algorithm[ModelAndMemory]):
+class Anchored(Algorithm[ModelAndStates]):
     r"""Local work with a pull towards the client's own last model $m_k$.
 
     $$ w_k \approx \arg\min_v f_k(v) + \frac{\mu}{2} \lVert v - m_k \rVert^2, \qquad m_k \leftarrow w_k $$
@@ -69,15 +69,15 @@ class Anchored(Algorithm[ModelAndMemory]):
     mu: Scalar = hyper(0.1, low=0.0, doc="weight of the pull")
 
     def init(self, fed, w):
-        return ModelAndMemory(w, fed.memory(w))
+        return ModelAndStates(w, fed.client_states(w))
 
     def round(self, fed, state):
-        w, memory = fed.average(self.train, fed.sample(), state.w, memory=state.memory)
-        return ModelAndMemory(w, memory)
+        w, states = fed.average(self.train, fed.sample(), state.w, states=state.clients)
+        return ModelAndStates(w, states)
 
     def train(self, client, w, own):
         local = client.minimize(fedax.LocalProblem(anchor=own, prox=self.mu), start=w)
-        return Upload(local, memory=local, reference=w)
+        return Upload(local, state=local, reference=w)
 
 
 for mu in (0.0, 0.1, 1.0):

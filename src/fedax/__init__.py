@@ -13,7 +13,7 @@ Runs:
 - `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of
   them.
 - `Channel`: codecs of what clients and server send, and attacks of clients.
-- `Devices`: the clients' devices, for the seconds and joules of a virtual clock.
+- `Clock`: the clients' devices, for the seconds and joules of a virtual clock.
 - `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better;
   `Budget`: of one that has spent its time or energy.
 - `Tracking`: a progress hook that sends curves to TensorBoard, MLflow or Weights & Biases.
@@ -71,7 +71,7 @@ Algorithms without a server:
 - `PushSum`: local training on directed graphs.
 
 To write an algorithm:
-- `Algorithm`: its base class. `Card`: its citation. `hyper`: declares a hyperparameter.
+- `Algorithm`: its base class. `Citation`: its citation. `hyper`: declares a hyperparameter.
 - `Federation`: the verbs of a round. `Client`: a client as a work function sees it.
 - `LocalProblem`: the local problem. `Upload`: the result of a work function.
 - `footprint`: phases, traffic, memory and gradients of a round of an algorithm.

@@ -91,7 +91,7 @@ from .core import SGD as SGD
 from .core import Algorithm as Algorithm
 from .core import Asynchronous as Asynchronous
 from .core import Client as Client
-from .core import Devices as Devices
+from .core import Clock as Clock
 from .core import Exact as Exact
 from .core import FedaxError as FedaxError
 from .core import Federation as Federation
@@ -130,5 +130,5 @@ from .tasks.lora import lora as lora
 from .tasks.sources import task as task
 
 __version__: str
-from .core.algorithm import Card as Card
+from .core.algorithm import Citation as Citation
 from .core.task import FederatedData as FederatedData

@@ -43,13 +43,13 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Upload, Vector, hyper
+from fedax.core import Algorithm, Citation, Client, Federation, Upload, Vector, hyper
 
 
 class Wrong(Algorithm[Vector]):
     """Planted: steps the wrong way."""
 
-    card: ClassVar[Card] = Card(paper="Nobody, 2026", read=())
+    citation: ClassVar[Citation] = Citation(paper="Nobody, 2026", read=())
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         return 2 * state - fed.average(self.train, fed.sample(), state)
@@ -126,8 +126,8 @@ def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path):
 @pytest.mark.slow
 def test_a_method_that_a_task_refuses_is_left_out(folder, tmp_path):
     server = "asynchronous = {concurrency = 3}, cohort = 2, steps = 2"
-    devices = "devices = {speed = 100.0, down = 1e6, up = 1e6}\nalgorithm"
-    text = TINY.replace("steps = 2", server).replace("algorithm", devices)
+    clock = "clock = {speed = 100.0, down = 1e6, up = 1e6}\nalgorithm"
+    text = TINY.replace("steps = 2", server).replace("algorithm", clock)
     (folder / "tiny.toml").write_text(text)
     bench, console = bench_of(folder, tmp_path / "out"), quiet()
     bench.run(["feddane", "fedavg"], console)

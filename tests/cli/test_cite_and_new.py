@@ -48,18 +48,18 @@ def test_entries_are_well_formed_and_of_what_there_is():
 
 @pytest.mark.parametrize("name", algorithm_classes())
 def test_entries_of_algorithms_are_those_of_their_cards(name):
-    """First author, year, and arXiv number as far as the card has them; a method without an entry
-    is cited by its card."""
-    card = algorithm_classes()[name].card.paper
+    """First author, year, and arXiv number as far as the citation has them; a method without an entry
+    is cited by its citation."""
+    citation = algorithm_classes()[name].citation.paper
     own = [entry for entry in entries() if name in entry.names]
     if not own:
-        assert card in bibtex([name])
+        assert citation in bibtex([name])
         return
-    first = re.match(r"[A-Z]\w+", card)[0]
+    first = re.match(r"[A-Z]\w+", citation)[0]
     assert any(first in entry.text.replace(r"{\'c}", "c") for entry in own)
-    for number in re.findall(r"arXiv:(\S+?)\)?$", card):
+    for number in re.findall(r"arXiv:(\S+?)\)?$", citation):
         assert any(number in entry.text for entry in own)
-    for year in re.findall(r" ((?:19|20)\d\d)\b", card):
+    for year in re.findall(r" ((?:19|20)\d\d)\b", citation):
         assert any(f"year = {{{year}}}" in entry.text for entry in own)
 
 

@@ -174,7 +174,7 @@ def test_validate_runs_nothing_and_shows_the_whole_file(tmp_path, monkeypatch):
 def test_algorithms_are_listed_with_their_papers():
     text = call("algorithms").stdout
     for kind in algorithm_classes().values():
-        assert kind.card.paper in text
+        assert kind.citation.paper in text
     only = call("algorithms", "feddane").stdout
     assert "correction=off, cohorts=shared, mu=0.3 is FedProx(mu=0.3)" in only
     assert "pipelined=True" in only

@@ -8,7 +8,7 @@ from scipy import stats
 
 import fedax
 from fedax.attacks import ALIE, IPM, MinMax
-from fedax.core import Algorithm, Card, Upload, hyper
+from fedax.core import Algorithm, Citation, Upload, hyper
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
@@ -151,11 +151,11 @@ class Pair(Algorithm):
 
     bad: int = hyper(-1, doc="that client")
 
-    card = Card(paper="A test", read=())
+    citation = Citation(paper="A test", read=())
 
     def round(self, fed, state):
         model, direction, number = fed.average(self.work, fed.everyone, state)
-        fed.note(direction=direction, number=number)
+        fed.log(direction=direction, number=number)
         return model
 
     def work(self, client, w):
@@ -192,10 +192,10 @@ def test_every_vector_is_replaced_by_itself(engine, bad):
     weights = weights[counts] / weights[counts].sum()
     np.testing.assert_allclose(vector(found), weights @ models[counts], atol=1e-12)
     np.testing.assert_allclose(
-        found.notes["direction"][0], weights @ directions[counts], atol=1e-12
+        found.logged["direction"][0], weights @ directions[counts], atol=1e-12
     )
     np.testing.assert_allclose(
-        found.notes["number"][0], weights @ np.arange(6.0)[counts], atol=1e-12
+        found.logged["number"][0], weights @ np.arange(6.0)[counts], atol=1e-12
     )
 
 

@@ -79,7 +79,7 @@ def run(kind, task, schedule):
     assert history.outcome.ok
     state = [leaf for leaf in jax.tree.leaves(history.state) if eqx.is_inexact_array(leaf)]
     assert all(np.isfinite(leaf).all() for leaf in state)
-    assert all(np.isfinite(note).all() for note in history.notes.values())
+    assert all(np.isfinite(note).all() for note in history.logged.values())
     return vector(history)
 
 

@@ -431,10 +431,10 @@ def test_quantized_against_its_equations():
         history = run(method)
         np.testing.assert_allclose(nodes(method, history), trajectory(step), rtol=0, atol=1e-11)
         if mode == "paper":
-            assert history.notes["overflow"].tolist() == overflow
+            assert history.logged["overflow"].tolist() == overflow
             assert sum(overflow) > 0
             eager = run(method, rounds=2, engine=fedax.Eager())
-            assert eager.notes["overflow"].tolist() == overflow[:2]
+            assert eager.logged["overflow"].tolist() == overflow[:2]
 
 
 @pytest.mark.slow

@@ -255,7 +255,7 @@ def test_ifca():
     assert np.max(members) > 1
     assert np.min(members) == 0
     history = run(method)
-    assert history.notes["members"].tolist() == members
+    assert history.logged["members"].tolist() == members
     best = [models[np.argmin([world.loss(k, model) for model in models])] for k in range(5)]
     agree(history, models.mean(0), best)
 
@@ -272,7 +272,7 @@ def test_ifca_finds_the_clusters():
             {"solver": fedax.SGD(0.5), "seed": seed, "rounds": 40, "observe_every": 40},
         )
         history = fedax.run(method, task, personal=True, **options)
-        if sorted(history.notes["members"][-1].tolist()) == [6, 6]:
+        if sorted(history.logged["members"][-1].tolist()) == [6, 6]:
             break
     expected = [centres[centres < 0].mean(), centres[centres > 0].mean()]
     np.testing.assert_allclose(sorted(np.ravel(history.state)), expected, atol=1e-9)
@@ -519,7 +519,7 @@ def test_fedala(passes, threshold):
     method = fedax.FedALA(head="w", weight_lr=rate, share=share, passes=passes, threshold=threshold)
     history = run(method)
     agree(history, w, np.array([start(k)[0] for k in range(5)]))
-    np.testing.assert_allclose(history.state.memory.all().weights, blend, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.state.clients.all().weights, blend, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [3 * 64 * 4] * ROUNDS
 
 

@@ -19,7 +19,7 @@ FULL = fedax.Schedule(steps=2, batch_size="full")
 DECAYED = fedax.SGD(LR, decay=0.5, decay_by="step")
 LATE = {
     "schedule": fedax.Schedule(cohort=2, asynchronous={"concurrency": 3}),
-    "devices": fedax.Devices(latency=1.0),
+    "clock": fedax.Clock(latency=1.0),
 }
 PATH = Graph.of(nx.path_graph(5))
 LINKS = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)])

@@ -77,7 +77,7 @@ def test_fedexp(equal):
         schedule=fedax.Schedule(**SCHEDULE.options | {"weights": "equal" if equal else "size"}),
     )
     agree(history, w)
-    np.testing.assert_allclose(history.notes["server_step"], steps, rtol=1e-10)
+    np.testing.assert_allclose(history.logged["server_step"], steps, rtol=1e-10)
 
 
 def shortest_in_a_box(vectors, low, high):
@@ -200,8 +200,8 @@ def test_fedaware_starts_with_everybody():
     }
     found = fedax.run(method, regression(), **options)
     agree(found, x, 1e-8)
-    np.testing.assert_allclose(found.notes["diversity_2023"], old, rtol=1e-7)
-    np.testing.assert_allclose(found.notes["diversity"], new, rtol=1e-7)
+    np.testing.assert_allclose(found.logged["diversity_2023"], old, rtol=1e-7)
+    np.testing.assert_allclose(found.logged["diversity"], new, rtol=1e-7)
     assert (found.bits.up / (4 * 64)).tolist() == [5, 3, 3, 3]
 
 

@@ -264,7 +264,7 @@ def test_scaffold_with_momentum(beta):
     agree(history, w)
     np.testing.assert_allclose(history.state.g, g, rtol=0, atol=1e-11)
     np.testing.assert_allclose(history.state.c, P @ own, rtol=0, atol=1e-11)
-    np.testing.assert_allclose(history.state.memory.all(), own, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(history.state.clients.all(), own, rtol=0, atol=1e-11)
     if beta == 1:
         agree(run(fedax.SCAFFOLD(lr=lr)), w)
 

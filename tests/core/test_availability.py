@@ -128,7 +128,7 @@ def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
             done = fedax.run(fedax.FedAvg(), task, rounds=t, **more)
             assert done.outcome.ok
             np.testing.assert_allclose(done.params, value, rtol=1e-14)
-        assert done.notes["available"].tolist() == done.notes["drawn"].tolist() == [1, 0, 3, 2, 0]
+        assert done.logged["available"].tolist() == done.logged["drawn"].tolist() == [1, 0, 3, 2, 0]
         assert (done.bits.up > 0).tolist() == [bool(own) for own in there]
 
 
@@ -144,7 +144,7 @@ def test_empty_rounds_and_draws_are_the_same_on_every_engine(tmp_path):
     pairs = zip(jax.tree.leaves(one.state), jax.tree.leaves(two.state), strict=True)
     assert all(np.array_equal(x, y) for x, y in pairs)
     assert two.bits.up[1] == 0
-    assert four.notes["drawn"].tolist() == [1, 0, 2, 2]
+    assert four.logged["drawn"].tolist() == [1, 0, 2, 2]
     pytest.importorskip("flwr", reason="flwr is not installed")
     from fedax.flower import Assignment, in_process
 
@@ -153,4 +153,4 @@ def test_empty_rounds_and_draws_are_the_same_on_every_engine(tmp_path):
         other = fedax.run(method, quadratic(a, b), rounds=4, engine=engine, **options)
         np.testing.assert_allclose(vector(other), vector(four), rtol=1e-12, atol=1e-12)
         for name in ("available", "drawn"):
-            assert np.array_equal(other.notes[name], four.notes[name])
+            assert np.array_equal(other.logged[name], four.logged[name])

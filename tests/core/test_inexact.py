@@ -26,7 +26,7 @@ class Solutions(Algorithm):
 
     def round(self, fed, state):
         solved = fed.gather(self.solve, fed.everyone, state, state[::-1])
-        fed.note(solutions=solved.value)
+        fed.log(solutions=solved.value)
         return state
 
     def solve(self, client, w, linear):
@@ -50,7 +50,7 @@ def solved(gamma, mu, engine=None, concavity=0.0, curvatures=None, centres=None,
         rounds=1,
         schedule=fedax.Schedule(steps=1),
     )
-    return history.notes["solutions"][0]
+    return history.logged["solutions"][0]
 
 
 def by_hand(a, b, gamma, mu, concavity=0.0, most=1000):

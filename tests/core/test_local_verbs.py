@@ -124,7 +124,7 @@ class Means(Algorithm):
 
     def round(self, fed, state):
         mean, matrix = fed.average(self.look, fed.everyone, state)
-        fed.note(mean=mean, matrix=matrix)
+        fed.log(mean=mean, matrix=matrix)
         return fed.average(self.step, fed.everyone, state)
 
     def look(self, client, w):
@@ -155,9 +155,9 @@ class Means(Algorithm):
 def test_means_over_examples_and_gradients_of_other_losses(engine):
     world, schedule = World(), fedax.Schedule(epochs=1, batch_size=4, order="given")
     found = run(Means(), fedax.SGD(LR), rounds=1, schedule=schedule, engine=engine)
-    np.testing.assert_allclose(found.notes["mean"][0], P @ [y.mean() for y in world.y], rtol=1e-12)
+    np.testing.assert_allclose(found.logged["mean"][0], P @ [y.mean() for y in world.y], rtol=1e-12)
     outer = [np.einsum("ni,nj->ij", x[:, 1:], x[:, 1:]) / len(x) for x in world.x]
-    np.testing.assert_allclose(found.notes["matrix"][0], np.tensordot(P, outer, 1), rtol=1e-12)
+    np.testing.assert_allclose(found.logged["matrix"][0], np.tensordot(P, outer, 1), rtol=1e-12)
     models = []
     for k in range(5):
         w = world.start

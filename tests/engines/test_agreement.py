@@ -104,7 +104,7 @@ class Rows(fedax.Algorithm):
 
     def round(self, fed, w):
         got = fed.gather(self.work, fed.sample(), w)
-        fed.note(ids=got.ids, values=got.value, weights=got.weights, valid=got.valid)
+        fed.log(ids=got.ids, values=got.value, weights=got.weights, valid=got.valid)
         return w + 1
 
     def work(self, client, w):
@@ -117,7 +117,7 @@ def test_gather_keeps_uploads_with_their_clients(engine):
     history = fedax.run(Rows(), regression(), schedule=SCHEDULE, rounds=3, seed=4, engine=engine())
     sizes = np.asarray(regression().train.sizes)
     for ids, values, weights, valid in zip(
-        *(history.notes[k] for k in ("ids", "values", "weights", "valid")), strict=True
+        *(history.logged[k] for k in ("ids", "values", "weights", "valid")), strict=True
     ):
         assert len(set(ids.tolist())) == 3
         assert valid.all()

@@ -12,7 +12,7 @@ import pytest
 import fedax
 from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps, _Ranking
-from fedax.core.scheduling.devices import Cost
+from fedax.core.scheduling.clock import Cost
 from fedax.core.scheduling.timeline import NO_SLOT
 from fedax.core.task import initial_params
 from fedax.engine.round.client import Setup
@@ -26,7 +26,7 @@ ROUNDS, SEED = 12, 7
 
 
 RATES = [100.0, 40.0, 10.0, 300.0, 25.0]
-SPEEDS = fedax.Devices(speed=RATES, latency=0.1)
+SPEEDS = fedax.Clock(speed=RATES, latency=0.1)
 
 
 def schedule(cohort=2, order="given", **options):
@@ -39,7 +39,7 @@ def run(method=None, how=None, rounds=ROUNDS, task=None, **options):
         "solver": fedax.SGD(LR),
         "seed": SEED,
         "engine": fedax.Simulation("sequential", devices=1),
-        "devices": SPEEDS,
+        "clock": SPEEDS,
     } | options
     return fedax.run(
         method or fedax.FedAvg(),
@@ -146,7 +146,7 @@ def test_timetables_are_those_of_a_discrete_event_simulation(part):
         if random.random() < 0.5:
             durations = np.ceil(durations * 4) / 4
         steps = Drawn(server, cohort, durations, case)
-        rows, ends = steps.rows(0, 30), steps.notes(0, 30)["clock"]
+        rows, ends = steps.rows(0, 30), steps.logged(0, 30)["clock"]
         expected = simulated(clients, cohort, server, durations, case, 30)
         for step, (time, ids, versions, sent, discarded) in enumerate(expected):
             assert ends[step] == time
@@ -207,12 +207,12 @@ def _transcribed(how, mixes=False, lr=1.0):
     return w, rows
 
 
-def _timetable(how, devices=SPEEDS):
+def _timetable(how, clock=SPEEDS):
     """The server steps of FedAvg on the task of the transcriptions."""
     task = regression()
     layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     setup = Setup(task, as_arrays(fedax.SGD(LR), layout.dtype), how, layout, task.train.population)
-    timing = timing_of(as_arrays(fedax.FedAvg(), layout.dtype), setup, devices, ROUNDS)
+    timing = timing_of(as_arrays(fedax.FedAvg(), layout.dtype), setup, clock, ROUNDS)
     setup = dataclasses.replace(setup, timing=timing)
     return timeline_of(setup, initial_params(setup.task, SEED)[1])
 
@@ -240,7 +240,7 @@ def test_fedasync_against_its_pseudocode(weight):
     expected, _ = _transcribed(how, mixes=True, lr=0.6)
     history = run(fedax.FedAvg(server=optax.sgd(0.6)), how)
     np.testing.assert_allclose(vector(history), expected, rtol=0, atol=1e-12)
-    assert history.notes["staleness"].max() >= 2
+    assert history.logged["staleness"].max() >= 2
 
 
 @pytest.mark.slow
@@ -255,12 +255,12 @@ def test_equal_speeds_are_the_synchronous_method(method, cohort):
     weights staleness would have."""
     alike = schedule(cohort, "shuffled", concurrency=cohort or 5, dispatch="server_step")
     synchronous = dataclasses.replace(alike, asynchronous=None)
-    devices = fedax.Devices(speed=50.0, latency=0.1)
-    one, other = (run(method, how, 6, devices=devices) for how in (alike, synchronous))
+    clock = fedax.Clock(speed=50.0, latency=0.1)
+    one, other = (run(method, how, 6, clock=clock) for how in (alike, synchronous))
     np.testing.assert_array_equal(vector(one), vector(other))
     np.testing.assert_array_equal(one.bits.down, other.bits.down)
     np.testing.assert_array_equal(one.bits.up, other.bits.up)
-    assert (one.notes["staleness"] == 0).all()
+    assert (one.logged["staleness"] == 0).all()
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_sessions_and_grids_have_the_same_steps():
         solver=fedax.SGD(LR),
         seed=SEED,
         engine=fedax.Simulation(devices=1),
-        devices=SPEEDS,
+        clock=SPEEDS,
     )
     state = session.init()
     for _ in range(3):
@@ -325,7 +325,7 @@ def test_sessions_and_grids_have_the_same_steps():
         "schedule": how,
         "rounds": 3,
         "engine": fedax.Simulation(devices=1),
-        "devices": SPEEDS,
+        "clock": SPEEDS,
     }
     grid = fedax.run_grid(
         [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)], regression(), seed=[SEED, 3], **options
@@ -340,18 +340,18 @@ def test_traffic_counts_what_is_sent_and_discarded():
     assert rows.discarded.sum() > 0
     assert history.bits.up.tolist() == ((2 + rows.discarded) * bits).tolist()
     assert history.bits.down.tolist() == (rows.sent * bits).tolist()
-    assert history.notes["discarded"].tolist() == rows.discarded.tolist()
-    assert history.notes["clock"].tolist() == timetable.notes(0, ROUNDS)["clock"].tolist()
+    assert history.logged["discarded"].tolist() == rows.discarded.tolist()
+    assert history.logged["clock"].tolist() == timetable.logged(0, ROUNDS)["clock"].tolist()
 
 
 @pytest.mark.slow
 def test_an_algorithm_sees_the_staleness():
     class Late(fedax.Algorithm):
-        card = fedax.FedAvg.card
+        citation = fedax.FedAvg.citation
 
         def round(self, fed, state):
             mean, late = fed.average(self.train, fed.sample(), state)
-            fed.note(seen=late)
+            fed.log(seen=late)
             return mean
 
         def train(self, client, w):
@@ -361,7 +361,7 @@ def test_an_algorithm_sees_the_staleness():
 
     how = dataclasses.replace(schedule(), weights="equal")
     history = run(Late(), how)
-    np.testing.assert_allclose(history.notes["seen"], history.notes["staleness"], atol=1e-15)
+    np.testing.assert_allclose(history.logged["seen"], history.logged["staleness"], atol=1e-15)
 
 
 def _refusal(method=None, how=None, **options):
@@ -408,15 +408,15 @@ DEVICES = dataclasses.replace(SPEEDS, energy=2.0, energy_down=1e-3, energy_up=0.
 @pytest.mark.slow
 def test_joules_are_those_of_the_arrivals():
     how = schedule(max_staleness=0)
-    history, rows = run(how=how, devices=DEVICES), _timetable(how, DEVICES).rows(0, ROUNDS)
+    history, rows = run(how=how, clock=DEVICES), _timetable(how, DEVICES).rows(0, ROUNDS)
     sizes, bits = np.asarray(regression().train.sizes), 64 * 4
     kept = [sum(2.0 * 2 * sizes[k] + (0.1 + 1e-3) * bits for k in ks) for ks in rows.clients]
-    joules = history.notes["round_joules"]
+    joules = history.logged["round_joules"]
     np.testing.assert_allclose(joules[rows.discarded == 0], np.array(kept)[rows.discarded == 0])
     assert (joules > np.array(kept) + 1).tolist() == (rows.discarded > 0).tolist()
     np.testing.assert_allclose(history.clock.joules[1:], np.cumsum(joules))
     spent = float(history.clock.joules[3])
-    stopped = run(how=how, devices=DEVICES, stop=fedax.Budget(joules=spent))
+    stopped = run(how=how, clock=DEVICES, stop=fedax.Budget(joules=spent))
     assert (stopped.outcome.kind, len(stopped.bits.up)) == ("stopped", 3)
 
 
@@ -444,12 +444,12 @@ def test_a_server_step_without_uploads_still_sends_its_version(engine):
             engine=engine,
             on_bad_client="drop",
             solver=fedax.SGD(0.5),
-            devices=fedax.Devices(latency=[1.0, 1.7, 2.3]),
+            clock=fedax.Clock(latency=[1.0, 1.7, 2.3]),
         )
-    dropped = history.notes["dropped"].ravel()
+    dropped = history.logged["dropped"].ravel()
     assert (dropped == 0).sum() >= 4
     assert (dropped == -1).sum() >= 4
-    assert history.notes["staleness"].max() > 1
+    assert history.logged["staleness"].max() > 1
     assert float(history.params) == 10.0
 
 

@@ -47,10 +47,10 @@ class Own(fedax.Algorithm):
     part: str = fedax.hyper("server", choices=("server", "memory", "mark"))
 
     def init(self, fed, w):
-        return {"w": w, "mark": jnp.inf + w[0], "memory": fed.memory(w)}
+        return {"w": w, "mark": jnp.inf + w[0], "memory": fed.client_states(w)}
 
     def round(self, fed, state):
-        w, memory = fed.average(self.train, fed.everyone, state["w"], memory=state["memory"])
+        w, memory = fed.average(self.train, fed.everyone, state["w"], states=state["memory"])
         w = jnp.where((fed.round == 1) & (self.part == "server"), jnp.inf, w)
         return {"w": w, "mark": state["mark"], "memory": memory}
 
@@ -59,7 +59,7 @@ class Own(fedax.Algorithm):
 
     def train(self, client, w, own):
         bad = (client.round == 1) & (client.index == 3) & (self.part == "memory")
-        return fedax.Upload(client.minimize(start=w), memory=jnp.where(bad, jnp.nan, own))
+        return fedax.Upload(client.minimize(start=w), state=jnp.where(bad, jnp.nan, own))
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ class Own(fedax.Algorithm):
     ("part", "outcome"),
     [
         ("server", "non-finite in round 2, in the server state"),
-        ("memory", "non-finite in round 2, in the memory of client 3"),
+        ("memory", "non-finite in round 2, in the state of client 3"),
         ("mark", "ok"),
     ],
 )
@@ -99,7 +99,7 @@ def test_personal_models_are_looked_at():
             rounds=5,
             solver=fedax.SGD(10.0),
         )
-    assert str(history.outcome) == "non-finite in round 2, in the memory of client 0"
+    assert str(history.outcome) == "non-finite in round 2, in the state of client 0"
 
 
 @every_engine
@@ -127,12 +127,12 @@ def test_left_out_is_not_drawn(name):
     left = go(DROPPING[name], task_with(bad={4}), ENGINES["sequential"], **options)
     alone = go(DROPPING[name], task_with(bad=(), only=range(4)), ENGINES["sequential"], **options)
     assert left.outcome.ok
-    assert left.notes["dropped"].tolist() == [[4]] * 3
-    assert alone.notes["dropped"].shape == (3, 0)
+    assert left.logged["dropped"].tolist() == [[4]] * 3
+    assert alone.logged["dropped"].shape == (3, 0)
     # of their sum over all memories the fifth client is a part, which stays zero
     if name == "scaffold":
         share = 1 - SIZES[4] / sum(SIZES)
-        kept = np.asarray(left.state.memory.all())
+        kept = np.asarray(left.state.clients.all())
         np.testing.assert_allclose(kept[4], 0)
         np.testing.assert_allclose(
             left.state.c,
@@ -158,10 +158,10 @@ def test_left_out_alike_on_every_engine(name):
     first, *others = [
         go(DROPPING[name], task_with(bad={1, 3}), engine, **options) for engine in ENGINES.values()
     ]
-    assert {*np.unique(first.notes["dropped"])} - {-1} == {1, 3}
+    assert {*np.unique(first.logged["dropped"])} - {-1} == {1, 3}
     for other in others:
         np.testing.assert_allclose(vector(other), vector(first), rtol=1e-12, atol=1e-12)
-        assert other.notes["dropped"].tolist() == first.notes["dropped"].tolist()
+        assert other.logged["dropped"].tolist() == first.logged["dropped"].tolist()
         assert other.bits.up.tolist() == first.bits.up.tolist()
 
 
@@ -171,7 +171,7 @@ def test_if_everybody_is_left_out_the_state_stays(engine):
     history = go(fedax.FedDANE(), task_with(bad=set(range(5))), engine, on_bad_client="drop")
     assert history.outcome.ok
     np.testing.assert_allclose(vector(history), [0.0, 0.1, 0.1, 0.1])
-    assert history.notes["dropped"].tolist() == [[0, 1, 2, 3, 4]] * 2
+    assert history.logged["dropped"].tolist() == [[0, 1, 2, 3, 4]] * 2
     # the gradients of all clients; nobody solves anything
     assert (history.bits.up == 5 * 4 * 64).all()
 

@@ -40,7 +40,7 @@ def go(name="scaffold", engine=None, **options):
 def same(a, b):
     leaves = [
         jax.tree.leaves(
-            jax.tree.map(np.asarray, (h.params, h.state, h.metrics, h.notes, h.bits.up))
+            jax.tree.map(np.asarray, (h.params, h.state, h.metrics, h.logged, h.bits.up))
         )
         for h in (a, b)
     ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core.scheduling.devices import Devices
+from fedax.core.scheduling.clock import Clock
 from fedax.errors import InvalidInput
 from fedax.utils.random import stream
 from problems import regression, vector
@@ -24,18 +24,18 @@ DRAWN = {
 }
 
 
-def run(method=None, devices=None, task=None, rounds=ROUNDS, **options):
+def run(method=None, clock=None, task=None, rounds=ROUNDS, **options):
     options = {
         "solver": fedax.SGD(0.05),
         "seed": SEED,
         "engine": fedax.Simulation("sequential", devices=1),
     } | options
     return fedax.run(
-        method or fedax.FedAvg(), task or regression(), devices=devices, rounds=rounds, **options
+        method or fedax.FedAvg(), task or regression(), clock=clock, rounds=rounds, **options
     )
 
 
-def simulated(phases, devices):
+def simulated(phases, clock):
     """Ends of the rounds by processes of simpy, whose clients are resources that do one thing after
     the other.
 
@@ -45,7 +45,7 @@ def simulated(phases, devices):
     env, ends = simpy.Environment(), []
 
     def client(device, k, t, down, up, examples):
-        value = lambda name: float(devices.values(name, [k], t)[0])  # noqa: E731
+        value = lambda name: float(clock.values(name, [k], t)[0])  # noqa: E731
         with device.request() as turn:
             yield turn
             yield env.timeout(value("latency"))
@@ -88,10 +88,10 @@ def cohorts(schedule, seed, rounds, sizes):
 )
 @pytest.mark.parametrize("sampling", ["uniform", "proportional"])
 def test_rounds_take_as_long_as_in_a_discrete_event_simulation(method, phases, sampling):
-    task, devices = regression(), Devices(**DRAWN)
+    task, clock = regression(), Clock(**DRAWN)
     sizes = np.asarray(task.train.sizes)
     schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling)
-    history = run(method, devices, schedule=schedule)
+    history = run(method, clock, schedule=schedule)
     bits = 64 if vector(history).dtype == np.float64 else 32
     message = bits * vector(history).size
     rounds = [
@@ -104,9 +104,7 @@ def test_rounds_take_as_long_as_in_a_discrete_event_simulation(method, phases, s
     assert history.bits.up.tolist() == [
         sum(work[2] for phase in round for work in phase) for round in rounds
     ]
-    np.testing.assert_allclose(
-        history.clock.seconds, [0.0, *simulated(rounds, devices)], rtol=1e-12
-    )
+    np.testing.assert_allclose(history.clock.seconds, [0.0, *simulated(rounds, clock)], rtol=1e-12)
     spent = [
         sum(2.0 * n + 1e-3 * down + 3e-3 * up for phase in round for _, down, up, n in phase)
         for round in rounds
@@ -123,7 +121,7 @@ def test_phases_add_up_and_each_waits_for_its_slowest_client():
     speeds = np.arange(1.0, len(sizes) + 1)
     history = run(
         fedax.FedDANE(),
-        Devices(speed=speeds),
+        Clock(speed=speeds),
         task,
         2,
         schedule=fedax.Schedule(epochs=3, batch_size=4),
@@ -134,15 +132,13 @@ def test_phases_add_up_and_each_waits_for_its_slowest_client():
         for phase in phases
     )
     assert len(phases) == 2
-    np.testing.assert_allclose(history.notes["round_seconds"], [expected] * 2, rtol=1e-12)
+    np.testing.assert_allclose(history.logged["round_seconds"], [expected] * 2, rtol=1e-12)
 
 
 def test_a_short_minibatch_counts_by_its_examples():
     task = regression()
     sizes = np.asarray(task.train.sizes)
-    history = run(
-        None, Devices(speed=10.0), task, 1, schedule=fedax.Schedule(steps=5, batch_size=4)
-    )
+    history = run(None, Clock(speed=10.0), task, 1, schedule=fedax.Schedule(steps=5, batch_size=4))
     examples = []
     for n in sizes:
         order = [min(4, n - i) for i in range(0, n, 4)]
@@ -156,7 +152,7 @@ def test_drawn_work_is_the_work_that_is_done():
     the same."""
     task = regression()
     schedule = fedax.Schedule(epochs=(1, 4), batch_size=1, stragglers=0.5)
-    history = run(fedax.FedNova(), Devices(energy=1.0), task, 4, schedule=schedule)
+    history = run(fedax.FedNova(), Clock(energy=1.0), task, 4, schedule=schedule)
     root, sizes = jax.random.fold_in(jax.random.key(SEED), 1), np.asarray(task.train.sizes)
     for t in range(4):
         steps = [
@@ -167,7 +163,7 @@ def test_drawn_work_is_the_work_that_is_done():
             )
             for k, n in enumerate(sizes)
         ]
-        assert history.notes["round_joules"][t] == sum(steps)
+        assert history.logged["round_joules"][t] == sum(steps)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +181,11 @@ def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
         "chunked": fedax.Simulation("chunked", devices=1, chunk=2),
         "eager": fedax.Eager(),
     }
-    schedule, devices = fedax.Schedule(cohort=2, dropouts=0.4, batch_size=4), Devices(**DRAWN)
+    schedule, clock = fedax.Schedule(cohort=2, dropouts=0.4, batch_size=4), Clock(**DRAWN)
     with jax.enable_x64(dtype == np.float64):
         options = {"schedule": schedule, "engine": engines[engine], "rounds": 4}
-        plain, clocked = run(**options), run(devices=devices, **options)
-        expected = run(devices=devices, **options | {"engine": engines["simulation"]})
+        plain, clocked = run(**options), run(clock=clock, **options)
+        expected = run(clock=clock, **options | {"engine": engines["simulation"]})
     np.testing.assert_array_equal(vector(plain), vector(clocked))
     assert plain.bits.up.tolist() == clocked.bits.up.tolist()
     assert plain.clock is None
@@ -202,7 +198,7 @@ def test_nodes_of_a_graph_send_to_each_neighbour():
     task = regression()
     clients = task.train.clients
     graph = fedax.Graph.star(clients)
-    history = run(fedax.DSGD(graph=graph), Devices(up=1e3, energy_up=1.0, energy_down=1.0), task, 1)
+    history = run(fedax.DSGD(graph=graph), Clock(up=1e3, energy_up=1.0, energy_down=1.0), task, 1)
     bits = int(history.bits.up[0])  # over all links
     message = bits // (2 * (clients - 1))
     # the node in the middle
@@ -212,18 +208,16 @@ def test_nodes_of_a_graph_send_to_each_neighbour():
 
 @pytest.mark.slow
 def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
-    devices, schedule = Devices(**DRAWN), fedax.Schedule(cohort=2, batch_size=4)
-    whole = run(devices=devices, schedule=schedule)
-    half = run(
-        devices=devices, schedule=schedule, rounds=3, checkpoint=tmp_path, checkpoint_every=3
-    )
-    again = run(devices=devices, schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
-    resumed = run(devices=devices, schedule=schedule, resume=half)
+    clock, schedule = Clock(**DRAWN), fedax.Schedule(cohort=2, batch_size=4)
+    whole = run(clock=clock, schedule=schedule)
+    half = run(clock=clock, schedule=schedule, rounds=3, checkpoint=tmp_path, checkpoint_every=3)
+    again = run(clock=clock, schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
+    resumed = run(clock=clock, schedule=schedule, resume=half)
     both = fedax.run_grid(
         [fedax.FedAvg()],
         regression(),
         seed=[SEED, 9],
-        devices=devices,
+        clock=clock,
         schedule=schedule,
         rounds=ROUNDS,
         solver=fedax.SGD(0.05),
@@ -232,65 +226,65 @@ def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
         assert history.clock.seconds.tolist() == whole.clock.seconds.tolist()
         assert history.clock.joules.tolist() == whole.clock.joules.tolist()
     assert both[1].clock.seconds.tolist() != whole.clock.seconds.tolist()
-    with pytest.raises(InvalidInput, match="devices"):
-        run(devices=Devices(speed=1.0), schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
+    with pytest.raises(InvalidInput, match="clock"):
+        run(clock=Clock(speed=1.0), schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
 
 
 @pytest.mark.parametrize("kind", ["cohort", "deadline", "asynchronous"])
 def test_the_server_takes_its_time_in_every_phase(kind):
     server = {"server_seconds": 3.0, "server_seconds_per_byte": 0.25}
-    plain, slow = Devices(latency=1.0), Devices(latency=1.0, **server)
+    plain, slow = Clock(latency=1.0), Clock(latency=1.0, **server)
     options = {
         "cohort": {},
         "deadline": {"deadline": 2.0},
         "asynchronous": {"asynchronous": {"concurrency": 2, "dispatch": "server_step"}},
     }[kind]
     schedule = fedax.Schedule(cohort=2, **options)
-    history = run(devices=slow, schedule=schedule, rounds=3)
+    history = run(clock=slow, schedule=schedule, rounds=3)
     bytes_up = 2 * vector(history).nbytes
     assert history.clock.seconds.tolist() == [t * (1 + 3 + 0.25 * bytes_up) for t in range(4)]
-    assert run(devices=plain, schedule=schedule, rounds=3).clock.seconds.tolist() == [0, 1, 2, 3]
+    assert run(clock=plain, schedule=schedule, rounds=3).clock.seconds.tolist() == [0, 1, 2, 3]
 
 
 def test_uploads_wait_while_an_asynchronous_server_is_busy():
     """Clients that take 2 and 3 seconds, and a server that takes 2 for a step: by hand."""
-    devices = Devices(latency=[2.0, 3.0], server_seconds=2.0)
+    clock = Clock(latency=[2.0, 3.0], server_seconds=2.0)
     schedule = fedax.Schedule(cohort=1, weights="equal", asynchronous={"concurrency": 2})
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[0.0], [1.0]])
 
     class Worked(fedax.Algorithm):
-        card = fedax.FedAvg.card
+        citation = fedax.FedAvg.citation
 
         def round(self, fed, state):
             cohort = fed.sample()
-            fed.note(worked=cohort.ids[0])
+            fed.log(worked=cohort.ids[0])
             return fed.average(self.train, cohort, state)
 
         def train(self, client, w):
             return fedax.Upload(w, reference=w)
 
-    history = run(Worked(), devices, task, 4, schedule=schedule)
+    history = run(Worked(), clock, task, 4, schedule=schedule)
     # client 0 arrives at 2 and is sent away at 4; client 1 arrives at 3, waits until 4, and leaves
     # at 6; client 0 is back at 6, after which the server is busy until 8; client 1 at 9
-    assert history.notes["worked"].tolist() == [0, 1, 0, 1]
-    assert history.notes["clock"].tolist() == [4.0, 6.0, 8.0, 11.0]
+    assert history.logged["worked"].tolist() == [0, 1, 0, 1]
+    assert history.logged["clock"].tolist() == [4.0, 6.0, 8.0, 11.0]
 
 
 def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():
-    devices = Devices(latency=1800.0, energy=1.0)
-    history = run(devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, observe_every=2)
+    clock = Clock(latency=1800.0, energy=1.0)
+    history = run(clock=clock, stop=fedax.Budget(hours=1.5), rounds=20, observe_every=2)
     assert (history.outcome.kind, history.clock.seconds.tolist()) == (
         "stopped",
         [0.0, 3600.0, 7200.0],
     )
     total = float(np.sum(regression().train.sizes))
-    assert run(devices=devices, stop=fedax.Budget(joules=2 * total), rounds=20).rounds.tolist() == [
+    assert run(clock=clock, stop=fedax.Budget(joules=2 * total), rounds=20).rounds.tolist() == [
         0,
         1,
         2,
     ]
     # a run that is continued has spent what it spent before
-    half = run(devices=devices, rounds=2)
+    half = run(clock=clock, rounds=2)
     assert run(
-        devices=devices, stop=fedax.Budget(hours=1.5), rounds=20, resume=half
+        clock=clock, stop=fedax.Budget(hours=1.5), rounds=20, resume=half
     ).rounds.tolist() == [0, 1, 2, 3]

@@ -96,7 +96,7 @@ def test_checkpoints_that_are_there_stay(task, tmp_path):
 @pytest.mark.slow
 def test_a_budget_of_time_may_grow_after_a_checkpoint(task, tmp_path):
     """The folder remembers what ended the run."""
-    options = {"devices": fedax.Devices(latency=1800.0), "rounds": 9}
+    options = {"clock": fedax.Clock(latency=1800.0), "rounds": 9}
     stop = fedax.Budget(hours=1.0)
     run(task, stop=stop, checkpoint=tmp_path, **options)
     stored = run(task, stop=stop, checkpoint=tmp_path, **options)
@@ -138,7 +138,7 @@ def test_a_run_whose_loss_is_infinite_is_not_ok(task, rule, end):
     """After two rounds, at the observation at which the rule fires too; the model is finite."""
     options = {"observe": [fedax.observe.TrainLoss(), Steady()], "observe_every": 2}
     if isinstance(rule, fedax.Budget):
-        options["devices"] = fedax.Devices(latency=1800.0)
+        options["clock"] = fedax.Clock(latency=1800.0)
     history = run(task, solver=fedax.SGD(1e10), stop=rule, **options)
     assert (history.outcome.kind, history.outcome.round) == (end, 1)
     assert history.outcome.part == ("train_loss" if end == "non-finite" else None)

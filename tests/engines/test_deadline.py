@@ -12,7 +12,7 @@ from problems import regression, vector
 
 SEED, ROUNDS = 3, 6
 SPEEDS = [40.0, 4.0, 90.0, 20.0, 1.0] * np.random.default_rng(0).lognormal(size=(100, 5))
-DEVICES = fedax.Devices(
+DEVICES = fedax.Clock(
     speed=lambda clients, t: SPEEDS[t, clients],
     down=1e4,
     up=[500.0, 5e4, 3e3, 8e3, 2e4],
@@ -23,7 +23,7 @@ DEVICES = fedax.Devices(
 )
 
 
-def run(method=None, devices=DEVICES, task=None, rounds=ROUNDS, **options):
+def run(method=None, clock=DEVICES, task=None, rounds=ROUNDS, **options):
     options = {
         "solver": fedax.SGD(0.05),
         "seed": SEED,
@@ -33,7 +33,7 @@ def run(method=None, devices=DEVICES, task=None, rounds=ROUNDS, **options):
     return fedax.run(
         method or fedax.FedAvg(),
         task or regression(),
-        devices=devices,
+        clock=clock,
         rounds=rounds,
         schedule=fedax.Schedule(**schedule),
         **options,
@@ -141,9 +141,9 @@ def test_rounds_against_numpy(asks, counted, asking):
             joules += 1e-3 * message + 2.0 * min(2 * sizes[k], left * value("speed", k, t))
         assert history.bits.down[t] == len(clients) * message
         assert history.bits.up[t] == len(takes) * message
-        assert history.notes["late"][t] == len(clients) - len(takes)
-        np.testing.assert_allclose(history.notes["round_seconds"][t], end, rtol=1e-12)
-        np.testing.assert_allclose(history.notes["round_joules"][t], joules, rtol=1e-12)
+        assert history.logged["late"][t] == len(clients) - len(takes)
+        np.testing.assert_allclose(history.logged["round_seconds"][t], end, rtol=1e-12)
+        np.testing.assert_allclose(history.logged["round_joules"][t], joules, rtol=1e-12)
         some_late += len(clients) > len(takes)
     assert some_late, "nobody was late"
 
@@ -165,23 +165,23 @@ def test_a_deadline_that_all_meet_changes_nothing(method, channel):
     late = run(method, channel=channel, schedule={"deadline": 1e9})
     np.testing.assert_array_equal(vector(plain), vector(late))
     for name in ("round_seconds", "round_joules"):
-        np.testing.assert_array_equal(plain.notes[name], late.notes[name])
+        np.testing.assert_array_equal(plain.logged[name], late.logged[name])
     np.testing.assert_array_equal(plain.bits.down, late.bits.down)
     np.testing.assert_array_equal(plain.bits.up, late.bits.up)
-    assert (late.notes["late"] == 0).all()
+    assert (late.logged["late"] == 0).all()
 
 
 def test_late_clients_are_as_if_they_had_not_been_drawn():
     """With whole batches and everyone asked: the server's mean is that of those who count."""
-    task, slow = regression(), fedax.Devices(speed=[1e3, 1e3, 1e-3, 1e3, 1e-3])
+    task, slow = regression(), fedax.Clock(speed=[1e3, 1e3, 1e-3, 1e3, 1e-3])
     options = {"schedule": {"cohort": None, "deadline": 5.0}, "rounds": 1, "task": task}
-    late = run(devices=slow, **options)
+    late = run(clock=slow, **options)
     kept = [k for k in range(5) if k not in (2, 4)]
     p = np.asarray(task.train.sizes, float)[kept]
     alone = []
     for k in kept:
-        only = fedax.Devices(speed=[1e3 if i == k else 1e-3 for i in range(5)])
-        alone.append(vector(run(devices=only, **options)))
+        only = fedax.Clock(speed=[1e3 if i == k else 1e-3 for i in range(5)])
+        alone.append(vector(run(clock=only, **options)))
     np.testing.assert_allclose(vector(late), p @ np.array(alone) / p.sum(), rtol=1e-12)
 
 
@@ -208,7 +208,7 @@ def test_engines_agree(engine):
     for way in ("down", "up"):
         np.testing.assert_array_equal(getattr(one.bits, way), getattr(other.bits, way))
     for name in ("late", "round_seconds", "round_joules"):
-        np.testing.assert_array_equal(one.notes[name], other.notes[name])
+        np.testing.assert_array_equal(one.logged[name], other.logged[name])
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ class Work(fedax.Algorithm):
         for name, work in (("first", self.first), ("second", self.second)):
             sent = fed.gather(work, fed.everyone, w)
             notes[name] = sent.value[jnp.argsort(sent.ids)]
-        fed.note(**notes)
+        fed.log(**notes)
         return w
 
     def first(self, client, w):
@@ -88,7 +88,7 @@ class Work(fedax.Algorithm):
 def test_all_phases_of_a_round_see_the_same_work():
     options = {"schedule": SCHEDULES["hybrid"], "rounds": 6, "seed": 3, "observe_every": 6}
     runs = [
-        fedax.run(Work(), regression(), engine=engine, **options).notes
+        fedax.run(Work(), regression(), engine=engine, **options).logged
         for engine in (fedax.Eager(), fedax.Simulation())
     ]
     for notes in runs:
@@ -116,8 +116,8 @@ def test_a_batch_has_at_most_the_clients_examples(batch_size, most):
         found = fedax.run(
             Work(), regression(), schedule=schedule, engine=engine, rounds=1, observe=[]
         )
-        assert found.notes["first"][0, :, 1].tolist() == expected.tolist()
-        assert found.notes["first"][0, :, 0].tolist() == (-(-np.array(SIZES) // expected)).tolist()
+        assert found.logged["first"][0, :, 1].tolist() == expected.tolist()
+        assert found.logged["first"][0, :, 0].tolist() == (-(-np.array(SIZES) // expected)).tolist()
 
 
 def counts(values, numbers):

@@ -166,7 +166,7 @@ class MeanNumber(fedax.Algorithm):
 
     def round(self, fed, w):
         cohort = fed.sample()
-        fed.note(mean=fed.average(self.work, cohort, w), part=cohort.coverage, ids=cohort.ids)
+        fed.log(mean=fed.average(self.work, cohort, w), part=cohort.coverage, ids=cohort.ids)
         return w
 
     def work(self, client, w):
@@ -192,7 +192,7 @@ def test_simple_averages_are_unbiased_with_replacement_only(engine):
     for sampling, value in expected.items():
         schedule = fedax.Schedule(cohort=2, sampling=sampling)
         options = {"rounds": rounds, "observe_every": rounds, "engine": engine}
-        notes = fedax.run(MeanNumber(), task, schedule=schedule, **options).notes
+        notes = fedax.run(MeanNumber(), task, schedule=schedule, **options).logged
         assert abs(notes["mean"].mean() - value) < 5 * notes["mean"].std() / np.sqrt(rounds)
         parts = [sum((0.1, 0.2, 0.7)[k] for k in set(row)) for row in notes["ids"].tolist()]
         np.testing.assert_allclose(notes["part"], parts, rtol=1e-12)
@@ -255,7 +255,7 @@ class Cohorts(fedax.Algorithm):
 
     def round(self, fed, w):
         one, two = fed.sample(), fed.sample()
-        fed.note(one=one.ids, two=two.ids)
+        fed.log(one=one.ids, two=two.ids)
         return fed.average(self.work, one, w)
 
     def work(self, client, w):
@@ -267,7 +267,7 @@ def test_two_draws_of_a_round_are_independent():
     history = fedax.run(
         Cohorts(), task, schedule=fedax.Schedule(cohort=4), rounds=50, observe_every=50
     )
-    one, two = (np.sort(history.notes[name], axis=1) for name in ("one", "two"))
+    one, two = (np.sort(history.logged[name], axis=1) for name in ("one", "two"))
     assert not np.any((one == two).all(1))  # chance of one equal pair: 50 / 91390
     assert len({tuple(row) for row in one.tolist()}) == 50
 

@@ -61,7 +61,7 @@ def test_who_takes_part():
 
 
 def test_a_method_of_ones_own_is_traced():
-    """Without a card, with a channel that remembers what messages lost: two vectors of one phase,
+    """Without a citation, with a channel that remembers what messages lost: two vectors of one phase,
     one of the other."""
 
     class Two(fedax.Algorithm):

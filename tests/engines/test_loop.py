@@ -113,4 +113,4 @@ def test_what_is_observed_takes_the_memory_of_its_numbers():
     )
     assert held[3] == held[-1]
     assert history.metrics["train_loss"].shape == (13,)
-    assert history.notes["gap"].shape == (12,)
+    assert history.logged["gap"].shape == (12,)

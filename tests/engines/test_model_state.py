@@ -226,7 +226,7 @@ def test_fedbn_keeps_norms_and_statistics_where_they_are():
     scales, means = (np.array(kept) for kept in zip(*own, strict=True))
     np.testing.assert_allclose(found.params["w"], w, rtol=1e-10)
     np.testing.assert_allclose(found.params["scale"], scales.mean(0), rtol=1e-10)
-    np.testing.assert_allclose(found.state.memory.all(), scales, rtol=1e-10)
+    np.testing.assert_allclose(found.state.clients.all(), scales, rtol=1e-10)
     np.testing.assert_allclose(found.model_state.all()["mean"], means, rtol=1e-10)
     assert found.bits.up[0] == found.bits.down[0] == 3 * 3 * 64
     with pytest.raises(
@@ -255,7 +255,7 @@ def test_a_sleeping_node_keeps_its_state(policy):
     models = [np.asarray(each.state.all()) for each in (before, after)]
     counts = [np.asarray(each.model_state.all()["count"]) for each in (before, after)]
     asleep = (models[0] == models[1]).all(1)
-    assert 0 < asleep.sum() == 3 - after.notes["awake"][2] < 3
+    assert 0 < asleep.sum() == 3 - after.logged["awake"][2] < 3
     np.testing.assert_array_equal(counts[0] == counts[1], asleep)
 
 

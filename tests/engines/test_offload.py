@@ -10,7 +10,7 @@ import pytest
 import fedax
 from fedax import InvalidInput
 from fedax.core import Upload
-from fedax.core.federation import Memory, with_memories
+from fedax.core.federation import ClientStates, with_states
 from fedax.engine.backends.simulation import engine as simulation
 from fedax.engine.backends.simulation.offloaded_state import STORES, RowStore
 from fedax.errors import FedaxError
@@ -38,9 +38,9 @@ def all_of(history):
         history.model_state,
         history.personal,
         history.metrics,
-        history.notes,
+        history.logged,
     )
-    return jax.tree.map(np.asarray, with_memories(kept, lambda memory: memory.here()))
+    return jax.tree.map(np.asarray, with_states(kept, lambda memory: memory.here()))
 
 
 def same(one, other):
@@ -60,8 +60,8 @@ def go(method, place, task=TASK, devices=1, **options):
 
 def memory_of(history):
     """The only memory in a run's state."""
-    found = jax.tree.leaves(history.state, is_leaf=lambda node: isinstance(node, Memory))
-    return next(node for node in found if isinstance(node, Memory))
+    found = jax.tree.leaves(history.state, is_leaf=lambda node: isinstance(node, ClientStates))
+    return next(node for node in found if isinstance(node, ClientStates))
 
 
 METHODS = {
@@ -147,7 +147,7 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
     histories = [
         go(fedax.SCAFFOLD(), place, broken, **options, rounds=12) for place in ("host", "device")
     ]
-    assert (histories[0].notes["dropped"] == 0).any()
+    assert (histories[0].logged["dropped"] == 0).any()
     same(*histories)
     assert 0 not in memory_of(histories[0]).written()[0]
 
@@ -318,20 +318,22 @@ class Anew(fedax.core.Algorithm):
     early: bool = False
 
     def init(self, fed, w):
-        memory = fed.memory(w)
+        states = fed.client_states(w)
         if self.early:
-            fed.average(self.train, fed.everyone, w, memory=memory)
-        return fedax.core.algorithm.ModelAndMemory(w, memory)
+            fed.average(self.train, fed.everyone, w, states=states)
+        return fedax.core.algorithm.ModelAndStates(w, states)
 
     def round(self, fed, state):
-        w, memory = fed.average(self.train, fed.sample(), state.w, memory=fed.memory(state.w))
-        return fedax.core.algorithm.ModelAndMemory(w, memory)
+        w, states = fed.average(
+            self.train, fed.sample(), state.w, states=fed.client_states(state.w)
+        )
+        return fedax.core.algorithm.ModelAndStates(w, states)
 
     def model(self, state):
         return state.w
 
     def train(self, client, w, own):
-        return Upload(client.minimize(start=w), memory=own)
+        return Upload(client.minimize(start=w), state=own)
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -41,7 +41,7 @@ def test_steps_are_the_run(engine):
     assert [(r.round, r.down, r.up) for r in reports] == list(
         zip(range(3), history.bits.down, history.bits.up, strict=True)
     )
-    assert [r.notes["gap"] for r in reports] == list(history.notes["gap"])
+    assert [r.logged["gap"] for r in reports] == list(history.logged["gap"])
     assert all(report.outcome.ok for report in reports)
 
 

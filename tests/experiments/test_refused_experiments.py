@@ -33,7 +33,7 @@ REFUSED = [
     (SEEDS, "seeds = []", 3, "seeds"),
     (SEEDS, f"seeds = {list(range(60_000))}", None, "120000 runs"),
     ("[solver]", "[[solver]]", 11, "solver"),
-    ("mu = 1", "mu = 1\n[devices]\nspeed = [[1, 2], [3]]", 25, "devices.speed"),
+    ("mu = 1", "mu = 1\n[clock]\nspeed = [[1, 2], [3]]", 25, "clock.speed"),
     ("[[algorithm]]", "", 19, "schedule: got 'name'"),
     ("mu = 1", "mu = 1\n[stop]\nrse = 1.0", 25, "Did you mean 'rise'"),
     ("mu = 1", "mu = 1\n[audit]\nhidden = 99999999999", 25, "audit.hidden"),
@@ -42,7 +42,7 @@ REFUSED = [
     ("mu = 1", 'mu = 1\n[cluster]\npartiton = "gpu"', 25, "Did you mean 'partition'"),
     ("mu = 1", 'mu = 1\n[simulation]\nmemory = "tape"', 25, "simulation.memory"),
     ("mu = 1", "mu = 1\n[budget]\nhours = 1.0", 24, "budget"),
-    ("mu = 1", "mu = 1\n[devices]\n[budget]", 25, "Budget"),
+    ("mu = 1", "mu = 1\n[clock]\n[budget]", 25, "Budget"),
     # what names stand for: tasks, observers, solvers, schedules, methods
     ('"synthetic"', '"synthtic"', 5, "Did you mean 'synthetic'"),
     ("clients = 4", "clents = 4", 9, "Did you mean 'clients'"),
@@ -66,8 +66,8 @@ REFUSED = [
     ("mu = 1", "schedule = {steps = 0}", 23, "Schedule(steps=...)"),
     ('name = "fedprox"\nmu = 1', 'name = "fedavg"', 18, "'FedAvg' stands for two"),
     ("mu = 1", f"mu = 1\n{EVAL}'validation_loss'", 24, "without validation examples"),
-    ("mu = 1", "mu = 1\n[devices]\nspede = 1.0", 24, "spede"),
-    ("mu = 1", "mu = 1\n[devices]\nspeed = 0.0", 25, "Devices(speed=...)"),
+    ("mu = 1", "mu = 1\n[clock]\nspede = 1.0", 24, "spede"),
+    ("mu = 1", "mu = 1\n[clock]\nspeed = 0.0", 25, "Clock(speed=...)"),
     # messages
     ("mu = 1\n", CODED.replace("0.2", "2"), 24, "TopK(fraction=...)"),
     ("mu = 1\n", CODED.replace("topk", "top"), 24, "Did you mean 'topk'"),
@@ -193,7 +193,7 @@ name = "{first}"
 [[algorithm]]
 name = "{method}"
 """
-CLOCK = "[devices]\nspeed = 100.0\n"
+CLOCK = "[clock]\nspeed = 100.0\n"
 LATE = "asynchronous = {concurrency = 3}\n"
 
 

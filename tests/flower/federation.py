@@ -4,12 +4,11 @@ loses and spoils answers."""
 import numpy as np
 
 import fedax
-from fedax.flower.client.device import Device
+from fedax.flower.client.worker import Worker
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import LEAVES
 from fedax.flower.server import Flower
 from fedax.flower.server.in_process import LocalGrid
-from problems import vector
 
 CLIENTS, SIZE = 4, 6
 SOLVER = fedax.SGD(0.05)
@@ -46,8 +45,8 @@ class Recorded(LocalGrid):
     """Keeps every message, and lets a test change the answers: `spoil(message, answer)` gives those
     that arrive."""
 
-    def __init__(self, devices, spoil=None):
-        super().__init__(devices)
+    def __init__(self, workers, spoil=None):
+        super().__init__(workers)
         self.spoil, self.messages, self.replies = spoil, [], []
 
     def answers(self, message):
@@ -66,21 +65,16 @@ def federation(
     assignments = [Assignment(algorithm, SOLVER, schedule, channel) for algorithm in algorithms]
     whole = task(dtype=dtype)
     secure = "secure" in options
-    devices = [
-        Device(whole, k, folder / f"client-{k}", assignments, secure) for k in range(CLIENTS)
+    workers = [
+        Worker(whole, k, folder / f"client-{k}", assignments, secure) for k in range(CLIENTS)
     ]
-    return Flower(Recorded(devices, spoil), **{"deadline": 0.2, **options})
+    return Flower(Recorded(workers, spoil), **{"deadline": 0.2, **options})
 
 
 def run(algorithm, engine=None, *, clients=CLIENTS, dtype=float, **options):
     given = {"solver": SOLVER, "schedule": SCHEDULE, "rounds": 3, "seed": 3, "observe_every": 3}
     engine = engine or fedax.Simulation(devices=1)
     return fedax.run(algorithm, task(clients, dtype), engine=engine, **{**given, **options})
-
-
-def check_same(history, other):
-    """Both runs end with the same parameters, up to rounding."""
-    np.testing.assert_allclose(vector(history), vector(other), rtol=0, atol=1e-12)
 
 
 def client_of(message):

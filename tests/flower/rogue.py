@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from fedax.flower.deploy.worker import device_for
+from fedax.flower.deploy.worker import worker_for
 from fedax.flower.protocol.quiet import QUIET
 from fedax.flower.protocol.records import record_of
 
@@ -44,9 +44,9 @@ def part(i):
 class Client:
     """The connection of a node, and its answers."""
 
-    def __init__(self, connection, device):
+    def __init__(self, connection, worker):
         self.node, self.receive, self.send, _, _, self.pull, self.push, self.confirm = connection
-        self.device, self.first = device, None
+        self.worker, self.first = worker, None
 
     def serve(self):
         while True:
@@ -64,7 +64,7 @@ class Client:
         order = inflate_object_from_contents(tree.object_id, parts)
         order.metadata.__dict__["_message_id"] = tree.object_id
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run, 1, self.node
-        content = self.device.answer(order.content)
+        content = self.worker.answer(order.content)
         round = (
             order.content["order"].get("round") if order.metadata.message_type == "train" else None
         )
@@ -115,7 +115,7 @@ def main(site):
     certificate = (site / "ca.crt").read_bytes()
     address = re.search('--superlink "(.*?)"', (site / "client.sh").read_text())[1]
     with http_request_response(address, False, certificate, (key, key.public_key())) as connection:
-        Client(connection, device_for(site)).serve()
+        Client(connection, worker_for(site)).serve()
 
 
 if __name__ == "__main__":

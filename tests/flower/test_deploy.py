@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 import httpx
 import jax
-from deployed import SETTINGS, experiment, only_run
+from deployed import SETTINGS, experiment
 from typer.testing import CliRunner
 
 import fedax
@@ -26,7 +26,8 @@ from fedax.flower.deploy import keys
 from fedax.flower.deploy.app import run_on
 from fedax.flower.deploy.folder import Rehearsal
 from fedax.flower.deploy.hub import address_of, find_crashed, open_hub, settings_of
-from fedax.flower.deploy.worker import device_for, load_client_data
+from fedax.flower.deploy.worker import load_client_data, worker_for
+from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid, in_process
 from fedax.utils.lock import held
@@ -196,10 +197,10 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
     shutil.copytree(made, folder)
     config = SETTINGS | {"folder": str(folder)}
     with jax.enable_x64(False):
-        devices = [device_for(folder / "sites" / str(k)) for k in range(3)]
+        workers = [worker_for(folder / "sites" / str(k)) for k in range(3)]
         error = fedax.FedaxError if grid is Losing else httpx.ConnectError
         with pytest.raises(error):
-            run_on(grid(devices), config)
+            run_on(grid(workers), config)
         out = folder / "runs" / "run"
         summary = json.loads((out / "summary.json").read_text())
         assert summary["status"] == ("failed" if grid is Losing else "running")
@@ -208,7 +209,7 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
             assert find_crashed(folder) == []
         shown = deploy("status", folder).stdout
         assert "round 1" in shown.split("newest checkpoint of")[1]
-        run_on(LocalGrid(devices), tomllib.loads(settings_of(out).read_text()))
+        run_on(LocalGrid(workers), tomllib.loads(settings_of(out).read_text()))
     assert RunDirectory.load(out).status == "finished"
     assert find_crashed(folder) == []
 
@@ -217,12 +218,15 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
 def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=1, clients=3)
-    task, _, _, assignment = only_run(file)
-    with use_engine(in_process(task, tmp_path / "clients", [assignment], deadline=60.0)):
+    plan = Experiment.read(file).plan()
+    ((label, algorithm),) = plan.algorithms.items()
+    given = plan.arguments_of(label)
+    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+    with use_engine(in_process(plan.task, tmp_path / "clients", [assignment], deadline=60.0)):
         run_experiment(Experiment.read(file, ['engine="flower"']), tmp_path / "run", Display())
     done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "test"])
     assert done.exit_code == 0, done.output
-    assert len(done.stdout.splitlines()) == 1 + task.test.total
+    assert len(done.stdout.splitlines()) == 1 + plan.task.test.total
 
 
 OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"

@@ -13,7 +13,7 @@ from fedax.cli import app
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import user_code
 from fedax.flower.deploy import folder as made
-from fedax.flower.deploy.worker import device_for
+from fedax.flower.deploy.worker import worker_for
 
 TASK = """
 import numpy as np
@@ -97,7 +97,7 @@ def test_files_of_equal_names_are_copied_under_their_own(
         assert [type(method).__name__ for method in plan.algorithms.values()] == ["Mine"]
         assert plan.task.train.offsets.tolist() == [0, 3, 7]
         assert list(plan.task.names) == ["site 0", "site 1"]
-        assert device_for(site).task.train.total == 4
+        assert worker_for(site).task.train.total == 4
 
 
 def test_a_copy_that_is_not_the_code_is_refused(init, tmp_path, monkeypatch):

@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
-from deployed import only_run  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import fedax  # noqa: E402
 from fedax.cli import app  # noqa: E402
+from fedax.experiments.config.experiment import Experiment  # noqa: E402
 from fedax.flower.deploy.folder import pack  # noqa: E402
-from fedax.flower.deploy.worker import device_for  # noqa: E402
+from fedax.flower.deploy.worker import worker_for  # noqa: E402
 from fedax.flower.server.in_process import LocalGrid  # noqa: E402
 
 NET = """
@@ -79,7 +79,7 @@ def check_weights(params, path):
 
 
 def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
-    """Its devices, by the copy of the code that the folder has, in this process."""
+    """Its workers, by the copy of the code that the folder has, in this process."""
     folder = tmp_path / "d"
     done = CliRunner().invoke(app, ["deploy", "init", str(file), "--out", str(folder)])
     assert done.exit_code == 0, done.output
@@ -87,13 +87,13 @@ def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
     copy = folder / "net.py"
     sites = [pack(folder, 0, ""), pack(folder, 1, "net.py")]
     with jax.enable_x64(False):
-        devices = [device_for(site) for site in sites]
-        task, given, _, assignment = only_run(folder / "experiment.toml")
-        engine = fedax.Flower(LocalGrid(devices), deadline=10.0)
-        deployed, alone = (
-            fedax.run(assignment.algorithm, task, seed=3, **given | own)
-            for own in ({"engine": engine}, {})
-        )
+        workers = [worker_for(site) for site in sites]
+        plan = Experiment.read(folder / "experiment.toml").plan()
+        ((label, algorithm),) = plan.algorithms.items()
+        given = {"seed": 3, **plan.arguments_of(label)}
+        engine = fedax.Flower(LocalGrid(workers), deadline=10.0)
+        deployed = fedax.run(algorithm, plan.task, **given | {"engine": engine})
+        alone = fedax.run(algorithm, plan.task, **given)
     for name, array in alone.params.items():
         np.testing.assert_allclose(deployed.params[name], array, rtol=0, atol=1e-5)
     assert deployed.metrics["train_loss"][-1] < deployed.metrics["train_loss"][0]

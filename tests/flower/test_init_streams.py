@@ -15,5 +15,5 @@ def test_init_draws_as_in_a_simulation(tmp_path):
     ours = run(Draws(), federation(tmp_path, Draws()), observe=[])
     theirs = run(Draws(), observe=[])
     check_init_draws_apart(ours)
-    for name, values in theirs.notes.items():
-        np.testing.assert_allclose(ours.notes[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
+    for name, values in theirs.logged.items():
+        np.testing.assert_allclose(ours.logged[name], values, rtol=1e-12, atol=1e-12, err_msg=name)

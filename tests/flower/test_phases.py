@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 import fedax
 from fedax.communication.codecs import TopK
-from fedax.core import Algorithm, Memory, Upload, Vector
+from fedax.core import Algorithm, ClientStates, Upload, Vector
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.in_process import in_process
 
@@ -29,8 +29,8 @@ def make_task():
 
 class State(eqx.Module):
     x: Vector
-    memory: Memory
-    count: Memory
+    clients: ClientStates
+    count: ClientStates
 
 
 class Repeating(Algorithm[Any]):
@@ -38,7 +38,9 @@ class Repeating(Algorithm[Any]):
     equal arrays, two functions of one name, and one function with two values that it has bound."""
 
     def init(self, fed, w):
-        return State(w, fed.memory(jnp.zeros_like(w)), fed.memory(jnp.zeros((), w.dtype)))
+        return State(
+            w, fed.client_states(jnp.zeros_like(w)), fed.client_states(jnp.zeros((), w.dtype))
+        )
 
     def model(self, state):
         return state.x
@@ -52,13 +54,13 @@ class Repeating(Algorithm[Any]):
         if memory is None:
             return Upload(y)
         change = y - x if memory.ndim else (y - x).sum()
-        return Upload(y + 0.25 * memory, memory=memory + change)
+        return Upload(y + 0.25 * memory, state=memory + change)
 
     def round(self, fed, state):
         cohort = fed.sample()
         x = fed.average(self.train, cohort, state.x)
-        x, memory = fed.average(self.train, cohort, x, memory=state.memory)
-        x, count = fed.average(self.train, cohort, x, memory=state.count)
+        x, memory = fed.average(self.train, cohort, x, states=state.clients)
+        x, count = fed.average(self.train, cohort, x, states=state.count)
         x = fed.average(self.train, cohort, (0.5 * x, x))
         x = fed.average(self.train, cohort, {"a": 0.5 * x, "b": x})
         x = fed.average(lambda client, x: Upload(client.minimize(start=x)), cohort, x)

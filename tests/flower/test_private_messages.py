@@ -17,9 +17,9 @@ from scipy.optimize import brentq
 
 import fedax
 from fedax import codecs
-from fedax.flower.client.device import Device
 from fedax.flower.client.disk import load_secret
 from fedax.flower.client.member import HIDE
+from fedax.flower.client.worker import Worker
 from fedax.flower.protocol.masks import Keys
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import digest_of, order_name, record_of
@@ -49,15 +49,15 @@ def task(first=9.0, clients=CLIENTS):
 def federation(
     folder, privacy, methods=METHODS, *, first=9.0, schedule=EVERYONE, clients=CLIENTS, **options
 ):
-    """An engine with devices whose folders are below `folder`."""
+    """An engine with workers whose folders are below `folder`."""
     channel = fedax.Channel(privacy=privacy)
     assignments = [Assignment(method, fedax.SGD(1.0), schedule, channel) for method in methods]
     whole = task(first, clients)
-    devices = [
-        Device(whole, k, folder / f"client-{k}", assignments, "secure" in options)
+    workers = [
+        Worker(whole, k, folder / f"client-{k}", assignments, "secure" in options)
         for k in range(clients)
     ]
-    return Flower(Recorded(devices), **{"deadline": 5.0, **options})
+    return Flower(Recorded(workers), **{"deadline": 5.0, **options})
 
 
 def run(engine, privacy, method=None, *, rounds=1, schedule=EVERYONE, clients=CLIENTS, **options):
@@ -126,9 +126,9 @@ def test_no_two_messages_share_noise(tmp_path):
             run(engine, LOCAL, method, rounds=2)
         # A model contains the client's earlier noise, and an upload contains the model.
         found += list(np.array(uploads_of(engine)) - np.array(models_of(engine)))
-    device, order = engine.grid.devices[100], orders(engine)[0]
+    worker, order = engine.grid.workers[100], orders(engine)[0]
     far = renamed(order, down=(np.full(DIM, 3.0, np.float32),))
-    found.append(upload(device.answer(far)) - 3.0)
+    found.append(upload(worker.answer(far)) - 3.0)
     noise = np.array(found)[:, 1:]
     assert len(noise) == 9
     assert noise.std(axis=1) == pytest.approx(np.full(9, CLIP * NOISE), rel=0.2)
@@ -141,16 +141,16 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
     name that is not its own."""
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=2)
-    device, order = engine.grid.devices[100], orders(engine)[0]
-    sent, spent = upload(device.answer(order)), device.spent(DELTA)
+    worker, order = engine.grid.workers[100], orders(engine)[0]
+    sent, spent = upload(worker.answer(order)), worker.spent(DELTA)
     assert np.array_equal(sent, uploads_of(engine)[0])
-    again = Device(task(), 0, tmp_path / "client-0", list(device.assignments.values()))
+    again = Worker(task(), 0, tmp_path / "client-0", list(worker.assignments.values()))
     assert np.array_equal(upload(again.answer(order)), sent)
     assert again.spent(DELTA) == spent
     far = RecordDict(dict(order) | {"down": record_of((np.full(DIM, 3.0, np.float32),))})
-    assert "name is not that of its content" in error(device.answer(far))
+    assert "name is not that of its content" in error(worker.answer(far))
     assert "name is not that of its content" in error(
-        device.answer(changed_record(order, "order", round=5))
+        worker.answer(changed_record(order, "order", round=5))
     )
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
@@ -175,17 +175,17 @@ def test_a_resumed_run_gets_the_stored_messages(tmp_path, monkeypatch):
         assert order["order"]["round"] == 2
         assert order["order"]["order"] == orders(first, k)[2]["order"]["order"]
         assert np.array_equal(uploads_of(again, k)[0], uploads_of(first, k)[2])
-        account = again.grid.devices[100 + k].outbox.account
+        account = again.grid.workers[100 + k].outbox.account
         assert account.uploads == {NOISE / 2: 3}
     assert np.array_equal(resumed.params, history.params)
-    assert again.grid.devices[100].spent(DELTA) == pytest.approx(resumed.metrics["epsilon"][-1])
+    assert again.grid.workers[100].spent(DELTA) == pytest.approx(resumed.metrics["epsilon"][-1])
 
 
 @pytest.mark.parametrize("damaged", ["floor", "message"])
 def test_damaged_files_of_stored_messages_are_named(damaged, tmp_path):
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=1)
-    client, order = engine.grid.devices[100], orders(engine)[0]
+    client, order = engine.grid.workers[100], orders(engine)[0]
     (stored,) = (tmp_path / "client-0" / "sent").rglob("*-noisy")
     path = stored.with_name("floor") if damaged == "floor" else stored
     path.write_bytes(b"")
@@ -199,15 +199,15 @@ def test_damaged_files_of_stored_messages_are_named(damaged, tmp_path):
 def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=1)
-    device, order = engine.grid.devices[100], orders(engine)[0]
+    worker, order = engine.grid.workers[100], orders(engine)[0]
     later = renamed(order, round=9, floor=9)
-    assert error(device.answer(later)) is None
-    assert "of round 0, whose messages are no longer stored" in error(device.answer(order))
+    assert error(worker.answer(later)) is None
+    assert "of round 0, whose messages are no longer stored" in error(worker.answer(order))
     stored = next(path for path in (tmp_path / "client-0" / "sent").rglob("*-noisy"))
     *body, last = stored.read_bytes()
     # not a fixed byte: 0x3f, a question mark, ends many numbers
     stored.write_bytes(bytes([*body, last ^ 1]))
-    assert "damaged" in error(device.answer(later))
+    assert "damaged" in error(worker.answer(later))
 
 
 @pytest.mark.slow
@@ -228,21 +228,21 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     )
     engine = federation(tmp_path, privacy)
     history = run(engine, privacy, rounds=2)
-    device = engine.grid.devices[100]
-    assert device.spent(DELTA) == pytest.approx(epsilon(2)) == history.metrics["epsilon"][-1]
+    worker = engine.grid.workers[100]
+    assert worker.spent(DELTA) == pytest.approx(epsilon(2)) == history.metrics["epsilon"][-1]
     order = orders(engine)[0]
-    replies = [device.answer(renamed(order, round=10 + i)) for i in range(3)]
+    replies = [worker.answer(renamed(order, round=10 + i)) for i in range(3)]
     assert error(replies[0]) is None
     for reply in replies[1:]:
         assert "up" not in reply
         assert "Privacy(budget=" in error(reply)
-    assert device.spent(DELTA) == pytest.approx(epsilon(3))
-    assert device.spent(DELTA) <= privacy.budget
+    assert worker.spent(DELTA) == pytest.approx(epsilon(3))
+    assert worker.spent(DELTA) <= privacy.budget
     with pytest.raises(fedax.FedaxError, match=r"client 0: Privacy\(budget=.*of this client"):
         run(federation(tmp_path, privacy, run="another"), privacy)
     # the account is of the folder, not of the process; one that cannot be read stops the client
     (tmp_path / "client-0" / "account.json").write_text("{")
-    assert "up" not in device.answer(renamed(order, round=20))
+    assert "up" not in worker.answer(renamed(order, round=20))
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def test_every_upload_is_counted_once(method, up, uploads, tmp_path):
     that of the server."""
     channel = fedax.Channel(privacy=LOCAL, up=up)
     assignments = [Assignment(method, fedax.SGD(1.0), EVERYONE, channel)]
-    devices = [Device(task(), k, tmp_path / f"client-{k}", assignments) for k in range(CLIENTS)]
+    workers = [Worker(task(), k, tmp_path / f"client-{k}", assignments) for k in range(CLIENTS)]
     given = {
         "solver": fedax.SGD(1.0),
         "schedule": EVERYONE,
@@ -269,10 +269,10 @@ def test_every_upload_is_counted_once(method, up, uploads, tmp_path):
         "observe": [],
         "rounds": 2,
     }
-    history = fedax.run(method, task(), engine=Flower(Recorded(devices), deadline=5.0), **given)
+    history = fedax.run(method, task(), engine=Flower(Recorded(workers), deadline=5.0), **given)
     assert history.outcome.ok
-    assert devices[0].outbox.account.uploads == {NOISE / 2: 2 * uploads}
-    assert devices[0].spent(DELTA) == pytest.approx(history.metrics["epsilon"][-1])
+    assert workers[0].outbox.account.uploads == {NOISE / 2: 2 * uploads}
+    assert workers[0].spent(DELTA) == pytest.approx(history.metrics["epsilon"][-1])
 
 
 @pytest.mark.slow
@@ -280,10 +280,10 @@ def test_an_upload_without_noise_is_in_the_account(tmp_path):
     """A client that takes part in a run without privacy too has given everything away."""
     whole, plain = task(), Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, None)
     private = Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, fedax.Channel(privacy=LOCAL))
-    devices = [Device(whole, k, tmp_path / f"client-{k}", [plain, private]) for k in range(CLIENTS)]
-    engine = Flower(Recorded(devices), deadline=5.0)
+    workers = [Worker(whole, k, tmp_path / f"client-{k}", [plain, private]) for k in range(CLIENTS)]
+    engine = Flower(Recorded(workers), deadline=5.0)
     run(engine, LOCAL)
-    assert 0 < devices[0].spent(DELTA) < np.inf
+    assert 0 < workers[0].spent(DELTA) < np.inf
     given = {
         "solver": fedax.SGD(1.0),
         "schedule": EVERYONE,
@@ -292,7 +292,7 @@ def test_an_upload_without_noise_is_in_the_account(tmp_path):
         "engine": engine,
     }
     fedax.run(fedax.FedAvg(), task(), **given)
-    assert devices[0].spent(DELTA) == np.inf
+    assert workers[0].spent(DELTA) == np.inf
 
 
 def proved(shift, delta):
@@ -329,7 +329,7 @@ def test_the_best_attack_on_the_messages_is_at_most_epsilon(secure, tmp_path):
     reported = history.metrics["epsilon"][-1]
     # the account of single messages is exact; their noise is known from DIM entries
     assert bound < 0.7 * reported if secure else bound == pytest.approx(reported, rel=0.2)
-    assert engine.grid.devices[100].spent(DELTA) == pytest.approx(reported)
+    assert engine.grid.workers[100].spent(DELTA) == pytest.approx(reported)
 
 
 @pytest.mark.parametrize("privacy", [LOCAL, None], ids=["noise", "plain"])
@@ -338,17 +338,17 @@ def test_no_mask_hides_two_contents(privacy, tmp_path):
     same order: the same message."""
     engine = federation(tmp_path, privacy, secure=64.0)
     run(engine, privacy, rounds=1)
-    device = engine.grid.devices[100]
+    worker = engine.grid.workers[100]
     hide = next(content for content in orders(engine) if content["masks"]["stage"] == HIDE)
-    sent = device.answer(hide)["up"]
-    assert device.answer(hide)["up"] == sent
+    sent = worker.answer(hide)["up"]
+    assert worker.answer(hide)["up"] == sent
     fewer = {name: list(hide["masks"][name])[:3] for name in ("members", *Keys._fields)}
     for change in ({"factor": 2.0}, {"factor": 0.5}, {"largest": 32.0}, {"threshold": 4}, fewer):
-        answer = device.answer(changed_record(hide, "masks", **change))
+        answer = worker.answer(changed_record(hide, "masks", **change))
         assert "answered before with another content" in error(answer)
         assert "up" not in answer
     # has keys and masks of its own
-    other = device.answer(changed_record(hide, "masks", session="another"))
+    other = worker.answer(changed_record(hide, "masks", session="another"))
     assert "up" not in other or other["up"] != sent
 
 

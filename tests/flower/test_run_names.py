@@ -14,7 +14,7 @@ from deployed import SETTINGS
 
 import fedax
 from fedax.experiments.results.store import RunDirectory
-from fedax.flower.client.device import Device
+from fedax.flower.client.worker import Worker
 from fedax.flower.deploy import app as deploy_app
 from fedax.flower.deploy.hub import settings_of
 from fedax.flower.protocol.plan import Assignment
@@ -66,8 +66,8 @@ def deployed(tmp_path, monkeypatch):
         with jax.enable_x64(False):
             task, own = task_of(server), task_of(clients)
             assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
-            devices = [Device(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
-            deploy_app.run_on(grid(devices), config)
+            workers = [Worker(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
+            deploy_app.run_on(grid(workers), config)
         return float(histories[0].params)
 
     return train
@@ -149,10 +149,10 @@ def test_histories_go_on_with_the_clients_examples_alone(tmp_path):
     def run(*clients, **options):
         with jax.enable_x64(False):
             own = task_of(clients)
-            devices = [
-                Device(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(len(clients))
+            workers = [
+                Worker(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(len(clients))
             ]
-            engine = fedax.Flower(LocalGrid(devices), clients=len(clients), deadline=20.0)
+            engine = fedax.Flower(LocalGrid(workers), clients=len(clients), deadline=20.0)
             return fedax.run(method, task_of([[0.0]]), engine=engine, **OPTIONS | options)
 
     history = run(*NEW, rounds=2)

@@ -2,6 +2,7 @@
 nothing else for the server."""
 
 import itertools
+import logging
 
 import numpy as np
 import pytest
@@ -81,7 +82,8 @@ def test_a_sum_with_a_false_share_changes_nothing(tmp_path, caplog):
         return [answer]
 
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, secure=LARGEST)
-    ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
     assert np.array_equal(vector(ours), vector(run(fedax.FedAvg(), rounds=0)))
     assert "round 0: the sum of 4 uploads is not opened" in caplog.text
 
@@ -97,8 +99,8 @@ def test_a_key_with_which_none_can_be_exchanged_is_refused(tmp_path):
 
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, secure=LARGEST)
     ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
-    assert ours.notes["refused"].tolist() == [1]
-    assert ours.notes["answers"].tolist() == [3]
+    assert ours.logged["refused"].tolist() == [1]
+    assert ours.logged["answers"].tolist() == [3]
 
 
 @pytest.mark.slow
@@ -111,8 +113,8 @@ def test_the_mean_is_that_of_the_simulation(algorithm, tmp_path):
     """To the step: an upload is off by at most half of it, and three rounds carry that on."""
     ours = run(algorithm, federation(tmp_path, algorithm, secure=LARGEST))
     np.testing.assert_allclose(vector(ours), vector(run(algorithm)), rtol=0, atol=100 * STEP)
-    assert ours.notes["answers"].tolist() == [len(run_phases(algorithm)) * 3] * 3
-    assert ours.notes["absent"].tolist() == ours.notes["refused"].tolist() == [0, 0, 0]
+    assert ours.logged["answers"].tolist() == [len(run_phases(algorithm)) * 3] * 3
+    assert ours.logged["absent"].tolist() == ours.logged["refused"].tolist() == [0, 0, 0]
 
 
 def run_phases(algorithm):
@@ -136,8 +138,8 @@ def test_clients_that_leave(stage, tmp_path):
         tmp_path / "secure", algorithm, schedule=EVERYONE, spoil=lose, secure=LARGEST, deadline=3.0
     )
     ours = run(algorithm, engine, **options)
-    assert ours.notes["absent"].tolist() == [0, 1, 0]
-    assert ours.notes["answers"].tolist() == [4, 4 if stage == member.SHOW else 3, 4]
+    assert ours.logged["absent"].tolist() == [0, 1, 0]
+    assert ours.logged["answers"].tolist() == [4, 4 if stage == member.SHOW else 3, 4]
     if stage == member.SHOW:
         theirs = run(algorithm, **options)
     else:
@@ -163,7 +165,8 @@ def test_too_few_stay(tmp_path, caplog):
         )
 
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=lose, secure=LARGEST)
-    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
+    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
+        history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
     assert np.array_equal(vector(history), vector(run(fedax.FedAvg(), rounds=0)))
     assert "round 0: the sum of 4 uploads is not opened" in caplog.text
 
@@ -249,10 +252,10 @@ def test_a_client_shows_no_more_than_it_should(tmp_path):
     asked = {
         m.content["masks"]["stage"]: m.content for m in sent if client_of(m) == client_of(sent[0])
     }
-    device = engine.grid.devices[sent[0].metadata.dst_node_id]
+    worker = engine.grid.workers[sent[0].metadata.dst_node_id]
 
     def error(content):
-        return device.answer(content)["answer"]["error"]
+        return worker.answer(content)["answer"]["error"]
 
     hide, show = asked[member.HIDE], asked[member.SHOW]
     opened = RecordDict({name: record for name, record in hide.items() if name != "masks"})
@@ -260,7 +263,7 @@ def test_a_client_shows_no_more_than_it_should(tmp_path):
     assert "whose name is not that of its content" in error(changed(hide, "order", round=7))
     fewer = changed(show, "masks", there=show["masks"]["there"][1:])
     assert "of other members than were asked for before" in error(fewer)
-    assert len(device.answer(show)["answer"]["shares"]) == 3  # the same question is answered again
+    assert len(worker.answer(show)["answer"]["shares"]) == 3  # the same question is answered again
 
 
 def test_letters_and_keys_that_are_wrong():

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from deployed import only_run
 from typer.testing import CliRunner
 
 import fedax
@@ -21,9 +20,9 @@ from fedax.core import DataError, InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from fedax.flower.client.device import Device
+from fedax.flower.client.worker import Worker
 from fedax.flower.deploy.folder import check_experiment, make, pack
-from fedax.flower.deploy.worker import device_for, load_client_data
+from fedax.flower.deploy.worker import load_client_data, worker_for
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid
@@ -83,16 +82,17 @@ def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path)
     """The guide's task has one client, whose rows enter no step and no metric."""
     sites, mine = made_of_the_guide(tmp_path, "d", 3), tmp_path / "mine.py"
     with jax.enable_x64(False):
-        devices = [device_for(site) for site in sites]
-        assert [device.task.train.total for device in devices] == [5, 6, 7]
-        stand_in, given, _, assignment = only_run(tmp_path / "d" / "experiment.toml")
-        algorithm = assignment.algorithm
-        engine = fedax.Flower(LocalGrid(devices), clients=3, deadline=10.0)
-        history = fedax.run(algorithm, stand_in, seed=0, **given | {"engine": engine})
+        workers = [worker_for(site) for site in sites]
+        assert [worker.task.train.total for worker in workers] == [5, 6, 7]
+        plan = Experiment.read(tmp_path / "d" / "experiment.toml").plan()
+        ((label, algorithm),) = plan.algorithms.items()
+        engine = fedax.Flower(LocalGrid(workers), clients=3, deadline=10.0)
+        given = plan.arguments_of(label) | {"engine": engine}
+        history = fedax.run(algorithm, plan.task, seed=0, **given)
         data = [runpy.run_path(str(mine))["examples"](k) for k in range(3)]
         loss = runpy.run_path(str(tmp_path / "task.py"))["loss"]
         task = fedax.Task(np.zeros((64, 10), np.float32), loss, data)
-        alone = fedax.run(algorithm, task, seed=0, **given)
+        alone = fedax.run(algorithm, task, seed=0, **plan.arguments_of(label))
     for ours, theirs in (
         (history.params, alone.params),
         (history.metrics["train_loss"], alone.metrics["train_loss"]),
@@ -150,8 +150,8 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     method, solver = fedax.FedAvg(), fedax.SGD(0.01)
     schedule = fedax.Schedule(cohort=2, steps=2)
     assignment = Assignment(method, solver, schedule, None)
-    devices = [
-        Device(own, k, tmp_path / f"d{k}", [assignment], clients=3) for k, own in enumerate(owns)
+    workers = [
+        Worker(own, k, tmp_path / f"d{k}", [assignment], clients=3) for k, own in enumerate(owns)
     ]
     history = fedax.run(
         method,
@@ -159,7 +159,7 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
         solver=solver,
         schedule=schedule,
         rounds=2,
-        engine=fedax.Flower(LocalGrid(devices), clients=3, deadline=10.0),
+        engine=fedax.Flower(LocalGrid(workers), clients=3, deadline=10.0),
         observe=[fedax.observe.ValidationLoss(), fedax.observe.ClientAccuracy()],
     )
     # the stand-in's client has a name, which is none of theirs
@@ -188,16 +188,19 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
         + "batch_size = 1\n"
         + section
     )
-    assignment = only_run(tmp_path / "a.toml", clients=2)[-1]
-    devices = []
+    plan = Experiment.read(tmp_path / "a.toml").plan(clients=2)
+    ((label, algorithm),) = plan.algorithms.items()
+    given = plan.arguments_of(label)
+    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+    workers = []
     for k, rows in enumerate((20, 35)):
         write_rows(tmp_path / f"site-{k}", rows)
-        devices.append(Device(read(f"site-{k}"), k, tmp_path / f"d{k}", [assignment], clients=2))
-    with use_engine(fedax.Flower(LocalGrid(devices), clients=2, deadline=60.0)):
+        workers.append(Worker(read(f"site-{k}"), k, tmp_path / f"d{k}", [assignment], clients=2))
+    with use_engine(fedax.Flower(LocalGrid(workers), clients=2, deadline=60.0)):
         experiment = Experiment.read(tmp_path / "a.toml", ['engine="flower"'])
         directory = run_experiment(experiment, tmp_path / "run", Display())
     # the report has the clients' numbers of examples, not the stand-in's
-    sizes = [int(device.task.train.total) for device in devices]
+    sizes = [int(worker.task.train.total) for worker in workers]
     assert sizes == [12, 21]
     (note,) = directory.notes.values()
     assert ": 2 clients, 33 training examples. Schedule:" in note
@@ -209,12 +212,12 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     assert done.stdout.splitlines()[0].startswith("label")
 
 
-def test_a_device_has_examples_of_one_client(tables, tmp_path):
+def test_a_worker_has_examples_of_one_client(tables, tmp_path):
     write_rows(tmp_path / "site", 40)
     two = with_validation(fedax.task("synthetic", clients=2), 0.2)
     mixed = eqx.tree_at(lambda t: t.train, two, tables[1]("site").train)
     with pytest.raises(InvalidInput, match="test: got examples of 2 clients; allowed: of one"):
-        Device(mixed, 0, tmp_path / "device", [])
+        Worker(mixed, 0, tmp_path / "worker", [])
 
 
 def test_missing_validation_rows_are_refused(tables, tmp_path):

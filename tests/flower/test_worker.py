@@ -16,9 +16,9 @@ from deployed import experiment, wait_until
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedax
-from fedax.flower.client.device import Device
 from fedax.flower.client.relay import SOCKET, relay
-from fedax.flower.deploy import worker
+from fedax.flower.client.worker import Worker
+from fedax.flower.deploy.worker import SITE, serve
 from fedax.utils.lock import held
 
 CLIENT_APP = """
@@ -39,7 +39,7 @@ for _ in range(2):
 def test_the_first_message_starts_a_worker_that_ends_with_its_node(tmp_path):
     experiment(tmp_path / "experiment.toml", ["fedavg"], clients=3)
     settings = 'partition = 1\nclients = 3\nsecure = 0.0\ndata = ""\n'
-    (tmp_path / worker.SITE).write_text(settings)
+    (tmp_path / SITE).write_text(settings)
     node = subprocess.run(
         [sys.executable, "-c", NODE, CLIENT_APP, str(tmp_path)],
         capture_output=True,
@@ -64,7 +64,7 @@ def has_ended(site):
 
 
 def test_a_worker_that_cannot_start_says_why(tmp_path):
-    (tmp_path / worker.SITE).write_text("partition = ")
+    (tmp_path / SITE).write_text("partition = ")
     node = subprocess.run(
         [sys.executable, "-c", CLIENT_APP, str(tmp_path)],
         capture_output=True,
@@ -78,14 +78,14 @@ def test_a_worker_that_cannot_start_says_why(tmp_path):
 def test_a_client_app_hands_messages_on(tmp_path, monkeypatch):
     """The worker goes on after a ClientApp that has ended before its message was whole."""
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0], [5.0]])
-    device = Device(task, 0, tmp_path / "states", [])
+    worker = Worker(task, 0, tmp_path / "states", [])
     monkeypatch.chdir(tmp_path)
     listener = Listener(str(tmp_path / SOCKET), "AF_UNIX")
-    threading.Thread(target=worker.serve, args=(device, listener), daemon=True).start()
+    threading.Thread(target=serve, args=(worker, listener), daemon=True).start()
     with socket.socket(socket.AF_UNIX) as app:
         app.connect(SOCKET)
         app.sendall(b"\0")
     arrays = ArrayRecord({"0": Array(np.arange(3.0)), "1": Array(np.zeros((0, 2)))})
     hello = ConfigRecord({"kind": "hello"})
     content = RecordDict({"order": hello, "down": arrays})
-    assert relay(content, str(tmp_path)) == device.answer(content)
+    assert relay(content, str(tmp_path)) == worker.answer(content)

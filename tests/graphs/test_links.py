@@ -119,7 +119,7 @@ def test_push_sum_stays_unbiased(graph):
     class Push(fedax.PushSum):
         def init(self, fed, w):
             one = jnp.ones((), w.dtype)
-            return fed.memory(lambda k: Pushed(jnp.full_like(w, k), one))
+            return fed.client_states(lambda k: Pushed(jnp.full_like(w, k), one))
 
     task = fedax.Task(np.zeros(1), lambda w, x: 0 * (x @ w), [np.ones((2, 1))] * 5)
     method = Push(graph=graph)
@@ -147,7 +147,7 @@ def test_transcription():
     np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-12)
     assert history.bits.up.sum() == 64 * 4 * messages
     np.testing.assert_array_equal(
-        history.notes["awake"], [weights_of(HARD, t)[1].sum() for t in range(ROUNDS)]
+        history.logged["awake"], [weights_of(HARD, t)[1].sum() for t in range(ROUNDS)]
     )
 
 
@@ -217,7 +217,7 @@ def test_the_schedule_says_who_is_awake():
     method = fedax.DFedAvgM(graph=PATH.sleeping())
     history = run(method, schedule=schedule, rounds=4)
     awake = [np.asarray(day.available(jax.random.key(0), t, 5)) for t in range(4)]
-    np.testing.assert_array_equal(history.notes["awake"], np.sum(awake, 1))
+    np.testing.assert_array_equal(history.logged["awake"], np.sum(awake, 1))
     before = nodes(method, run(method, schedule=schedule, rounds=3))
     np.testing.assert_array_equal(nodes(method, history)[~awake[3]], before[~awake[3]])
     with pytest.raises(InvalidInput, match=r"Graph\.sleeping\(\): a schedule without a rule"):

@@ -10,7 +10,17 @@ import numpy as np
 import optax
 
 from fedax.codecs import TopK
-from fedax.core import Algorithm, Card, LocalProblem, Memory, Personal, Scalar, Upload, Which, hyper
+from fedax.core import (
+    Algorithm,
+    Citation,
+    ClientStates,
+    LocalProblem,
+    Personal,
+    Scalar,
+    Upload,
+    Which,
+    hyper,
+)
 from fedax.graphs import Graph
 
 
@@ -19,10 +29,10 @@ class Anchored(eqx.Module):
     v: Any
 
 
-class WithMemory(eqx.Module):
+class WithStates(eqx.Module):
     w: Any
     g: Any
-    memory: Memory
+    clients: ClientStates
 
 
 def walk(client, w, direction):
@@ -54,20 +64,20 @@ class ProxSkip(Algorithm):
     """ProxSkip with one communication a round; a client corrects its shift when it hears of the
     mean."""
 
-    card: ClassVar[Card] = Card("Mishchenko et al., ProxSkip, ICML 2022", read=(), by_examples=True)
+    citation: ClassVar[Citation] = Citation("ProxSkip, ICML 2022", read=(), by_examples=True)
 
     def init(self, fed, w):
-        return WithMemory(w, w, fed.memory((jnp.zeros_like(w), w)))
+        return WithStates(w, w, fed.client_states((jnp.zeros_like(w), w)))
 
     def round(self, fed, state):
-        w, memory = fed.average(self.train, fed.everyone, state.w, memory=state.memory)
-        return WithMemory(w, state.g, memory)
+        w, states = fed.average(self.train, fed.everyone, state.w, states=state.clients)
+        return WithStates(w, state.g, states)
 
     def train(self, client, w, own):
         shift, sent = own
         shift = shift + (w - sent) / (client.learning_rate * jnp.asarray(client.steps, w.dtype))
         y = client.minimize(LocalProblem(linear=-shift), start=w)
-        return Upload(y, reference=w, memory=(shift, y))
+        return Upload(y, reference=w, state=(shift, y))
 
 
 class SDANE(Algorithm):
@@ -128,17 +138,17 @@ class FedSpeed(Algorithm):
     alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the proximal term")
 
     def init(self, fed, w):
-        return WithMemory(w, w, fed.memory(jnp.zeros_like(w)))
+        return WithStates(w, w, fed.client_states(jnp.zeros_like(w)))
 
     def round(self, fed, state):
-        w, memory = fed.average(self.train, fed.sample(), state.w, memory=state.memory)
-        return WithMemory(w, state.g, memory)
+        w, states = fed.average(self.train, fed.sample(), state.w, states=state.clients)
+        return WithStates(w, state.g, states)
 
     def train(self, client, w, own):
         climb = sharp(client, self.rho)
         y = walk(client, w, lambda batch, v: climb(batch, v) - own + self.alpha * (v - w))
         new = own - self.alpha * (y - w)
-        return Upload(y, reference=w, memory=new)
+        return Upload(y, reference=w, state=new)
 
 
 class FedSAM(Algorithm):
@@ -166,7 +176,7 @@ class DFedSAM(Algorithm):
         return Graph.ring(clients)
 
     def init(self, fed, w):
-        return fed.memory(w)
+        return fed.client_states(w)
 
     def round(self, fed, state):
         graph = self.network(fed.clients)
@@ -198,18 +208,19 @@ class EF21(Algorithm):
     lr: Scalar = hyper(0.1, low=0.0, open_low=True, doc="step size")
 
     def init(self, fed, w):
-        return WithMemory(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
+        zero = jnp.zeros_like(w)
+        return WithStates(w, zero, fed.client_states(zero))
 
     def round(self, fed, state):
         w = state.w - self.lr * state.g
-        change, memory = fed.average(self.look, fed.sample().distinct, w, memory=state.memory)
-        return WithMemory(w, state.g + fed.answered.coverage * change, memory)
+        change, memory = fed.average(self.look, fed.sample().distinct, w, states=state.clients)
+        return WithStates(w, state.g + fed.answered.coverage * change, memory)
 
     def look(self, client, w, own):
         codec = TopK(self.fraction)
         parts, _ = codec.compress(client.gradient(w) - own, client.key("codec"))
         sent = codec.restore(parts, w.shape[0], w.dtype)
-        return Upload(sent, memory=own + sent)
+        return Upload(sent, state=own + sent)
 
 
 class FedBuff(Algorithm):
@@ -218,21 +229,21 @@ class FedBuff(Algorithm):
     lr: Scalar = hyper(0.5, low=0.0, open_low=True, doc="server step")
 
     def init(self, fed, w):
-        return WithMemory(w, w, fed.memory(w))
+        return WithStates(w, w, fed.client_states(w))
 
     def round(self, fed, state):
         speed = 1.0 + jnp.arange(fed.clients, dtype=state.w.dtype)
         cohort = fed.sample(speed)
-        change, memory = fed.average(self.train, cohort, memory=state.memory)
+        change, memory = fed.average(self.train, cohort, states=state.clients)
         w = state.w + self.lr * change
-        _, memory = fed.average(self.fetch, cohort, w, memory=memory)
-        return WithMemory(w, state.g, memory)
+        _, memory = fed.average(self.fetch, cohort, w, states=memory)
+        return WithStates(w, state.g, memory)
 
     def train(self, client, own):
-        return Upload(client.minimize(start=own) - own, memory=own)
+        return Upload(client.minimize(start=own) - own, state=own)
 
     def fetch(self, client, w, own):
-        return Upload((), memory=w)
+        return Upload((), state=w)
 
 
 class FedBABU(Algorithm):
@@ -274,7 +285,7 @@ class PushSum(Algorithm):
         )
 
     def init(self, fed, w):
-        return fed.memory((w, jnp.ones((), w.dtype)))
+        return fed.client_states((w, jnp.ones((), w.dtype)))
 
     def round(self, fed, state):
         return fed.exchange(self.network(fed.clients), self.send, self.receive, state)
@@ -303,12 +314,12 @@ class DiLoCo(Algorithm):
     momentum: Scalar = hyper(0.5, low=0.0, high=1.0, open_high=True, doc="of the server")
 
     def init(self, fed, w):
-        return WithMemory(w, jnp.zeros_like(w), fed.memory(optax.adamw(self.rate).init(w)))
+        return WithStates(w, jnp.zeros_like(w), fed.client_states(optax.adamw(self.rate).init(w)))
 
     def round(self, fed, state):
-        change, memory = fed.average(self.train, fed.sample(), state.w, memory=state.memory)
+        change, memory = fed.average(self.train, fed.sample(), state.w, states=state.clients)
         speed = self.momentum * state.g + change
-        return WithMemory(state.w + self.lr * (self.momentum * speed + change), speed, memory)
+        return WithStates(state.w + self.lr * (self.momentum * speed + change), speed, memory)
 
     def train(self, client, w, own):
         optimizer = optax.adamw(self.rate, weight_decay=0.0)
@@ -319,7 +330,7 @@ class DiLoCo(Algorithm):
             return v + updates, state
 
         v, own = client.for_each_minibatch(step, (w, own))
-        return Upload(v - w, memory=jax.tree.map(jnp.asarray, own))
+        return Upload(v - w, state=jax.tree.map(jnp.asarray, own))
 
 
 RIGHT = [ProxSkip, SDANE, Mime, FedSpeed, FedSAM, DFedSAM, EF21, FedBuff, FedBABU, PushSum, DiLoCo]

@@ -7,20 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.core import Algorithm, Card, LocalProblem, Memory, Reduction, Upload
+from fedax.core import Algorithm, Citation, ClientStates, LocalProblem, Reduction, Upload
 
-CARD = Card("nobody", read=(), by_examples=True, exact=True)
+CARD = Citation("nobody", read=(), by_examples=True, exact=True)
 SEEN = []
 
 
 class State(eqx.Module):
     x: jax.Array
     c: jax.Array
-    memory: Memory
+    clients: ClientStates
 
 
 class Average(Algorithm):
-    card: ClassVar[Card] = Card("nobody", read=(), by_examples=True)
+    citation: ClassVar[Citation] = Citation("nobody", read=(), by_examples=True)
 
     def round(self, fed, w):
         return fed.average(self.train, fed.sample(), w)
@@ -32,10 +32,10 @@ class Average(Algorithm):
 class Controlled(Algorithm):
     """SCAFFOLD with option I, right as it stands."""
 
-    card: ClassVar[Card] = CARD
+    citation: ClassVar[Citation] = CARD
 
     def init(self, fed, w):
-        return State(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
+        return State(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
 
     def cohort(self, fed):
         return fed.sample().distinct
@@ -45,7 +45,7 @@ class Controlled(Algorithm):
 
     def round(self, fed, state):
         (dx, dc), memory = fed.average(
-            self.train, self.cohort(fed), state.x, state.c, memory=state.memory
+            self.train, self.cohort(fed), state.x, state.c, states=state.clients
         )
         return State(state.x + dx, state.c + self.part(fed) * dc, memory)
 
@@ -55,7 +55,7 @@ class Controlled(Algorithm):
     def train(self, client, x, c, own):
         new = client.gradient(x)
         y = client.minimize(LocalProblem(linear=self.linear(c, own)), start=x)
-        return Upload((y - x, new - own), memory=new)
+        return Upload((y - x, new - own), state=new)
 
     def model(self, state):
         return state.x
@@ -69,7 +69,9 @@ class EqualWeights(Average):
 class EqualWeightsDeclared(EqualWeights):
     """Says that it is FedAvg, which it is for clients of equal sizes only."""
 
-    card: ClassVar[Card] = Card("nobody", read=(), reductions=(Reduction({}, "fedavg"),))
+    citation: ClassVar[Citation] = Citation(
+        "nobody", read=(), reductions=(Reduction({}, "fedavg"),)
+    )
 
 
 class WithoutPart(Controlled):
@@ -89,13 +91,15 @@ class WrongSign(Controlled):
 
 class ReadsAll(Controlled):
     def round(self, fed, state):
-        mean = state.memory.all().mean(0)
-        return super().round(fed, State(state.x - 0.01 * mean, state.c, state.memory))
+        mean = state.clients.all().mean(0)
+        return super().round(fed, State(state.x - 0.01 * mean, state.c, state.clients))
 
 
 class ReadsOne(Controlled):
     def round(self, fed, state):
-        return super().round(fed, State(state.x - 0.01 * state.memory.of(0), state.c, state.memory))
+        return super().round(
+            fed, State(state.x - 0.01 * state.clients.of(0), state.c, state.clients)
+        )
 
 
 class Smuggles(Average):

@@ -62,7 +62,9 @@ def test_the_further_laws_raise_no_false_alarm(kind):
 
 
 FLAGGED = [
-    kind for kind in algorithm_classes().values() if kind.card.by_examples or kind.card.exact
+    kind
+    for kind in algorithm_classes().values()
+    if kind.citation.by_examples or kind.citation.exact
 ]
 
 
@@ -73,7 +75,7 @@ def test_flags_of_cards_hold(kind):
     names = [
         name
         for name, flag in (("weighs_examples_alike", "by_examples"), ("is_exact", "exact"))
-        if getattr(kind.card, flag)
+        if getattr(kind.citation, flag)
     ]
     assert {verdict.kind for verdict in check(kind, [LAWS[name] for name in names])} == {"holds"}
 

@@ -342,7 +342,7 @@ def test_round_without_clients_changes_nothing(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [kind for kind in kinds_of_laws() if kind.card.reductions], ids=named
+    "kind", [kind for kind in kinds_of_laws() if kind.citation.reductions], ids=named
 )
 def test_declared_reductions(kind):
     laws.reduces_as_declared(method_of(kind))

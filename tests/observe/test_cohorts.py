@@ -43,7 +43,7 @@ class Twice(fedax.Algorithm):
 
     def round(self, fed, state):
         first, second = fed.sample(), fed.sample()
-        fed.note(ids=second.ids)
+        fed.log(ids=second.ids)
         fed.average(self.look, first, state)
         return fed.average(self.train, second, state)
 
@@ -63,7 +63,7 @@ def who(algorithm, engine, **options):
 def test_the_second_draw(engine):
     history = who(Twice(), engine)
     expected = np.zeros((6, 5), int)
-    for t, ids in enumerate(history.notes["ids"]):
+    for t, ids in enumerate(history.logged["ids"]):
         expected[t, ids] = 1
     assert history.metrics["who"].tolist() == [[0] * 5, *expected.tolist()]
 

@@ -176,7 +176,7 @@ def test_extremes_of_the_last_cohort(engine):
         "engine": engine(),
         "seed": 3,
     }
-    drawn = fedax.run(Drawn(), task, **options).notes["ids"]
+    drawn = fedax.run(Drawn(), task, **options).logged["ids"]
     assert len({tuple(sorted(ids)) for ids in drawn.tolist()}) > 2
     plain, own = (
         fedax.run(fedax.FedAvg(), task, **options),
@@ -186,7 +186,7 @@ def test_extremes_of_the_last_cohort(engine):
     for t, ids in enumerate(drawn):
         multipliers[ids] = np.asarray(
             fedax.run(fedax.FedBC(dual_lr=0.5), task, **options | {"rounds": t + 1})
-            .state.memory.all()
+            .state.clients.all()
             .dual.lam
         )[ids]
         small, large = ids[np.argmin(sizes[ids])], ids[np.argmax(sizes[ids])]
@@ -224,7 +224,7 @@ def test_weights_of_all_clients(engine):
         fedax.run(fedax.FedAvg(), task, **options),
         fedax.run(fedax.FedBC(dual_lr=0.5), task, **options),
     )
-    lam = np.asarray(own.state.memory.all().dual.lam)
+    lam = np.asarray(own.state.clients.all().dual.lam)
     assert lam.sum() > 0
     for history, t, weight in ((plain, -1, share), (own, 0, share), (own, -1, lam / lam.sum())):
         told = {name: values[t] for name, values in history.metrics.items()}
@@ -249,7 +249,7 @@ class Drawn(fedax.Algorithm):
 
     def round(self, fed, state):
         cohort = fed.sample()
-        fed.note(ids=cohort.ids)
+        fed.log(ids=cohort.ids)
         return fed.average(self.train, cohort, state)
 
     def train(self, client, w):

@@ -168,9 +168,9 @@ def test_adaptive_clipping(noise, count_noise):
         history([first, *[short] * (clients - 1)], privacy, rounds, on_bad_client="drop")
         for first in (short, 1e30)
     ]
-    assert (runs[1].notes["dropped"][:, 0] == 0).all()
+    assert (runs[1].logged["dropped"][:, 0] == 0).all()
     values = [sums(run, clients) for run in runs]
-    counts = [run.notes["unclipped"][:, 0].astype(float) * clients for run in runs]
+    counts = [run.logged["unclipped"][:, 0].astype(float) * clients for run in runs]
     value = np.median(np.abs(values[0] - values[1])[:, 0]) / values[0][:, 1:].std()
     count = np.median(np.abs(counts[0] - counts[1])) / count_noise
     assert counts[0].std() == pytest.approx(count_noise, rel=0.25)
@@ -190,9 +190,9 @@ def test_adaptive_bounds_are_those_of_centred_counts():
     run = history([0.1 * CLIP] * CLIENTS, privacy, 12, **POISSON)
     drawn = np.rint(sums(run, 10)[:, 0] / (0.1 * CLIP))  # nobody is ever clipped
     shares = 0.5 + drawn / 2 / 10
-    np.testing.assert_allclose(run.notes["unclipped"][:, 0], shares, rtol=1e-5)
+    np.testing.assert_allclose(run.logged["unclipped"][:, 0], shares, rtol=1e-5)
     np.testing.assert_allclose(
-        run.notes["clip"][:, 0], CLIP * np.exp(-0.2 * np.cumsum(shares - 0.3)), rtol=1e-4
+        run.logged["clip"][:, 0], CLIP * np.exp(-0.2 * np.cumsum(shares - 0.3)), rtol=1e-4
     )
     assert len(set(drawn)) > 2
 
@@ -356,7 +356,7 @@ class ReadsMemories(fedax.FedAvg):
     in_round: bool = fedax.hyper(True, doc="where")
 
     def init(self, fed, w):
-        return w, fed.memory(w)
+        return w, fed.client_states(w)
 
     def round(self, fed, state):
         w, memory = state

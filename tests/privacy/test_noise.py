@@ -151,7 +151,7 @@ def test_the_noise_on_the_counts():
 
     private = fedax.Privacy(noise=2.0, quantile=0.5, count_noise=1.25)
     engine = fedax.Simulation(devices=1)
-    shares = go(Zeros(), private, rounds=200, engine=engine).notes["unclipped"]
+    shares = go(Zeros(), private, rounds=200, engine=engine).logged["unclipped"]
     assert shares.shape == (200, 2)
     expected = 1.25 * math.sqrt(2) / 6
     assert np.sqrt(np.mean((shares - 1) ** 2)) == pytest.approx(expected, rel=0.15)
@@ -163,7 +163,7 @@ class Told(fedax.Algorithm):
     def round(self, fed, w):
         cohort = fed.sample()
         w = fed.average(self.train, cohort, w)
-        fed.note(answered=fed.answered.count, coverage=cohort.coverage)
+        fed.log(answered=fed.answered.count, coverage=cohort.coverage)
         return w
 
     def train(self, client, w):
@@ -185,8 +185,8 @@ def test_the_part_of_the_federation_is_the_expected_one(schedule, expected):
     """The actual one would tell how many clients worked."""
     private, engine = fedax.Privacy(clip=9.0, noise=0.0), fedax.Simulation(devices=1)
     history = go(Told(), private, schedule, rounds=5, engine=engine)
-    np.testing.assert_allclose(history.notes["coverage"], expected)
-    assert len(set(history.notes["answered"].tolist())) > 1
+    np.testing.assert_allclose(history.logged["coverage"], expected)
+    assert len(set(history.logged["answered"].tolist())) > 1
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
         for _ in range(3):
             state, _ = session.step(state)
         (carry,) = session._program.split(state.value)
-    c, own = np.asarray(carry.state.c), np.asarray(carry.state.memory.all()).mean(0)
+    c, own = np.asarray(carry.state.c), np.asarray(carry.state.clients.all()).mean(0)
     assert (np.abs(c) > 0.1).all()
     np.testing.assert_allclose(c, own, rtol=1e-5)
 
@@ -279,7 +279,7 @@ def test_an_upload_that_is_not_finite_counts_as_zero_and_stays_hidden(engine):
     private = fedax.Privacy(clip=0.7, noise=0.0)
     history = go(Told(), private, task=task, rounds=1, engine=engine, on_bad_client="drop")
     np.testing.assert_allclose(vector(history), expected, rtol=1e-12)
-    assert history.notes["answered"].tolist() == [6]
+    assert history.logged["answered"].tolist() == [6]
 
 
 @pytest.mark.slow
@@ -299,7 +299,7 @@ def test_bounds_adapt_as_in_the_paper(tmp_path):
         bound *= math.exp(-0.2 * (np.mean([n <= bound for n in lengths]) - 0.5))
         bounds.append(bound)
     whole = go(fedax.FedAvg(), private, rounds=6)
-    np.testing.assert_allclose(whole.notes["clip"][:, 0], bounds, rtol=1e-5)
+    np.testing.assert_allclose(whole.logged["clip"][:, 0], bounds, rtol=1e-5)
     np.testing.assert_allclose(vector(whole), w, rtol=1e-5)
     kept = {"checkpoint": tmp_path, "checkpoint_every": 1}
     go(fedax.FedAvg(), private, rounds=3, **kept)

@@ -12,7 +12,7 @@ def records():
     task = fedax.task("synthetic", clients=4)
     options = {"rounds": 4, "schedule": fedax.Schedule(cohort=2, steps=1)}
     plain = fedax.run(fedax.FedAvg(), task, seed=1, **options)
-    timed = fedax.run(fedax.FedProx(mu=0.1), task, devices=fedax.Devices(), **options)
+    timed = fedax.run(fedax.FedProx(mu=0.1), task, clock=fedax.Clock(), **options)
     return [
         Record.of(plain, task="T", label="FedAvg", seed=1, draw=3),
         Record.of(timed, task="T", label="FedProx", seed=0, gradients=2.0),

@@ -245,7 +245,7 @@ def test_multipliers_stay_within_the_bounds_of_the_analysis(engine):
     method = fedax.FedBC(dual_lr=1e6, learn_gamma=False, **ends)
     schedule = fedax.Schedule(cohort=2, steps=2)
     history = fedax.run(method, task, rounds=1, schedule=schedule, engine=engine)
-    last = np.asarray(history.state.memory.all().dual.lam)
+    last = np.asarray(history.state.clients.all().dual.lam)
     low, high = (np.asarray(values, last.dtype) for values in (bounds.low, bounds.high))
     assert sorted((last == high).tolist()) == [False, True, True]
     assert np.all((last == high) | (last == low))

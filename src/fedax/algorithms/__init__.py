@@ -28,9 +28,9 @@ def algorithm_classes() -> dict[str, type[Algorithm[Any]]]:
         for name, member in inspect.getmembers(module, inspect.isclass):
             if (
                 issubclass(member, Algorithm)
-                # defined here, not imported; bases that methods share have no card
+                # defined here, not imported; bases that methods share have no citation
                 and member.__module__ == module.__name__
-                and "card" in vars(member)
+                and "citation" in vars(member)
             ):
                 found[name.lower()] = member
     return dict(sorted(found.items()))
@@ -74,6 +74,7 @@ def make_algorithm(name: str, **hyperparameters: Any) -> Algorithm[Any]:
 
 
 def __getattr__(name: str) -> type[Algorithm[Any]]:
-    if name.lower() in algorithm_classes() and algorithm_classes()[name.lower()].__name__ == name:
-        return algorithm_classes()[name.lower()]
+    kind = algorithm_classes().get(name.lower())
+    if kind is not None and kind.__name__ == name:
+        return kind
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -94,8 +94,8 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
     r"""Returns the entries of algorithms, tasks, a recipe's paper and this library, each with its
     reason.
 
-    An algorithm that the bibliography lacks gets an entry from its card; a task of the user's data
-    gets none.
+    An algorithm that the bibliography lacks gets an entry from its citation; a task of the
+    user's data gets none.
 
     >>> print(bibtex(["fedprox"]).splitlines()[0])
     % FedProx
@@ -116,8 +116,8 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
         if kind == "algorithm":
             method = algorithm_class(name)
             title = method.__name__
-            # a method without an entry has at least its card
-            text = f"@misc{{{name},\n  note = {{{method.card.paper}}}\n}}"
+            # a method without an entry has at least this one
+            text = f"@misc{{{name},\n  note = {{{method.citation.paper}}}\n}}"
             cited = cited or [Entry(name, text, frozenset())]
         for entry in cited:
             reasons.setdefault(entry, []).append(title)

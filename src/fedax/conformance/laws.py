@@ -35,7 +35,7 @@ from fedax.conformance.method import (
 )
 from fedax.conformance.reference import Eager, ReferenceBackend
 from fedax.core import SGD, Algorithm, Schedule, Task
-from fedax.core.federation import Cohort, Memory, with_memories
+from fedax.core.federation import ClientStates, Cohort, with_states
 from fedax.core.hyper import declared
 from fedax.core.programs import ProgramOwner
 from fedax.engine.backends.simulation import Simulation
@@ -295,8 +295,8 @@ def _watch_work(look: Callable[[PhaseWork, Cohort], None]) -> Iterator[None]:
 
 
 @law(
-    "looks at no client's memory in `round`",
-    "Only a work function sees a memory, that of its own client. Upload what the server needs "
+    "looks at no client's state in `round`",
+    "Only a work function sees a state, that of its own client. Upload what the server needs "
     "to know.",
 )
 def leaves_memories_alone(method: Method) -> None:
@@ -321,11 +321,11 @@ def leaves_memories_alone(method: Method) -> None:
             after, _ = steps.step(state)
             outside = np.array(sorted(set(range(5)) - worked), np.int32)
             poison = functools.partial(_poison, ids=outside)
-            poisoned = RunState(state.round, with_memories(state.value, poison))
+            poisoned = RunState(state.round, with_states(state.value, poison))
             after_poisoning, _ = steps.step(poisoned)
             # the rows of clients outside, which hold NaN on one side, get it on both
             expected, actual = (
-                jax.tree.leaves(with_memories(s.value, poison)) for s in (after, after_poisoning)
+                jax.tree.leaves(with_states(s.value, poison)) for s in (after, after_poisoning)
             )
             reason = (
                 f"in round {state.round}, clients {outside.tolist()} did not work, and "
@@ -335,13 +335,13 @@ def leaves_memories_alone(method: Method) -> None:
             state = after
 
 
-def _poison(memory: Memory, ids: np.ndarray) -> Memory:
-    """Puts NaN into the memories of some clients."""
+def _poison(states: ClientStates, ids: np.ndarray) -> ClientStates:
+    """Puts NaN into the states of some clients."""
 
     def fill_with_nan(rows: Any) -> Any:
         return jnp.full_like(rows, jnp.nan) if jnp.issubdtype(rows.dtype, jnp.inexact) else rows
 
-    return memory.put(jnp.asarray(ids), jax.tree.map(fill_with_nan, memory.take(jnp.asarray(ids))))
+    return states.put(jnp.asarray(ids), jax.tree.map(fill_with_nan, states.take(jnp.asarray(ids))))
 
 
 @law(
@@ -360,7 +360,7 @@ def refuses_bad_hyperparameters(method: Method) -> None:
 
 @law(
     "names the client whose numbers are not finite",
-    "A NaN must reach an upload or a memory: jnp.nan_to_num, clipping and comparisons hide it.",
+    "A NaN must reach an upload or a state: jnp.nan_to_num, clipping and comparisons hide it.",
 )
 def names_a_broken_client(method: Method) -> None:
     clients = examples_of(SIZES)
@@ -426,13 +426,13 @@ def keeps_its_state_without_clients(method: Method) -> None:
 
 
 @law(
-    "has the special cases that its card declares",
-    "Correct the method, or the `Reduction` on its card.",
+    "has the special cases that its citation declares",
+    "Correct the method, or the `Reduction` on its citation.",
 )
 def reduces_as_declared(method: Method) -> None:
     reductions = _on_card(method, "reductions")
     if not reductions:
-        raise Skipped("its card declares no reductions")
+        raise Skipped("its citation declares no reductions")
     for reduction in reductions:
         task = regression(sizes=(8,) * 5) if reduction.equal_sizes else regression()
         other = make_algorithm(reduction.to, **reduction.other)
@@ -447,7 +447,7 @@ def reduces_as_declared(method: Method) -> None:
 )
 def weighs_examples_alike(method: Method) -> None:
     if not _on_card(method, "by_examples"):
-        raise Skipped("its card does not say by_examples=True")
+        raise Skipped("its citation does not say by_examples=True")
     clients = examples_of((6, 3, 12))
     # twelve examples become clients of four and of eight
     halves = [
@@ -470,7 +470,7 @@ def weighs_examples_alike(method: Method) -> None:
 )
 def is_exact(method: Method) -> None:
     if not _on_card(method, "exact"):
-        raise Skipped("its card does not say exact=True")
+        raise Skipped("its citation does not say exact=True")
     clients = examples_of((8, 16, 24, 16))
     x, y = (np.concatenate([client[name] for client in clients]) for name in ("x", "y"))
     # least squares for the leaves b and w
@@ -490,7 +490,7 @@ def is_exact(method: Method) -> None:
 
 
 def _on_card(method: Method, field: str) -> Any:
-    return getattr(getattr(method.kind, "card", None), field, None)
+    return getattr(getattr(method.kind, "citation", None), field, None)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
-from fedax.core.federation import Cohort, Memory
+from fedax.core.federation import ClientStates, Cohort
 from fedax.engine.backends.python_rounds import (
     ClientResult,
     PythonBackend,
@@ -139,10 +139,10 @@ class ReferenceBackend(PythonBackend):
         self.setup, self.algorithm = setup, algorithm
 
     def run_clients(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
     ) -> list[ClientResult]:
         return [
-            self._run_client(int(k), phase_work.for_slot(position), client_states)
+            self._run_client(int(k), phase_work.for_slot(position), states)
             for position, k in enumerate(cohort.ids)
         ]
 
@@ -150,11 +150,11 @@ class ReferenceBackend(PythonBackend):
         self,
         phase_work: PhaseWork,
         everyone: Cohort,
-        client_states: dict[str, Memory],
+        states: dict[str, ClientStates],
         neighbours: Array,
         weights: Array,
-    ) -> tuple[PhaseResult, Memory]:
-        result = self.work(phase_work, everyone, client_states, True)
+    ) -> tuple[PhaseResult, ClientStates]:
+        result = self.work(phase_work, everyone, states, True)
         uploads = [
             jax.tree.map(lambda rows, k=k: rows[k], result.rows[0])
             for k in range(len(everyone.ids))
@@ -172,13 +172,13 @@ class ReferenceBackend(PythonBackend):
                 for w, value in weighted_uploads
             ]
             received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
-        return result, Memory(jax.tree.map(stack, *received))
+        return result, ClientStates(jax.tree.map(stack, *received))
 
     def _run_client(
-        self, k: int, phase_work: PhaseWork, client_states: dict[str, Memory]
+        self, k: int, phase_work: PhaseWork, states: dict[str, ClientStates]
     ) -> ClientResult:
         """Runs the work of one client. An error in it names round and client."""
-        rows = {name: memory.of(k) for name, memory in client_states.items()}
+        rows = {name: memory.of(k) for name, memory in states.items()}
         try:
             upload, new_states = phase_work(
                 EagerClient(

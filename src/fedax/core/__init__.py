@@ -1,18 +1,18 @@
 """The abstractions of fedax: what an algorithm file imports, and nothing of ours below it."""
 
 from fedax.core.algorithm import Algorithm as Algorithm
-from fedax.core.algorithm import Card as Card
-from fedax.core.algorithm import ModelAndMemory as ModelAndMemory
+from fedax.core.algorithm import Citation as Citation
+from fedax.core.algorithm import ModelAndStates as ModelAndStates
 from fedax.core.algorithm import Personal as Personal
 from fedax.core.algorithm import Reduction as Reduction
 from fedax.core.algorithm import Solved as Solved
 from fedax.core.client import Client as Client
 from fedax.core.client import Minibatch as Minibatch
 from fedax.core.client import Solver as Solver
+from fedax.core.federation import ClientStates as ClientStates
 from fedax.core.federation import Cohort as Cohort
 from fedax.core.federation import Federation as Federation
 from fedax.core.federation import Gathered as Gathered
-from fedax.core.federation import Memory as Memory
 from fedax.core.federation import Upload as Upload
 from fedax.core.history import Best as Best
 from fedax.core.history import ClockReadings as ClockReadings
@@ -27,7 +27,7 @@ from fedax.core.scheduling.asynchronous import Asynchronous as Asynchronous
 from fedax.core.scheduling.availability import Availability as Availability
 from fedax.core.scheduling.availability import Daily as Daily
 from fedax.core.scheduling.availability import Trace as Trace
-from fedax.core.scheduling.devices import Devices as Devices
+from fedax.core.scheduling.clock import Clock as Clock
 from fedax.core.scheduling.schedule import Schedule as Schedule
 from fedax.core.solver import SAM as SAM
 from fedax.core.solver import SGD as SGD

@@ -9,7 +9,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from fedax.core.client import Client
-from fedax.core.federation import Federation, Memory
+from fedax.core.federation import ClientStates, Federation
 from fedax.core.hyper import check_declared, describe_with_hyperparameters
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
@@ -24,22 +24,22 @@ class Personal(NamedTuple):
     """The model that every client uses itself.
 
     Attributes:
-        work: a work function that returns the model, `work(client, *down[, own memory])`, without
+        work: a work function that returns the model, `work(client, *down[, own state])`, without
             uploading anything. Local work in it is that of round 0: its number of steps, its
             learning rate, and the same minibatches every time. The model is evaluated in the
             client's `model_state` after it.
         down: what it is sent.
-        memory: the clients' memories, if it needs its own.
+        states: the clients' states, if it needs its own.
     """
 
     work: Callable[..., Float[Array, "dim"]]
     down: tuple[Any, ...]
-    memory: Memory | None = None
+    states: ClientStates | None = None
 
     @classmethod
-    def remembered(cls, memory: Memory) -> "Personal":
-        """Returns the models that the clients' memories hold."""
-        return cls(lambda client, model: model, (), memory)
+    def remembered(cls, states: ClientStates) -> "Personal":
+        """Returns the models that the clients' states hold."""
+        return cls(lambda client, model: model, (), states)
 
 
 class Solved(NamedTuple):
@@ -49,16 +49,16 @@ class Solved(NamedTuple):
     solution: Float[Array, "dim"]
 
 
-class ModelAndMemory(eqx.Module):
-    """The state of a method that has a global model and memories, and nothing else.
+class ModelAndStates(eqx.Module):
+    """The state of a method that has a global model and states, and nothing else.
 
     Attributes:
         w: the global model.
-        memory: the clients' memories.
+        clients: the clients' states.
     """
 
     w: Float[Array, "dim"]
-    memory: Memory
+    clients: ClientStates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Reduction:
 
 
 @dataclasses.dataclass(frozen=True)
-class Card:
+class Citation:
     """A citation, and special cases.
 
     What a round sends and computes is traced, see `fedax.footprint`.
@@ -106,7 +106,7 @@ class Algorithm(eqx.Module, Generic[State]):
     """An immutable record of hyperparameters with three pure functions over a federation.
 
     `round` is straight-line code; its work functions are methods that see only their client, what
-    was sent down, and their own memory. A minimal method:
+    was sent down, and their own state. A minimal method:
 
         class FedAvg(Algorithm[Vector]):
             def round(self, fed, state):
@@ -116,7 +116,7 @@ class Algorithm(eqx.Module, Generic[State]):
                 return Upload(client.minimize(start=w))
     """
 
-    card: ClassVar[Card]
+    citation: ClassVar[Citation]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -167,7 +167,7 @@ class Algorithm(eqx.Module, Generic[State]):
         """Returns how clients compute the models that they use; None if that is the global one."""
         return None
 
-    def nodes(self, state: State) -> Memory | None:
+    def nodes(self, state: State) -> ClientStates | None:
         """Returns the clients' models, flat, of a method without a server; else None."""
         return None
 
@@ -178,7 +178,7 @@ class Algorithm(eqx.Module, Generic[State]):
         """
         return False
 
-    def weights(self, state: State) -> Memory | None:
+    def weights(self, state: State) -> ClientStates | None:
         """Returns the weights of the clients' uploads, if the method stores them; else None."""
         return None
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from fedax.core.federation import Memory
+from fedax.core.federation import ClientStates
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 
@@ -195,7 +195,7 @@ def evaluated_state(state: Any) -> PyTree:
     Where clients store states in this process it is their mean. None if the clients' states are in
     other processes.
     """
-    if isinstance(state, Memory):
+    if isinstance(state, ClientStates):
         return (
             # one client's state tells the types
             state_from_mean(state.each(state_in_reals).mean(), state.of(0))

@@ -25,7 +25,7 @@ class Upload(eqx.Module, Generic[Value]):
             server or the neighbours.
         weight: its weight in the mean, at least 0; by default the weight of the cohort, which makes
             the mean an estimate of sum_k p_k. Sent to the server if given.
-        memory: the client's own memory after the work, None for what it was; stays with the client.
+        state: the client's own state after the work, None for what it was; stays with the client.
         reference: a vector that the receiver has as well, near the first vector of `value`: a
             channel codes their difference, such as that of a trained model to the one it started
             from.
@@ -36,13 +36,13 @@ class Upload(eqx.Module, Generic[Value]):
 
     value: Value
     weight: Float[Array, ""] | None = None
-    memory: PyTree = None
+    state: PyTree = None
     reference: Float[Array, "dim"] | None = None
     is_change: bool = eqx.field(static=True, default=False)
 
 
-class Memory(eqx.Module):
-    """The clients' memories, opaque to algorithms: only a work function sees one, its own."""
+class ClientStates(eqx.Module):
+    """The clients' states, opaque to algorithms: only a work function sees one, its own."""
 
     in_process: ClassVar[bool] = True
     """Whether this process can look at everybody's by itself; for engines."""
@@ -50,15 +50,15 @@ class Memory(eqx.Module):
     _rows: PyTree
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        """Returns the memories of some clients, with a first axis (some,); for engines."""
+        """Returns the states of some clients, with a first axis (some,); for engines."""
         return jax.tree.map(lambda rows: jnp.asarray(rows)[ids], self._rows)
 
     def of(self, client: Index) -> PyTree:
-        """Returns one client's memory; for engines."""
+        """Returns one client's state; for engines."""
         return jax.tree.map(lambda rows: rows[0], self.take(jnp.asarray(client)[None]))
 
-    def put(self, ids: Int[Array, "some"], rows: PyTree) -> "Memory":
-        """Returns a copy with the memories of `ids` replaced; for engines.
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> "ClientStates":
+        """Returns a copy with the states of `ids` replaced; for engines.
 
         Out-of-range ids are ignored.
         """
@@ -69,12 +69,12 @@ class Memory(eqx.Module):
         )
 
     def all(self) -> PyTree:
-        """Returns all memories, with a first axis (clients,); for engines and observers."""
+        """Returns all states, with a first axis (clients,); for engines and observers."""
         return jax.tree.map(jnp.asarray, self._rows)
 
-    def each(self, function: Callable[[Any], Any]) -> "Memory":
-        """Applies a pure function to each client's memory; the result is opaque too."""
-        return self._with(jax.vmap(function)(jax.tree.map(jnp.asarray, self._rows)))
+    def each(self, function: Callable[[Any], Any]) -> "ClientStates":
+        """Applies a pure function to each client's state; the result is opaque too."""
+        return self._with(jax.vmap(function)(self.all()))
 
     @property
     def arrays(self) -> int:
@@ -85,7 +85,7 @@ class Memory(eqx.Module):
         """Returns the clients that have rows (None for all), and the rows; for checkpoints."""
         return None, [np.asarray(rows) for rows in jax.tree.leaves(self._rows)]
 
-    def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "Memory":
+    def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "ClientStates":
         """Returns a copy with the rows that `written` gave; for checkpoints.
 
         Out-of-range ids are ignored.
@@ -100,11 +100,11 @@ class Memory(eqx.Module):
             self._with(restored_rows) if ids is None else self.put(jnp.asarray(ids), restored_rows)
         )
 
-    def copied(self) -> "Memory":
+    def copied(self) -> "ClientStates":
         """Returns a copy that no program changes; for engines."""
         return self._with(jax.tree.map(jnp.array, self._rows))
 
-    def here(self) -> "Memory":
+    def here(self) -> "ClientStates":
         """Moves the rows to the device, for engines that keep them there."""
         return self
 
@@ -114,12 +114,12 @@ class Memory(eqx.Module):
         """
         return jax.tree.map(lambda rows: rows.mean(0), self.all())
 
-    def _with(self, rows: PyTree) -> "Memory":
-        return Memory(rows)
+    def _with(self, rows: PyTree) -> "ClientStates":
+        return ClientStates(rows)
 
 
-class HiddenMemory(Memory):
-    """The clients' memories in what a run with privacy publishes: without rows; for engines."""
+class HiddenStates(ClientStates):
+    """The clients' states in what a run with privacy publishes: without rows; for engines."""
 
     in_process: ClassVar[bool] = False
     _rows: PyTree = None
@@ -127,24 +127,22 @@ class HiddenMemory(Memory):
     def mean(self, default: PyTree = None) -> PyTree:
         if default is None:
             reason = "with privacy the global model must not depend on what clients store"
-            hint = "Write memory.mean(default=...), such as the initial values."
-            raise InvalidInput.because("Memory.mean", reason, hint)
+            hint = "Write states.mean(default=...), such as the initial values."
+            raise InvalidInput.because("ClientStates.mean", reason, hint)
         return default
 
-    def _with(self, rows: PyTree) -> Memory:
+    def _with(self, rows: PyTree) -> ClientStates:
         return self
 
 
-def is_memory(node: Any) -> bool:
-    """Returns whether a node of a pytree is a `Memory`; for engines."""
-    return isinstance(node, Memory)
+def is_states(node: Any) -> bool:
+    """Returns whether a node of a pytree is a `ClientStates`; for engines."""
+    return isinstance(node, ClientStates)
 
 
-def with_memories(tree: PyTree, change: Callable[[Memory], Memory]) -> PyTree:
-    """Returns a pytree with changed memories; for engines."""
-    return jax.tree.map(
-        lambda node: change(node) if is_memory(node) else node, tree, is_leaf=is_memory
-    )
+def with_states(tree: PyTree, change: Callable[[ClientStates], ClientStates]) -> PyTree:
+    """Returns a pytree with changed states of clients; for engines."""
+    return jax.tree.map(lambda x: change(x) if is_states(x) else x, tree, is_leaf=is_states)
 
 
 def rows_as(stored: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -193,7 +191,7 @@ class Cohort(eqx.Module):
     def distinct(self) -> "Cohort":
         r"""The same devices, weighted by `objective_weights`.
 
-        For methods that keep a sum $\sum_k p_k c_k$ over all clients' memories. Of such a sum only
+        For methods that keep a sum $\sum_k p_k c_k$ over all clients' states. Of such a sum only
         the cohort's terms change, once each however often a client was drawn: it moves by
         `coverage` times the mean change that `average` gives for this cohort. The default weights
         do that for draws that know no sizes only.
@@ -262,7 +260,7 @@ class Federation(ABC):
         """The cohort of the last phase as far as its uploads count: without clients left out
         because theirs were not finite.
 
-        Its `coverage` is what a sum over all clients' memories moves by (see `Cohort.distinct`).
+        Its `coverage` is what a sum over all clients' states moves by (see `Cohort.distinct`).
         """
 
     @abstractmethod
@@ -280,8 +278,8 @@ class Federation(ABC):
         """Returns the server's random stream of this round for one purpose."""
 
     @abstractmethod
-    def memory(self, initial: PyTree) -> Memory:
-        """Makes a memory in which client k starts with `initial`, or `initial(k)`."""
+    def client_states(self, initial: PyTree) -> ClientStates:
+        """Makes states in which client k starts with `initial`, or `initial(k)`."""
 
     @overload
     def average(
@@ -289,24 +287,28 @@ class Federation(ABC):
     ) -> Value: ...
     @overload
     def average(
-        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree, memory: Memory
-    ) -> tuple[Value, Memory]: ...
+        self,
+        work: Callable[..., Upload[Value]],
+        cohort: Cohort,
+        *down: PyTree,
+        states: ClientStates,
+    ) -> tuple[Value, ClientStates]: ...
     @abstractmethod
     def average(
         self,
         work: Callable[..., Upload[Any]],
         cohort: Cohort,
         *down: PyTree,
-        memory: Memory | None = None,
+        states: ClientStates | None = None,
     ) -> Any:
         r"""Returns the weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of a
         phase.
 
-        Each client of the cohort runs `work(client, *down[, own memory])`.
+        Each client of the cohort runs `work(client, *down[, own state])`.
 
         Streamed: O(dim) memory whatever the cohort. If all given weights are zero, the cohort's
         default weights are used. A round in which a phase has no clients at all leaves the
-        algorithm's state as it was. With `memory`, returns the mean and the new memory.
+        algorithm's state as it was. With `states`, returns the mean and the new state.
         """
 
     @overload
@@ -315,15 +317,19 @@ class Federation(ABC):
     ) -> Gathered[Value]: ...
     @overload
     def gather(
-        self, work: Callable[..., Upload[Value]], cohort: Cohort, *down: PyTree, memory: Memory
-    ) -> tuple[Gathered[Value], Memory]: ...
+        self,
+        work: Callable[..., Upload[Value]],
+        cohort: Cohort,
+        *down: PyTree,
+        states: ClientStates,
+    ) -> tuple[Gathered[Value], ClientStates]: ...
     @abstractmethod
     def gather(
         self,
         work: Callable[..., Upload[Any]],
         cohort: Cohort,
         *down: PyTree,
-        memory: Memory | None = None,
+        states: ClientStates | None = None,
     ) -> Any:
         """Returns all uploads stacked, for servers that need each of them.
 
@@ -336,15 +342,15 @@ class Federation(ABC):
         graph: Any,
         send: Callable[..., Upload[Any]],
         receive: Callable[..., Any],
-        memory: Memory,
-    ) -> Memory:
+        states: ClientStates,
+    ) -> ClientStates:
         r"""Exchanges uploads with the neighbours on a graph: all clients send, then all receive.
 
         `send(client, own)` returns an `Upload` without weight, whose value $u_i$ goes to every
-        neighbour; its memory, if given, is what the client keeps in hand until it receives,
+        neighbour; its state, if given, is what the client keeps in hand until it receives,
         otherwise that is `own`. `receive(client, in_hand, received)` gets $\sum_l w_{il} u_l$, the
-        client's own message included, and returns its new memory. Two work functions, because the
-        mean of neighbours exists only after all have sent; one memory between them, because nothing
+        client's own message included, and returns its new state. Two work functions, because the
+        mean of neighbours exists only after all have sent; one state between them, because nothing
         else may be known to both.
 
         Args:
@@ -352,8 +358,8 @@ class Federation(ABC):
         """
 
     @abstractmethod
-    def note(self, **values: Array | float) -> None:
-        """Reports diagnostics of this round (see `History.notes`).
+    def log(self, **values: Array | float) -> None:
+        """Reports diagnostics of this round (see `History.logged`).
 
         The trajectory does not change.
         """

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from fedax.core.bound_model import evaluated_state
 from fedax.core.directions import Mode, column_name
-from fedax.core.federation import Memory
+from fedax.core.federation import ClientStates
 from fedax.core.traffic import Traffic
 from fedax.errors import InvalidInput, UnknownName
 
@@ -28,7 +28,7 @@ class Outcome:
         client: the client that sent the first non-finite upload, or whose part it is (None
             otherwise).
         name: of that client, None if clients have no names.
-        part: the part that is not finite if it is not an upload: `"the memory"` or `"the personal
+        part: the part that is not finite if it is not an upload: `"the state"` or `"the personal
             model"` of the client, `"the server state"`, or an observed loss by its name.
         by_budget: whether a budget of privacy, time or energy ended the run, which a larger one
             continues.
@@ -100,20 +100,20 @@ SECONDS, JOULES = "round_seconds", "round_joules"
 """Notes of a run with devices: what each round takes on the virtual clock."""
 
 
-def clock_after(notes: Mapping[str, np.ndarray]) -> ClockReadings | None:
-    """Returns what a run has taken after 0, 1, 2, ... rounds, by its notes.
+def clock_after(logged: Mapping[str, np.ndarray]) -> ClockReadings | None:
+    """Returns what a run has taken after 0, 1, 2, ... rounds, by what it logged.
 
     Rounds that it took without devices cost nothing. None if all did.
     """
-    known = [notes[name] for name in (SECONDS, JOULES, "clock") if name in notes]
+    known = [logged[name] for name in (SECONDS, JOULES, "clock") if name in logged]
     if not known:
         return None
     zeros = np.zeros(len(known[0]))
-    seconds = np.concatenate([[0.0], np.nancumsum(notes.get(SECONDS, zeros))])
-    joules = np.concatenate([[0.0], np.nancumsum(notes.get(JOULES, zeros))])
-    if "clock" in notes:
+    seconds = np.concatenate([[0.0], np.nancumsum(logged.get(SECONDS, zeros))])
+    joules = np.concatenate([[0.0], np.nancumsum(logged.get(JOULES, zeros))])
+    if "clock" in logged:
         # an asynchronous server notes the time since the start of the run
-        times = np.concatenate([[0.0], notes["clock"]])
+        times = np.concatenate([[0.0], logged["clock"]])
         rounds = np.arange(len(times))
         last = np.maximum.accumulate(np.where(np.isnan(times), 0, rounds))
         seconds = times[last] + (seconds - seconds[last])
@@ -141,9 +141,9 @@ class History:
         rounds: rounds completed at each observation, starting with 0 (the initial model). Shape
             (observations,).
         metrics: by name, what the observers saw, first axis (observations,).
-        notes: by name, what the algorithm reported with `note`, first axis (rounds,). With
+        logged: by name, what the algorithm reported with `log`, first axis (rounds,). With
             `run(..., on_bad_client="drop")` also `dropped`: the numbers of the clients that each
-            round left out, ascending, filled up with -1. With `run(..., devices=...)` also
+            round left out, ascending, filled up with -1. With `run(..., clock=...)` also
             `round_seconds` and `round_joules`.
         params: the final global model, in the user's own pytree.
         bits: exact traffic of every round.
@@ -162,7 +162,7 @@ class History:
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric
             among the observed ones.
         model_state: what the final model updates without a gradient, such as batch statistics, if
-            that changes: a pytree, or the clients' memories of theirs.
+            that changes: a pytree, or the clients' states of theirs.
         fixed_state: the model's state if training does not change it (`state_policy="frozen"`), or
             with privacy clients keep their own: the initial one.
         clients: the names of the clients, in their order; None if they have no names.
@@ -183,7 +183,7 @@ class History:
     algorithm: str
     rounds: np.ndarray
     metrics: dict[str, np.ndarray]
-    notes: dict[str, np.ndarray]
+    logged: dict[str, np.ndarray]
     params: PyTree
     bits: Traffic
     outcome: Outcome
@@ -191,7 +191,7 @@ class History:
     compiling: np.ndarray
     state: Any = dataclasses.field(repr=False, default=None)
     personal: PyTree = dataclasses.field(repr=False, default=None)
-    lost: tuple[Memory, ...] = dataclasses.field(repr=False, default=())
+    lost: tuple[ClientStates, ...] = dataclasses.field(repr=False, default=())
     best: Best | None = dataclasses.field(repr=False, default=None)
     model_state: Any = dataclasses.field(repr=False, default=None)
     bounds: Any = dataclasses.field(repr=False, default=None)
@@ -225,14 +225,14 @@ class History:
 
     @property
     def clock(self) -> ClockReadings | None:
-        """The seconds and joules of `run(devices=...)` at the observations, computed and not
+        """The seconds and joules of `run(clock=...)` at the observations, computed and not
         measured.
 
         None without devices. With an asynchronous server the joules of clients that are still at
         work are not counted.
         `History.seconds` is the wall time.
         """
-        readings = clock_after(self.notes)
+        readings = clock_after(self.logged)
         return readings and ClockReadings(*(values[self.rounds] for values in readings))
 
     def save(self, path: str | Path) -> None:

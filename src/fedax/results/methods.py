@@ -23,7 +23,7 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
     rows with name, default, range and meaning.
     """
     # your own method need not have a citation
-    card = getattr(kind, "card", None)
+    citation = getattr(kind, "citation", None)
     default, fields = footprint(kind()), declared(kind)
     forms = {}
     for name, limits in fields.items():
@@ -33,15 +33,15 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
             if phases != default.phases:
                 forms[f"{name}={choice}"] = _format_phases(phases)
     return {
-        "paper": card.paper if card else "not published",
-        "equation": card.equation if card else "",
-        "read": list(card.read) if card else [],
+        "paper": citation.paper if citation else "not published",
+        "equation": citation.equation if citation else "",
+        "read": list(citation.read) if citation else [],
         "round": _format_phases(default.phases),
         "forms": forms,
         "memory": _format_amount(*default.memory),
         "reductions": [
             _format_reduction(case.to, case.setting, case.other, case.equal_sizes)
-            for case in (card.reductions if card else ())
+            for case in (citation.reductions if citation else ())
         ],
         "hyperparameters": [
             (limits.name, str(limits.default), limits.allowed, limits.doc)

@@ -97,22 +97,22 @@ class Record:
         """Returns the record of a finished run; `gradients` are the expected minibatch gradients of
         one client and round.
 
-        Where clients were left out, the metric `dropped` says how many uploads so far. The note
+        Where clients were left out, the metric `dropped` says how many uploads so far. The value
         `gap` of methods that step along the shortest combination is the metric `frank_wolfe_gap`,
-        of the last round before each observation. The note `overflow` of quantizers is the metric
+        of the last round before each observation. The value `overflow` of quantizers is the metric
         of that name, all entries that were clipped so far.
         """
-        rounds, notes = history.rounds, history.notes
+        rounds, logged = history.rounds, history.logged
         # by rounds completed; the first number is that of the initial model
         counted: dict[str, np.ndarray] = {}
-        if "dropped" in notes:
+        if "dropped" in logged:
             # client numbers by round, filled up with -1
-            counted["dropped"] = np.cumsum([0, *(notes["dropped"] >= 0).sum(1)]).astype(float)
-        if np.ndim(notes.get("gap", 0)) == 1:
+            counted["dropped"] = np.cumsum([0, *(logged["dropped"] >= 0).sum(1)]).astype(float)
+        if np.ndim(logged.get("gap", 0)) == 1:
             # there is no gap before the first round
-            counted["frank_wolfe_gap"] = np.array([np.nan, *notes["gap"]])
-        if np.ndim(notes.get("overflow", 0)) == 1:
-            counted["overflow"] = np.cumsum([0, *notes["overflow"]]).astype(float)
+            counted["frank_wolfe_gap"] = np.array([np.nan, *logged["gap"]])
+        if np.ndim(logged.get("overflow", 0)) == 1:
+            counted["overflow"] = np.cumsum([0, *logged["overflow"]]).astype(float)
         # only what the built-in observers do not state
         modes: dict[str, Mode] = {
             name: mode for name, mode in history.modes.items() if mode_of(name) != mode

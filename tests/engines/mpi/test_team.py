@@ -114,7 +114,7 @@ def bits(history):
     return [
         np.asarray(leaf).tobytes()
         for leaf in jax.tree.leaves(
-            (history.params, history.personal, history.metrics, history.notes, history.bits.up)
+            (history.params, history.personal, history.metrics, history.logged, history.bits.up)
         )
     ]
 
@@ -225,10 +225,10 @@ def test_ranks_leave_out_the_clients_that_the_simulation_does(method):
 
     options = {"on_bad_client": "drop", "rounds": 4, "observe": [], "algorithm": method}
     one = go(given=broken(), **options)
-    assert {*np.unique(one.notes["dropped"])} == {-1, 1}
+    assert {*np.unique(one.logged["dropped"])} == {-1, 1}
     several = on_ranks(4, lambda comm: go(comm, given=broken(comm.rank), **options))
     for history in several:
-        assert history.notes["dropped"].tolist() == one.notes["dropped"].tolist()
+        assert history.logged["dropped"].tolist() == one.logged["dropped"].tolist()
         assert history.bits.up.tolist() == one.bits.up.tolist()
         for a, b in zip(*(jax.tree.leaves(h.params) for h in (history, one)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)

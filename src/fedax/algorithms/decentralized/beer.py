@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.communication.channel import Codec
 from fedax.communication.codecs import Quantizer
-from fedax.core import Card, Client, Federation, Memory, Scalar, Upload, Vector, hyper
+from fedax.core import Citation, Client, ClientStates, Federation, Scalar, Upload, Vector, hyper
 
 
 class Known(eqx.Module):
@@ -23,7 +23,7 @@ class Known(eqx.Module):
 
 
 class Beer(eqx.Module):
-    """One client's memory: its model, its tracker, its last gradient, and what is known of the
+    """One client's state: its model, its tracker, its last gradient, and what is known of the
     first two.
     """
 
@@ -67,7 +67,7 @@ class BEER(Gossip):
     gamma: Scalar = hyper(0.1, low=0.0, open_low=True, high=1.0, doc="consensus step")
     code: Codec | None = None
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization, "
         "NeurIPS 2022",
         read=("authors' code",),
@@ -76,10 +76,10 @@ class BEER(Gossip):
     def __check_init__(self) -> None:
         self.require_fixed_graph()
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
         zero = jnp.zeros_like(w)
         # everybody starts at w, so its copy and the weighted mean of copies around it are w as well
-        return fed.memory(Beer(w, zero, zero, Known(w, w), Known(zero, zero)))
+        return fed.client_states(Beer(w, zero, zero, Known(w, w), Known(zero, zero)))
 
     def send(self, client: Client, state: Beer) -> Upload[Any]:
         rate, code = client.learning_rate, self.code or Quantizer(8)
@@ -94,7 +94,7 @@ class BEER(Gossip):
             Known(copies.copy + message.value, copies.around)
             for copies, message in zip((state.models, state.trackers), messages, strict=True)
         )
-        return Upload(messages, memory=Beer(x, v, g, models, trackers))
+        return Upload(messages, state=Beer(x, v, g, models, trackers))
 
     def receive(self, client: Client, state: Beer, received: tuple[Vector, Vector]) -> Beer:
         models, trackers = (

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Upload, Vector
+from fedax.core import Citation, Client, Upload, Vector
 
 
 class DFedAvgM(Gossip):
@@ -30,7 +30,7 @@ class DFedAvgM(Gossip):
 
     needs: ClassVar[tuple[str, ...]] = ("both", "row")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
         read=("paper",),
         equation="Alg. 1, eq. (4), (5)",

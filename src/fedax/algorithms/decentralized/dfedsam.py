@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from fedax.algorithms.decentralized.dfedavgm import DFedAvgM
 from fedax.core import (
-    Card,
+    Citation,
     Client,
+    ClientStates,
     Federation,
     LocalProblem,
-    Memory,
     Scalar,
     Upload,
     Vector,
@@ -42,13 +42,13 @@ class DFedSAM(DFedAvgM):
     rho: Scalar = hyper(0.01, low=0.0, doc="distance to the worst point nearby")
     gossips: int = hyper(1, low=1, high=1000, doc="averages with the neighbours in a round")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Shi et al., Improving the Model Consistency of Decentralized Federated Learning, "
         "ICML 2023",
         read=("others' code",),
     )
 
-    def round(self, fed: Federation, state: Memory) -> Memory:
+    def round(self, fed: Federation, state: ClientStates) -> ClientStates:
         graph = self.network(fed.clients)
         state = fed.exchange(graph, self.send, self.receive, state)
         for _ in range(self.gossips - 1):

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Upload, Vector
+from fedax.core import Citation, Client, Upload, Vector
 
 
 class DGD(Gossip):
@@ -30,7 +30,7 @@ class DGD(Gossip):
 
     needs: ClassVar[tuple[str, ...]] = ("both", "row")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent "
         "Optimization, IEEE TAC 54(1), 2009",
         read=("others' code",),

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Upload, Vector
+from fedax.core import Citation, Client, Upload, Vector
 
 
 class DSGD(Gossip):
@@ -29,7 +29,7 @@ class DSGD(Gossip):
 
     needs: ClassVar[tuple[str, ...]] = ("both", "row")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, "
         "NeurIPS 2017",
         read=("others' code",),

@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Federation, Memory, Upload, Vector
+from fedax.core import Citation, Client, ClientStates, Federation, Upload, Vector
 
 
 class Adapted(eqx.Module):
-    """One client's memory: its model, and the point of its last gradient step."""
+    """One client's state: its model, and the point of its last gradient step."""
 
     x: Vector
     y: Vector
@@ -42,7 +42,7 @@ class ExactDiffusion(Gossip):
     IEEE Transactions on Signal Processing 67(3), 2019. The recursion as decent-bench documents it.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE Transactions on Signal "
         "Processing 67(3), 2019",
         read=("others' code",),
@@ -51,13 +51,13 @@ class ExactDiffusion(Gossip):
     def __check_init__(self) -> None:
         self.require_fixed_graph()
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(Adapted(w, w))
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(Adapted(w, w))
 
     def send(self, client: Client, state: Adapted) -> Upload[Vector]:
         y = state.x - client.plain_learning_rate * client.gradient(state.x)
         corrected = state.x + y - state.y
-        return Upload(corrected, memory=Adapted(corrected, y))
+        return Upload(corrected, state=Adapted(corrected, y))
 
     def receive(self, client: Client, state: Adapted, received: Vector) -> Adapted:
         # (I + W) / 2: what is received has the weights W, and half is the client's own
@@ -87,7 +87,7 @@ class NIDS(ExactDiffusion):
     documents it.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li, Shi and Yan, A Decentralized Proximal-Gradient Method (NIDS), IEEE Trans. "
         "Signal Processing 67(17), 2019",
         read=("others' code",),

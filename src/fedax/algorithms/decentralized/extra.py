@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Federation, Memory, Upload, Vector
+from fedax.core import Citation, Client, ClientStates, Federation, Upload, Vector
 
 
 class TwoPoints(eqx.Module):
-    """One client's memory: its model, the half-mixed last one, and the gradient there."""
+    """One client's state: its model, the half-mixed last one, and the gradient there."""
 
     x: Vector
     back: Vector
@@ -43,7 +43,7 @@ class EXTRA(Gossip):
     it.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Shi, Ling, Wu and Yin, EXTRA, SIAM Journal on Optimization 25(2), 2015",
         read=("others' code",),
     )
@@ -51,8 +51,8 @@ class EXTRA(Gossip):
     def __check_init__(self) -> None:
         self.require_fixed_graph()
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(TwoPoints(w, w, jnp.zeros_like(w)))
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(TwoPoints(w, w, jnp.zeros_like(w)))
 
     def send(self, client: Client, state: TwoPoints) -> Upload[Vector]:
         return Upload(state.x)

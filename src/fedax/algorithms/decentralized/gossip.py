@@ -9,9 +9,9 @@ import equinox as eqx
 from fedax.core import (
     Algorithm,
     Client,
+    ClientStates,
     Federation,
     InvalidInput,
-    Memory,
     Personal,
     Schedule,
     Upload,
@@ -21,11 +21,11 @@ from fedax.core import (
 from fedax.graphs import TOPOLOGIES, Graph
 
 
-class Gossip(Algorithm[Memory]):
+class Gossip(Algorithm[ClientStates]):
     """A round is one exchange: everybody sends, then everybody receives. The model is the mean of
     all clients' models.
 
-    A client's memory is its model, or holds it as `x`.
+    A client's state is its model, or holds it as `x`.
 
     Args:
         graph: who talks to whom; None makes the `topology` for as many clients as there are.
@@ -50,7 +50,7 @@ class Gossip(Algorithm[Memory]):
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
 
     def require_fixed_graph(self) -> None:
-        """Refuses a graph that changes, for methods whose memory is of the round before.
+        """Refuses a graph that changes, for methods whose state is of the round before.
 
         Raises:
             InvalidInput: the graph has a period of several rounds, drops messages, or has clients
@@ -65,27 +65,27 @@ class Gossip(Algorithm[Memory]):
         if self.graph is not None or rule is not None:
             self.network(len(sizes)).check_availability(rule)
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(w)
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(w)
 
-    def round(self, fed: Federation, state: Memory) -> Memory:
+    def round(self, fed: Federation, state: ClientStates) -> ClientStates:
         return fed.exchange(self.network(fed.clients), self.send, self.receive, state)
 
     def network(self, clients: int) -> Graph:
         """Returns the graph of a number of clients."""
         return self.graph or Graph.named(self.topology, clients)
 
-    def model(self, state: Memory) -> Vector:
+    def model(self, state: ClientStates) -> Vector:
         return self.nodes(state).mean()
 
     @property
     def equal_weights(self) -> bool:
         return True  # mixing matrices are doubly stochastic
 
-    def personal(self, state: Memory) -> Personal:
+    def personal(self, state: ClientStates) -> Personal:
         return Personal.remembered(self.nodes(state))
 
-    def nodes(self, state: Memory) -> Memory:
+    def nodes(self, state: ClientStates) -> ClientStates:
         return state.each(lambda node: getattr(node, "x", node))
 
     @abstractmethod
@@ -94,4 +94,4 @@ class Gossip(Algorithm[Memory]):
 
     @abstractmethod
     def receive(self, client: Client, state: Any, received: Any) -> Any:
-        """Returns the client's memory after the exchange."""
+        """Returns the client's state after the exchange."""

@@ -7,11 +7,11 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Federation, Memory, Upload, Vector
+from fedax.core import Citation, Client, ClientStates, Federation, Upload, Vector
 
 
 class Tracked(eqx.Module):
-    """One client's memory: its model, what it received of the neighbours' trackers, and its
+    """One client's state: its model, what it received of the neighbours' trackers, and its
     gradient at the last model.
     """
 
@@ -46,21 +46,21 @@ class GradientTracking(Gossip):
     Network Systems 5(3), 2018.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed "
         "Optimization, SIAM J. Optim. 27(4), 2017",
         read=("others' code",),
         equation="Alg. 1 (DIGing)",
     )
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(Tracked(w, jnp.zeros_like(w), jnp.zeros_like(w)))
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(Tracked(w, jnp.zeros_like(w), jnp.zeros_like(w)))
 
     def send(self, client: Client, state: Tracked) -> Upload[tuple[Vector, Vector]]:
         g = client.gradient(state.x)
         # the change of the gradient since the last round, known only at the new model
         state = dataclasses.replace(state, y=state.y + g - state.g, g=g)
-        return Upload((state.x, state.y), memory=state)
+        return Upload((state.x, state.y), state=state)
 
     def receive(self, client: Client, state: Any, received: tuple[Vector, Vector]) -> Tracked:
         x, y = received

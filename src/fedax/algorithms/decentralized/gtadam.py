@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedax.algorithms.decentralized.gradienttracking import GradientTracking, Tracked
-from fedax.core import Card, Client, Federation, Memory, Scalar, Vector, hyper
+from fedax.core import Citation, Client, ClientStates, Federation, Scalar, Vector, hyper
 
 
 class TrackedMoments(Tracked):
@@ -47,15 +47,15 @@ class GTAdam(GradientTracking):
     eps: Scalar = hyper(1e-8, low=0.0, open_low=True, doc="term that keeps the step short")
     most: Scalar = hyper(1e6, low=0.0, open_low=True, doc="bound of the second moment")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Carnevale et al., GTAdam: Gradient Tracking with Adaptive Momentum, IEEE TCNS "
         "10(3), 2023 (arXiv:2009.01745)",
         read=("authors' code",),
         equation="Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(TrackedMoments(w, *(jnp.zeros_like(w),) * 4))
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(TrackedMoments(w, *(jnp.zeros_like(w),) * 4))
 
     def receive(
         self, client: Client, state: TrackedMoments, received: tuple[Vector, Vector]

@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Federation, LocalProblem, Memory, Upload, Vector
+from fedax.core import Citation, Client, ClientStates, Federation, LocalProblem, Upload, Vector
 
 
 class Corrected(eqx.Module):
-    """One client's memory: its model, and the correction of its gradients."""
+    """One client's state: its model, and the correction of its gradients."""
 
     x: Vector
     correction: Vector
@@ -46,20 +46,20 @@ class GTSGD(Gossip):
     (K-GT), as in github.com/team-decent/decent-bench (p2p/_kgt.py), which is not the authors' code.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Pu and Nedic, Distributed Stochastic Gradient Tracking Methods, Mathematical "
         "Programming 187, 2021",
         read=("others' code",),
         equation="Sec. 2 (DSGT); with local steps Liu et al. (arXiv:2301.01313), Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(Corrected(w, jnp.zeros_like(w)))
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(Corrected(w, jnp.zeros_like(w)))
 
     def send(self, client: Client, state: Corrected) -> Upload[tuple[Vector, Vector]]:
         z = client.minimize(LocalProblem(linear=state.correction), start=state.x)
         d = client.mean_gradient(state.x - z)
-        return Upload((z, d), memory=Corrected(z, state.correction - d))
+        return Upload((z, d), state=Corrected(z, state.correction - d))
 
     def receive(
         self, client: Client, state: Corrected, received: tuple[Vector, Vector]

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.algorithms.decentralized.gossip import Gossip
-from fedax.core import Card, Client, Federation, Memory, Upload, Vector
+from fedax.core import Citation, Client, ClientStates, Federation, Upload, Vector
 
 
 class Pushed(eqx.Module):
-    """One client's memory: its biased vector, and the scalar that its model is divided by."""
+    """One client's state: its biased vector, and the scalar that its model is divided by."""
 
     x: Vector
     s: Float[Array, ""]
@@ -51,16 +51,16 @@ class PushSum(Gossip):
 
     needs: ClassVar[tuple[str, ...]] = ("both", "column")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep "
         "Learning, ICML 2019",
         read=("authors' code",),
     )
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(Pushed(w, jnp.ones((), w.dtype)))
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(Pushed(w, jnp.ones((), w.dtype)))
 
-    def nodes(self, state: Memory) -> Memory:
+    def nodes(self, state: ClientStates) -> ClientStates:
         return state.each(lambda node: node.z)
 
     def send(self, client: Client, state: Pushed) -> Upload[tuple[Vector, Float[Array, ""]]]:

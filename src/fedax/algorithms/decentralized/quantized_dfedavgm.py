@@ -7,11 +7,21 @@ import equinox as eqx
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.communication.channel import Codec
 from fedax.communication.codecs import Quantizer
-from fedax.core import Card, Client, Federation, InvalidInput, Memory, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Citation,
+    Client,
+    ClientStates,
+    Federation,
+    InvalidInput,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class Copies(eqx.Module):
-    """One client's memory: its model, the copy that its neighbours know, and for CHOCO the weighted
+    """One client's state: its model, the copy that its neighbours know, and for CHOCO the weighted
     mean of copies around it.
     """
 
@@ -47,7 +57,7 @@ class QuantizedDFedAvgM(Gossip):
     the entries (IID) replicas have 89.3 %, CHOCO with $\gamma = 0.3$ Alg. 1's 93.2 %.
 
     A message costs 32 + d b bits for each neighbour; entries beyond the grid are clipped and
-    counted in the note `overflow`.
+    counted in `History.logged`, as `overflow`.
 
     Args:
         b: bits of an entry, 1 to 32; at least 2 if the step is chosen per message.
@@ -84,7 +94,7 @@ class QuantizedDFedAvgM(Gossip):
     gamma: Scalar = hyper(1.0, low=0.0, open_low=True, high=1.0, doc="consensus step of CHOCO")
     code: Codec | None = None
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
         read=("paper",),
         equation="Alg. 2, eq. (7)",
@@ -102,8 +112,8 @@ class QuantizedDFedAvgM(Gossip):
         """The codec of the messages."""
         return self.code or Quantizer(self.b, self.step, self.rounding)
 
-    def init(self, fed: Federation, w: Vector) -> Memory:
-        return fed.memory(Copies(w, w, w if self.mode == "choco" else None))
+    def init(self, fed: Federation, w: Vector) -> ClientStates:
+        return fed.client_states(Copies(w, w, w if self.mode == "choco" else None))
 
     def send(self, client: Client, state: Copies) -> Upload[Any]:
         z = client.minimize(start=state.x)
@@ -111,7 +121,7 @@ class QuantizedDFedAvgM(Gossip):
         # CHOCO goes on from the trained model, the others add the messages to the old one
         return Upload(
             message,
-            memory=Copies(
+            state=Copies(
                 z if self.mode == "choco" else state.x, state.known + message.value, state.around
             ),
         )

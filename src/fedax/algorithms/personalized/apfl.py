@@ -8,11 +8,11 @@ from jaxtyping import Array, Float
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     Minibatch,
-    ModelAndMemory,
+    ModelAndStates,
     Personal,
     Reduction,
     Scalar,
@@ -23,13 +23,13 @@ from fedax.core import (
 
 
 class Mixture(eqx.Module):
-    """One client's memory: its local model and the weight of it."""
+    """One client's state: its local model and the weight of it."""
 
     v: Vector
     alpha: Float[Array, ""]
 
 
-class APFL(Algorithm[ModelAndMemory]):
+class APFL(Algorithm[ModelAndStates]):
     r"""Adaptive personalized federated learning: FedAvg, and beside it a local model of every
     client, trained in the mixture.
 
@@ -65,7 +65,7 @@ class APFL(Algorithm[ModelAndMemory]):
     )
     learned: bool = hyper(True, doc="whether clients learn their weight")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, "
         "arXiv:2003.13461",
         read=("authors' code",),
@@ -76,14 +76,14 @@ class APFL(Algorithm[ModelAndMemory]):
         ),
     )
 
-    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
-        return ModelAndMemory(w, fed.memory(Mixture(w, jnp.asarray(self.alpha, w.dtype))))
+    def init(self, fed: Federation, w: Vector) -> ModelAndStates:
+        return ModelAndStates(w, fed.client_states(Mixture(w, jnp.asarray(self.alpha, w.dtype))))
 
-    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
-        return ModelAndMemory(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
+    def round(self, fed: Federation, state: ModelAndStates) -> ModelAndStates:
+        return ModelAndStates(*fed.average(self.train, fed.sample(), state.w, states=state.clients))
 
-    def personal(self, state: ModelAndMemory) -> Personal:
-        return Personal(self.mix, (state.w,), state.memory)
+    def personal(self, state: ModelAndStates) -> Personal:
+        return Personal(self.mix, (state.w,), state.clients)
 
     def mix(self, client: Client, w: Vector, state: Mixture) -> Vector:
         return state.alpha * state.v + (1 - state.alpha) * w
@@ -106,4 +106,4 @@ class APFL(Algorithm[ModelAndMemory]):
             return w_i - rate * g, Mixture(state.v - rate * state.alpha * g_bar, alpha)
 
         w_i, state = client.for_each_minibatch(step, (w, state))
-        return Upload(w_i, reference=w, memory=state)
+        return Upload(w_i, reference=w, state=state)

@@ -4,11 +4,11 @@ from typing import ClassVar
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     LocalProblem,
-    ModelAndMemory,
+    ModelAndStates,
     Personal,
     Scalar,
     Upload,
@@ -17,7 +17,7 @@ from fedax.core import (
 )
 
 
-class Ditto(Algorithm[ModelAndMemory]):
+class Ditto(Algorithm[ModelAndStates]):
     r"""FedAvg, and beside it a personal model of every client, pulled to the global one.
 
     $$ w_k \approx \arg\min f_k \text{ from } w, \qquad
@@ -41,24 +41,24 @@ class Ditto(Algorithm[ModelAndMemory]):
 
     lam: Scalar = hyper(0.1, low=0.0, doc="pull of the personal models to the global one")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, "
         "ICML 2021",
         read=("authors' code",),
         equation="Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
-        return ModelAndMemory(w, fed.memory(w))
+    def init(self, fed: Federation, w: Vector) -> ModelAndStates:
+        return ModelAndStates(w, fed.client_states(w))
 
-    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
-        return ModelAndMemory(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
+    def round(self, fed: Federation, state: ModelAndStates) -> ModelAndStates:
+        return ModelAndStates(*fed.average(self.train, fed.sample(), state.w, states=state.clients))
 
-    def personal(self, state: ModelAndMemory) -> Personal:
-        return Personal.remembered(state.memory)
+    def personal(self, state: ModelAndStates) -> Personal:
+        return Personal.remembered(state.clients)
 
     def train(self, client: Client, w: Vector, v: Vector) -> Upload[Vector]:
         # the statistics of a batch norm are the global model's
         with client.frozen_state():
             v = client.minimize(LocalProblem(anchor=w, prox=self.lam), start=v)
-        return Upload(client.minimize(start=w), reference=w, memory=v)
+        return Upload(client.minimize(start=w), reference=w, state=v)

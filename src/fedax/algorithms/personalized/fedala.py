@@ -10,7 +10,7 @@ from fedax.algorithms.personalized.fully_averaged import FullyAveraged
 from fedax.algorithms.personalized.parted import Parts, PersonalVector
 from fedax.algorithms.personalized.settling import repeat_until_settled
 from fedax.core import (
-    Card,
+    Citation,
     Client,
     Federation,
     Layout,
@@ -27,7 +27,7 @@ from fedax.core import (
 
 
 class Blend(eqx.Module):
-    """One client's memory: its last trained head, the weights of the global one, and the rounds in
+    """One client's state: its last trained head, the weights of the global one, and the rounds in
     which it took part.
     """
 
@@ -80,7 +80,7 @@ class FedALA(FullyAveraged):
     passes: int = hyper(100, low=1, high=10_000, doc="most passes in a client's second round")
     threshold: Scalar = hyper(0.1, low=0.0, doc="deviation of losses that ends the passes")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated "
         "Learning, AAAI 2023",
         read=("authors' code",),
@@ -96,10 +96,10 @@ class FedALA(FullyAveraged):
 
     def init(self, fed: Federation, w: Vector) -> Parts:
         head = (leaves := self.personal_leaves(fed.layout)).take(w)
-        return Parts(w, fed.memory(Blend(head, jnp.ones_like(head), jnp.int32(0))), leaves)
+        return Parts(w, fed.client_states(Blend(head, jnp.ones_like(head), jnp.int32(0))), leaves)
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.starting_model, (state.whole,), state.memory)
+        return Personal(self.starting_model, (state.whole,), state.clients)
 
     def starting_model(self, client: Client, w: Vector, state: Blend) -> Vector:
         """Returns the model that the client would train from."""
@@ -111,7 +111,7 @@ class FedALA(FullyAveraged):
             self.aggregate_locally(client, shared, state),
         )
         w = client.minimize(start=start)
-        return Upload(w, reference=shared, memory=Blend(leaves.take(w), weights, state.rounds + 1))
+        return Upload(w, reference=shared, state=Blend(leaves.take(w), weights, state.rounds + 1))
 
     def aggregate_locally(
         self, client: Client, w: Vector, state: Blend

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from fedax.algorithms.personalized.fedper import FedPer
 from fedax.algorithms.personalized.parted import Parts, PersonalVector, SharedVector
-from fedax.core import Card, Client, Personal, Reduction, Vector, hyper
+from fedax.core import Citation, Client, Personal, Reduction, Vector, hyper
 
 
 class FedBABU(FedPer):
@@ -37,7 +37,7 @@ class FedBABU(FedPer):
 
     tuned: str = hyper("all", choices=("all", "head", "body"), doc="leaves that fine-tuning trains")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image "
         "Classification, ICLR 2022",
         read=("authors' code",),
@@ -51,7 +51,7 @@ class FedBABU(FedPer):
         return state.whole  # the head in it is everybody's
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.fine_tune, (state.own.others.take(state.whole),), state.memory)
+        return Personal(self.fine_tune, (state.own.others.take(state.whole),), state.clients)
 
     def fine_tune(self, client: Client, shared: SharedVector, personal: PersonalVector) -> Vector:
         """Returns the client's model after fine-tuning."""

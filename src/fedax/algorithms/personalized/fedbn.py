@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.personalized.parted import Parted
-from fedax.core import Card, InvalidInput, Layout, Reduction, Task, Which, hyper
+from fedax.core import Citation, InvalidInput, Layout, Reduction, Task, Which, hyper
 from fedax.utils.leaf_names import names_of, overlooked_norms
 
 
@@ -40,7 +40,7 @@ class FedBN(Parted):
     chooses: ClassVar[str] = "norms"
     norms: Which = hyper("norms", leaves=True, doc="leaves that stay at each client")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features, "
         "ICLR 2021",
         read=("paper", "authors' code"),

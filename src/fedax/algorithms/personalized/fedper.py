@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.personalized.parted import Parted
-from fedax.core import Card, Reduction, Which, hyper
+from fedax.core import Citation, Reduction, Which, hyper
 
 
 class FedPer(Parted):
@@ -34,7 +34,7 @@ class FedPer(Parted):
 
     head: Which = hyper("last", leaves=True, doc="leaves that stay at each client")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Arivazhagan, Aggarwal, Singh and Choudhary, Federated Learning with "
         "Personalization Layers, arXiv:1912.00818",
         read=("others' code",),

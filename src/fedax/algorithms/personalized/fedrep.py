@@ -5,7 +5,7 @@ representation.
 from typing import ClassVar
 
 from fedax.algorithms.personalized.fedper import FedPer
-from fedax.core import Card, Client, Reduction, Vector, hyper
+from fedax.core import Citation, Client, Reduction, Vector, hyper
 
 
 class FedRep(FedPer):
@@ -35,7 +35,7 @@ class FedRep(FedPer):
 
     body: str = hyper("step", choices=("step", "work"), doc="steps of the body")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations, "
         "ICML 2021",
         read=("authors' code",),

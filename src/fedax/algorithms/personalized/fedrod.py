@@ -7,7 +7,7 @@ from fedax.algorithms.personalized.parted import Parts, PersonalVector
 from fedax.algorithms.server.fedlc import class_frequencies, weighted_softmax_gradient
 from fedax.algorithms.server.on_classes import has_classes
 from fedax.core import (
-    Card,
+    Citation,
     Client,
     Layout,
     Minibatch,
@@ -55,7 +55,7 @@ class FedRoD(FullyAveraged):
         "last", leaves=True, doc="leaves of which each client has a second, personal set"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image "
         "Classification, ICLR 2022",
         read=("abstract", "others' code"),
@@ -67,7 +67,7 @@ class FedRoD(FullyAveraged):
         task.require_no_state("FedRoD")
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.sum_heads, (state.whole,), state.memory)
+        return Personal(self.sum_heads, (state.whole,), state.clients)
 
     def sum_heads(self, client: Client, w: Vector, personal: PersonalVector) -> Vector:
         """Returns the model whose logits are the sum of the two heads'."""
@@ -95,7 +95,7 @@ class FedRoD(FullyAveraged):
             ), personal - rate * leaves.take(gradient)
 
         trained, personal = client.for_each_minibatch(step, (shared, personal))
-        return Upload(trained, reference=shared, memory=personal)
+        return Upload(trained, reference=shared, state=personal)
 
 
 def generic_gradient(client: Client, w: Vector) -> Any:

@@ -12,8 +12,8 @@ class FullyAveraged(Parted):
     """
 
     def round(self, fed: Federation, state: Parts) -> Parts:
-        w, memory = fed.average(self.train, fed.sample(), state.whole, memory=state.memory)
-        return Parts(w, memory, state.own)
+        w, states = fed.average(self.train, fed.sample(), state.whole, states=state.clients)
+        return Parts(w, states, state.own)
 
     def model(self, state: Parts) -> Vector:
         return state.whole

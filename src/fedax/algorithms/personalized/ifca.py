@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     Personal,
@@ -33,8 +33,8 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
 
     A model that nobody takes stays. A client uses the model of least loss on its training examples;
     the global model is the mean of all k. The starts differ by normal noise, less its mean: equal
-    models would be one cluster for ever. The paper starts at random, several times; the notes tell
-    such runs apart.
+    models would be one cluster for ever. The paper starts at random, several times; what is logged
+    tells such runs apart.
 
     Notes: `members`, the clients of each cluster in the cohort.
 
@@ -57,7 +57,7 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         0.1, low=0.0, doc="standard deviation of the noise that tells the models apart at the start"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered "
         "Federated Learning, NeurIPS 2020",
         read=("authors' code",),
@@ -78,7 +78,7 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         is_member = (
             choices[None] == jnp.arange(self.clusters, dtype=jnp.int32)[:, None]
         ) & uploads.valid[None]
-        fed.note(members=is_member.sum(1, dtype=jnp.int32))
+        fed.log(members=is_member.sum(1, dtype=jnp.int32))
         weights = jnp.where(is_member, uploads.shares()[None], 0)
         total = weights.sum(1, keepdims=True)
         return jnp.where(total > 0, weights @ models / jnp.where(total > 0, total, 1), state)

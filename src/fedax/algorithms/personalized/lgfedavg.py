@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.personalized.fedper import FedPer
-from fedax.core import Card, Layout, Part, Reduction
+from fedax.core import Citation, Layout, Part, Reduction
 
 
 class LGFedAvg(FedPer):
@@ -32,7 +32,7 @@ class LGFedAvg(FedPer):
     (github.com/pliang279/LG-FedAvg, main_lg.py).
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Liang et al., Think Locally, Act Globally, arXiv:2001.01523",
         read=("authors' code",),
         equation="Alg. 1",

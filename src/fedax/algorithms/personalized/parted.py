@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 from fedax.core import (
     Algorithm,
     Client,
+    ClientStates,
     Federation,
     InvalidInput,
     Layout,
-    Memory,
     Part,
     Personal,
     Task,
@@ -31,12 +31,12 @@ class Parts(eqx.Module):
 
     Attributes:
         whole: the model of round 0, of which the shared leaves are kept up to date.
-        memory: each client's own leaves.
+        clients: each client's own leaves.
         own: which they are.
     """
 
     whole: Vector
-    memory: Memory
+    clients: ClientStates
     own: Part = eqx.field(static=True)
 
 
@@ -82,19 +82,19 @@ class Parted(Algorithm[Parts]):
 
     def init(self, fed: Federation, w: Vector) -> Parts:
         leaves = self.personal_leaves(fed.layout)
-        return Parts(w, fed.memory(leaves.take(w)), leaves)
+        return Parts(w, fed.client_states(leaves.take(w)), leaves)
 
     def round(self, fed: Federation, state: Parts) -> Parts:
         shared_leaves = state.own.others
         down = shared_leaves.take(state.whole)
-        mean, memory = fed.average(self.train, fed.sample(), down, memory=state.memory)
-        return Parts(shared_leaves.put(state.whole, mean), memory, state.own)
+        mean, states = fed.average(self.train, fed.sample(), down, states=state.clients)
+        return Parts(shared_leaves.put(state.whole, mean), states, state.own)
 
     def model(self, state: Parts) -> Vector:
-        return state.own.put(state.whole, state.memory.mean(default=state.own.take(state.whole)))
+        return state.own.put(state.whole, state.clients.mean(default=state.own.take(state.whole)))
 
     def personal(self, state: Parts) -> Personal:
-        return Personal(self.join, (state.own.others.take(state.whole),), state.memory)
+        return Personal(self.join, (state.own.others.take(state.whole),), state.clients)
 
     def join(self, client: Client, shared: SharedVector, personal: PersonalVector) -> Vector:
         """Returns the client's model."""
@@ -108,7 +108,7 @@ class Parted(Algorithm[Parts]):
             self.personal_leaves(client.layout),
             self.train_locally(client, self.join(client, shared, personal)),
         )
-        return Upload(leaves.others.take(w), reference=shared, memory=leaves.take(w))
+        return Upload(leaves.others.take(w), reference=shared, state=leaves.take(w))
 
     def train_locally(self, client: Client, w: Vector) -> Vector:
         """Returns the client's model after its work."""

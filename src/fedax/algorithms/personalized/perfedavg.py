@@ -6,7 +6,7 @@ import optax
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     Minibatch,
@@ -55,7 +55,7 @@ class PerFedAvg(Algorithm[Vector]):
     )
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical "
         "Guarantees, NeurIPS 2020",
         read=("others' code",),

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import optax
 from jaxtyping import Array, Float
 
-from fedax.algorithms.server.constrained import DualMemory
+from fedax.algorithms.server.constrained import DualState
 from fedax.algorithms.server.fedbc import FedBC
-from fedax.core import Card, Client, Minibatch, Scalar, Vector, hyper
+from fedax.core import Citation, Client, Minibatch, Scalar, Vector, hyper
 
 
 class FedBCFineTune(FedBC):
@@ -36,13 +36,15 @@ class FedBCFineTune(FedBC):
     )
     adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
-    card: ClassVar[Card] = dataclasses.replace(FedBC.card, equation="Table 3", reductions=())
+    citation: ClassVar[Citation] = dataclasses.replace(
+        FedBC.citation, equation="Table 3", reductions=()
+    )
 
-    def adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
+    def adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
         start, split = self.model_to_adapt(client, z, state), self.adapt_on
         return client.adapted(start, self.alpha, self.adapt_batch, split)  # type: ignore[arg-type]
 
-    def model_to_adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
+    def model_to_adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
         """Returns the model to adapt."""
         return super().adapt(client, z, state)
 
@@ -79,11 +81,11 @@ class PerFedBC(FedBCFineTune):
         "global", choices=("own", "global"), doc="the model at which local work starts"
     )
 
-    card: ClassVar[Card] = dataclasses.replace(
-        FedBC.card, equation="Alg. 3 (App. E.4)", reductions=()
+    citation: ClassVar[Citation] = dataclasses.replace(
+        FedBC.citation, equation="Alg. 3 (App. E.4)", reductions=()
     )
 
-    def model_to_adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
+    def model_to_adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
         return z
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:

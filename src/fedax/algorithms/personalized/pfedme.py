@@ -9,11 +9,11 @@ from jaxtyping import Array, Float
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     Minibatch,
-    ModelAndMemory,
+    ModelAndStates,
     Personal,
     Scalar,
     Upload,
@@ -23,7 +23,7 @@ from fedax.core import (
 
 
 class Envelope(eqx.Module):
-    """One client's memory: its personal model, what its last work changed of the global one, and
+    """One client's state: its personal model, what its last work changed of the global one, and
     whether it ever worked.
     """
 
@@ -32,7 +32,7 @@ class Envelope(eqx.Module):
     visited: Float[Array, ""]
 
 
-class PFedMe(Algorithm[ModelAndMemory]):
+class PFedMe(Algorithm[ModelAndStates]):
     r"""pFedMe: $\min_w \sum_k p_k F_k(w)$ with
     $F_k(w) = \min_\theta f_k(\theta) + \frac{\lambda}{2}\lVert \theta - w \rVert^2$.
 
@@ -78,28 +78,30 @@ class PFedMe(Algorithm[ModelAndMemory]):
     )
     trained: str = hyper("all", choices=("all", "drawn"), doc="clients that work in a round")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, "
         "NeurIPS 2020",
         read=("authors' code",),
         equation="Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
-        return ModelAndMemory(w, fed.memory(Envelope(w, jnp.zeros_like(w), jnp.zeros((), w.dtype))))
+    def init(self, fed: Federation, w: Vector) -> ModelAndStates:
+        return ModelAndStates(
+            w, fed.client_states(Envelope(w, jnp.zeros_like(w), jnp.zeros((), w.dtype)))
+        )
 
-    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
+    def round(self, fed: Federation, state: ModelAndStates) -> ModelAndStates:
         cohort, all_train = fed.sample(), self.trained == "all"
-        change, memory = fed.average(
-            self.train, fed.everyone if all_train else cohort, state.w, memory=state.memory
+        change, states = fed.average(
+            self.train, fed.everyone if all_train else cohort, state.w, states=state.clients
         )
         # all clients have trained, and only the drawn ones send
         if all_train:
-            change, memory = fed.average(self.send, cohort, memory=memory)
-        return ModelAndMemory(state.w + self.beta * change, memory)
+            change, states = fed.average(self.send, cohort, states=states)
+        return ModelAndStates(state.w + self.beta * change, states)
 
-    def personal(self, state: ModelAndMemory) -> Personal:
-        return Personal(self.select_model, (state.w,), state.memory)
+    def personal(self, state: ModelAndStates) -> Personal:
+        return Personal(self.select_model, (state.w,), state.clients)
 
     def select_model(self, client: Client, w: Vector, state: Envelope) -> Vector:
         return jnp.where(state.visited > 0, state.theta, w)
@@ -121,7 +123,7 @@ class PFedMe(Algorithm[ModelAndMemory]):
 
         w, theta = client.for_each_minibatch(step, (layout.unravel(start),) * 2)
         state = Envelope(layout.ravel(theta), layout.ravel(w) - start, jnp.ones((), start.dtype))
-        return Upload(() if self.trained == "all" else state.change, memory=state)
+        return Upload(() if self.trained == "all" else state.change, state=state)
 
     def send(self, client: Client, state: Envelope) -> Upload[Vector]:
-        return Upload(state.change, memory=state)
+        return Upload(state.change, state=state)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Citation, Client, Federation, Scalar, Upload, Vector, hyper
 from fedax.numerics.simplex import onto_simplex
 
 
@@ -48,7 +48,7 @@ class AFL(Algorithm[AgnosticState]):
         "last", choices=("last", "mean"), doc="the last model, or the mean of those of all rounds"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
         read=("others' code",),
         equation="Fig. 1",

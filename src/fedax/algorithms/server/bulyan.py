@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from fedax.algorithms.server.aggregation import ByzantineAggregation
-from fedax.core import Card, Gathered, Reduction, Vector
+from fedax.core import Citation, Gathered, Reduction, Vector
 from fedax.numerics.robust import krum_ranks, sort_uploads, squared_distances
 from fedax.utils.random import Index
 
@@ -43,7 +43,7 @@ class Bulyan(ByzantineAggregation):
 
     least_per_hostile = 4
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="El Mhamdi, Guerraoui and Rouault, The Hidden Vulnerability of Distributed Learning "
         "in Byzantium, ICML 2018",
         read=("authors' code", "others' code"),

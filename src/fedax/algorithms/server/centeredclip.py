@@ -9,11 +9,11 @@ from jaxtyping import Array, Float
 
 from fedax.algorithms.server.aggregation import MixedUploads
 from fedax.core import (
-    Card,
+    Citation,
     Client,
+    ClientStates,
     Federation,
     Gathered,
-    Memory,
     Reduction,
     Scalar,
     Upload,
@@ -30,7 +30,7 @@ class ClipState(eqx.Module):
 
     w: Vector
     center: Vector
-    momenta: Memory | None
+    momenta: ClientStates | None
 
 
 class CenteredClip(MixedUploads[ClipState]):
@@ -81,7 +81,7 @@ class CenteredClip(MixedUploads[ClipState]):
         doc="whether a momentum has the factor 1 - momentum",
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, "
         "ICML 2021",
         read=("authors' code",),
@@ -89,15 +89,15 @@ class CenteredClip(MixedUploads[ClipState]):
     )
 
     def init(self, fed: Federation, w: Vector) -> ClipState:
-        memory = (jnp.zeros_like(w), jnp.zeros((), w.dtype))
-        return ClipState(w, jnp.zeros_like(w), fed.memory(memory) if self.momentum else None)
+        state = (jnp.zeros_like(w), jnp.zeros((), w.dtype))
+        return ClipState(w, jnp.zeros_like(w), fed.client_states(state) if self.momentum else None)
 
     def round(self, fed: Federation, state: ClipState) -> ClipState:
         cohort, momenta = fed.sample(), state.momenta
         if momenta is None:
             uploads = fed.gather(self.train, cohort, state.w)
         else:
-            uploads, momenta = fed.gather(self.train_momentum, cohort, state.w, memory=momenta)
+            uploads, momenta = fed.gather(self.train_momentum, cohort, state.w, states=momenta)
         center = self.clip(self.mix(uploads, state.center, fed.key("buckets")), state.center)
         return ClipState(state.w + center, center, momenta)
 
@@ -105,13 +105,13 @@ class CenteredClip(MixedUploads[ClipState]):
         return Upload(client.minimize(start=w) - w, is_change=True)
 
     def train_momentum(
-        self, client: Client, w: Vector, memory: tuple[Vector, Float[Array, ""]]
+        self, client: Client, w: Vector, state: tuple[Vector, Float[Array, ""]]
     ) -> Upload[Vector]:
-        m, is_known = memory
+        m, is_known = state
         change = client.minimize(start=w) - w
         factor = 1 - self.momentum if self.form == "as_written" else 1.0
         m = jnp.where(is_known > 0, factor * change + self.momentum * m, change)
-        return Upload(m, memory=(m, jnp.ones_like(is_known)))
+        return Upload(m, state=(m, jnp.ones_like(is_known)))
 
     def clip(self, uploads: Gathered[Vector], center: Vector) -> Vector:
         """Returns the new aggregate, from the uploads of a cohort and the last aggregate."""

@@ -8,16 +8,16 @@ from fedax.algorithms.server.multipliers import Multiplier
 from fedax.core import (
     Algorithm,
     Client,
+    ClientStates,
     Federation,
-    Memory,
     Personal,
     Vector,
 )
 from fedax.core.hyper import PerClient, entry, hyper
 
 
-class DualMemory(eqx.Module):
-    """One client's memory: its model, its multiplier, and whether it ever worked."""
+class DualState(eqx.Module):
+    """One client's state: its model, its multiplier, and whether it ever worked."""
 
     x: Vector
     dual: Multiplier
@@ -25,10 +25,10 @@ class DualMemory(eqx.Module):
 
 
 class BeyondConsensusState(eqx.Module):
-    """The global model, the clients' memories, and the dual steps of all clients so far."""
+    """The global model, the clients' states, and the dual steps of all clients so far."""
 
     w: Vector
-    memory: Memory
+    clients: ClientStates
     clock: Int[Array, ""]
 
 
@@ -45,19 +45,19 @@ class Constrained(Algorithm[BeyondConsensusState]):
     )
 
     def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
-        def initial_memory(k: Int[Array, ""]) -> DualMemory:
+        def initial_state(k: Int[Array, ""]) -> DualState:
             lam, gamma = (entry(value, k).astype(w.dtype) for value in (self.lam, self.gamma))
-            return DualMemory(w, Multiplier.initial(lam, gamma), jnp.zeros_like(lam))
+            return DualState(w, Multiplier.initial(lam, gamma), jnp.zeros_like(lam))
 
-        return BeyondConsensusState(w, fed.memory(initial_memory), jnp.zeros((), jnp.int32))
+        return BeyondConsensusState(w, fed.client_states(initial_state), jnp.zeros((), jnp.int32))
 
-    def weights(self, state: BeyondConsensusState) -> Memory:
-        return state.memory.each(lambda client_state: client_state.dual.lam)
+    def weights(self, state: BeyondConsensusState) -> ClientStates:
+        return state.clients.each(lambda client_state: client_state.dual.lam)
 
     def personal(self, state: BeyondConsensusState) -> Personal:
-        return Personal(self.adapt, (state.w,), state.memory)
+        return Personal(self.adapt, (state.w,), state.clients)
 
-    def adapt(self, client: Client, z: Vector, state: DualMemory) -> Vector:
+    def adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
         """Returns the model that a client uses itself: its last one, or the global one before its
         first work.
         """

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.server.aggregation import Aggregation
-from fedax.core import Card, Gathered, Vector
+from fedax.core import Citation, Gathered, Vector
 from fedax.numerics.robust import sort_uploads
 
 
@@ -28,7 +28,7 @@ class CoordinateMedian(Aggregation):
     is not the authors' code.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
         read=("others' code",),

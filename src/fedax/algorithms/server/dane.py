@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     LocalProblem,
@@ -42,7 +42,7 @@ class DANE(Algorithm[Vector]):
     mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
     eta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the global gradient")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Shamir et al., Communication-Efficient Distributed Optimization using an "
         "Approximate Newton-type Method, ICML 2014",
         read=("others' code",),

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     LocalProblem,
-    ModelAndMemory,
+    ModelAndStates,
     Scalar,
     Upload,
     Vector,
@@ -20,13 +20,13 @@ from fedax.core import (
 
 
 class Pair(eqx.Module):
-    """One client's memory: its model and its multiplier."""
+    """One client's state: its model and its multiplier."""
 
     w: Vector
     y: Vector
 
 
-class FedADMM(Algorithm[ModelAndMemory]):
+class FedADMM(Algorithm[ModelAndStates]):
     r"""Clients minimise their augmented Lagrangian of the consensus constraint; the server adds up
     their changes.
 
@@ -72,25 +72,25 @@ class FedADMM(Algorithm[ModelAndMemory]):
         doc="start of local work and of a client's change",
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 "
         "(arXiv:2204.03529)",
         read=("abstract", "authors' code"),
         equation="Alg. 1",
     )
 
-    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
-        return ModelAndMemory(w, fed.memory(Pair(w, jnp.zeros_like(w))))
+    def init(self, fed: Federation, w: Vector) -> ModelAndStates:
+        return ModelAndStates(w, fed.client_states(Pair(w, jnp.zeros_like(w))))
 
-    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
+    def round(self, fed: Federation, state: ModelAndStates) -> ModelAndStates:
         cohort = fed.sample().distinct
-        change, memory = fed.average(self.primal_dual, cohort, state.w, memory=state.memory)
+        change, states = fed.average(self.primal_dual, cohort, state.w, states=state.clients)
         tracks = self.form == "as_written" and self.step == "part"
         step = fed.answered.coverage if tracks else 1
-        return ModelAndMemory(state.w + step * change, memory)
+        return ModelAndStates(state.w + step * change, states)
 
     def primal_dual(self, client: Client, theta: Vector, state: Pair) -> Upload[Vector]:
         start = state.w if self.form == "as_written" else theta
         w = client.minimize(LocalProblem(anchor=theta, prox=self.rho, linear=state.y), start=start)
         y = state.y + self.rho * (w - theta)
-        return Upload(w + y / self.rho - start - state.y / self.rho, memory=Pair(w, y))
+        return Upload(w + y / self.rho - start - state.y / self.rho, state=Pair(w, y))

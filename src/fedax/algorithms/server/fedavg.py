@@ -6,16 +6,7 @@ import equinox as eqx
 import optax
 
 from fedax.algorithms.server.released import sample_as_released
-from fedax.core import (
-    Algorithm,
-    Card,
-    Client,
-    Federation,
-    InvalidInput,
-    Upload,
-    Vector,
-    hyper,
-)
+from fedax.core import Algorithm, Citation, Client, Federation, InvalidInput, Upload, Vector, hyper
 
 
 class ServerState(eqx.Module):
@@ -56,7 +47,7 @@ class FedAvg(Algorithm[ServerState]):
         "aligned", choices=("aligned", "mixed"), later=True, doc="whose weight a client's model has"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from "
         "Decentralized Data, AISTATS 2017",
         read=("abstract", "others' code"),

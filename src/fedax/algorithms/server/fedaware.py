@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from fedax.algorithms.server import released
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Cohort,
     Federation,
@@ -98,7 +98,7 @@ class FedAWARE(Algorithm[AwareState]):
         doc="what a cohort averages",
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via "
         "Gradient Diversity Maximization",
         read=("paper", "authors' code"),
@@ -124,7 +124,7 @@ class FedAWARE(Algorithm[AwareState]):
         direction, best = momenta.combine(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
             direction = jnp.where(momenta.known.all(), direction, uploads.mean())
-        fed.note(gap=best.gap, **released.diversity(uploads))
+        fed.log(gap=best.gap, **released.diversity(uploads))
         return AwareState(state.w - self.lr * direction, momenta, best.weights)
 
     def sampling_weights(self, state: AwareState) -> Float[Array, "clients"] | None:

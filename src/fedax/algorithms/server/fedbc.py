@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.algorithms.server.constrained import BeyondConsensusState, Constrained, DualMemory
+from fedax.algorithms.server.constrained import BeyondConsensusState, Constrained, DualState
 from fedax.algorithms.server.multipliers import Ascent, Turns
 from fedax.core import (
-    Card,
+    Citation,
     Client,
     Federation,
     InvalidInput,
@@ -72,7 +72,7 @@ class FedBC(Constrained):
         "own", choices=("own", "shared"), doc="whether dual steps of others move a multiplier on"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
         read=("paper", "authors' code"),
         equation="Alg. 1, 2, eq. (9), (11), (13)",
@@ -98,7 +98,7 @@ class FedBC(Constrained):
         after = before + cohort.count
         turns = (Turns(before, after, cohort.ids),) if self.dual_buffer == "shared" else ()
         return BeyondConsensusState(
-            *fed.average(self.primal_dual, cohort, state.w, *turns, memory=state.memory), after
+            *fed.average(self.primal_dual, cohort, state.w, *turns, states=state.clients), after
         )
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
@@ -120,5 +120,5 @@ class FedBC(Constrained):
             x,
             weight=dual.lam,
             reference=z,
-            memory=DualMemory(x, dual, jnp.ones_like(state.visited)),
+            state=DualState(x, dual, jnp.ones_like(state.visited)),
         )

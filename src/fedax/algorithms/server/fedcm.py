@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     LocalProblem,
@@ -60,7 +60,7 @@ class FedCM(Algorithm[MomentumState]):
     )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Xu et al., FedCM: Federated Learning with Client-level Momentum, arXiv:2106.10874",
         read=("others' code",),
         reductions=(Reduction({"alpha": 1.0}, "fedavg"),),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     InvalidInput,
@@ -72,7 +72,7 @@ class FedDANE(Algorithm[DaneState]):
         False, doc="use the previous round's gradient, one communication a round"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li et al., FedDANE: A Federated Newton-Type Method, Asilomar 2019 "
         "(arXiv:2001.01920)",
         read=("paper", "authors' code"),

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
+    ClientStates,
     Federation,
     LocalProblem,
-    Memory,
     Scalar,
     Upload,
     Vector,
@@ -24,7 +24,7 @@ class DynState(eqx.Module):
 
     w: Vector
     h: Vector
-    memory: Memory
+    clients: ClientStates
 
 
 class FedDyn(Algorithm[DynState]):
@@ -54,22 +54,22 @@ class FedDyn(Algorithm[DynState]):
 
     alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the regulariser")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
         read=("authors' code",),
         equation="Alg. 1",
     )
 
     def init(self, fed: Federation, w: Vector) -> DynState:
-        return DynState(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
+        return DynState(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
 
     def round(self, fed: Federation, state: DynState) -> DynState:
         cohort = fed.sample().distinct
-        mean, memory = fed.average(self.train, cohort, state.w, memory=state.memory)
+        mean, states = fed.average(self.train, cohort, state.w, states=state.clients)
         # h is a sum over all clients, of which the cohort's part moves
         h = state.h - self.alpha * fed.answered.coverage * (mean - state.w)
-        return DynState(mean - h / self.alpha, h, memory)
+        return DynState(mean - h / self.alpha, h, states)
 
     def train(self, client: Client, w: Vector, h_k: Vector) -> Upload[Vector]:
         w_k = client.minimize(LocalProblem(anchor=w, linear=-h_k, prox=self.alpha), start=w)
-        return Upload(w_k, reference=w, memory=h_k - self.alpha * (w_k - w))
+        return Upload(w_k, reference=w, state=h_k - self.alpha * (w_k - w))

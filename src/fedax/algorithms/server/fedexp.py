@@ -5,7 +5,17 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Citation,
+    Client,
+    Federation,
+    Reduction,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class FedExP(Algorithm[Vector]):
@@ -36,7 +46,7 @@ class FedExP(Algorithm[Vector]):
 
     eps: Scalar = hyper(1e-3, low=0.0, open_low=True, doc="term that keeps the server step short")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via "
         "Extrapolation, ICLR 2023",
         read=("authors' code",),
@@ -47,7 +57,7 @@ class FedExP(Algorithm[Vector]):
     def round(self, fed: Federation, state: Vector) -> Vector:
         change, square = fed.average(self.train, fed.sample(), state)
         step = jnp.maximum(1, square / (2 * (change @ change + self.eps)))
-        fed.note(server_step=step)
+        fed.log(server_step=step)
         return state - step * change
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:

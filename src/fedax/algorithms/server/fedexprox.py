@@ -5,7 +5,7 @@ from typing import ClassVar
 import optax
 
 from fedax.algorithms.server.fedavg import FedAvg
-from fedax.core import Card, Client, LocalProblem, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import Citation, Client, LocalProblem, Reduction, Scalar, Upload, Vector, hyper
 
 
 class FedExProx(FedAvg):
@@ -34,7 +34,7 @@ class FedExProx(FedAvg):
     gamma: Scalar = hyper(1.0, low=0.0, open_low=True, doc="step size of the proximal points")
     alpha: Scalar = hyper(1.0, low=0.0, open_low=True, doc="extrapolation, 1 for none")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li, Acharya and Richtarik, The Power of Extrapolation in Federated Learning, "
         "NeurIPS 2024",
         read=("abstract",),

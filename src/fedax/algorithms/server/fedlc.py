@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from fedax.algorithms.server.on_classes import Gradient, OnClasses, logits_from
-from fedax.core import Card, Client, Minibatch, Scalar, Vector, hyper
+from fedax.core import Citation, Client, Minibatch, Scalar, Vector, hyper
 
 
 class FedLC(OnClasses):
@@ -50,7 +50,7 @@ class FedLC(OnClasses):
         doc="whether the true class is left out of the sum",
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Zhang et al., Federated Learning with Label Distribution Skew via Logits "
         "Calibration, ICML 2022",
         read=("abstract", "others' code"),

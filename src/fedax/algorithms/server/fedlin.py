@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     LocalProblem,
@@ -47,7 +47,7 @@ class FedLin(Algorithm[Vector]):
         "common", choices=("common", "by_steps"), doc="learning rates of the clients"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning, "
         "NeurIPS 2021",
         read=("abstract", "others' code"),

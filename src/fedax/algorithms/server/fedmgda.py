@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Scalar, Upload, Vector, hyper
+from fedax.core import Algorithm, Citation, Client, Federation, Scalar, Upload, Vector, hyper
 from fedax.numerics.simplex import min_norm
 from fedax.utils.norms import scale_of, unit
 
@@ -36,7 +36,7 @@ class FedMGDA(Algorithm[Vector]):
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
     epsilon: Scalar = hyper(0.1, low=0.0, high=1.0, doc="distance of weights to the cohort's")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 "
         "(arXiv:2006.11489)",
         read=("others' code",),
@@ -51,7 +51,7 @@ class FedMGDA(Algorithm[Vector]):
         scale = jnp.where(size > 1, size / most, 1)
         scaled = sent.value / scale
         best = min_norm(scaled @ scaled.T, sent.valid, sent.shares(), self.epsilon)
-        fed.note(gap=best.gap * scale**2)
+        fed.log(gap=best.gap * scale**2)
         return state - self.lr * (best.weights @ sent.value)
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from fedax.algorithms.server.released import sample_as_released
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     LocalProblem,
@@ -64,7 +64,7 @@ class FedNova(Algorithm[Vector]):
         doc="whose weight a client's change has",
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
         read=("paper", "authors' code"),
         equation="eq. (4), Sec. 5",

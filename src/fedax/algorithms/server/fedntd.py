@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedax.algorithms.server.on_classes import Gradient, OnClasses, logits_from
-from fedax.core import Card, Client, Scalar, Vector, added_gradient, hyper
+from fedax.core import Citation, Client, Scalar, Vector, added_gradient, hyper
 
 
 class FedNTD(OnClasses):
@@ -40,7 +40,7 @@ class FedNTD(OnClasses):
     beta: Scalar = hyper(1.0, low=0.0, doc="weight of the distillation")
     tau: Scalar = hyper(1.0, low=0.0, open_low=True, doc="temperature of the distillation")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Lee et al., Preservation of the Global Knowledge by Not-True Distillation in "
         "Federated Learning, NeurIPS 2022",
         read=("authors' code",),

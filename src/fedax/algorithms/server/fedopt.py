@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithms.server.fedavg import FedAvg
-from fedax.core import Card, Reduction, Scalar, Vector, hyper
+from fedax.core import Citation, Reduction, Scalar, Vector, hyper
 
 REDDI = "Reddi et al., Adaptive Federated Optimization, ICLR 2021"
 
@@ -29,7 +29,7 @@ class FedAvgM(FedAvg):
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
     momentum: Scalar = hyper(0.9, low=0.0, high=1.0, open_high=True, doc="server momentum")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, "
         "arXiv:1909.06335",
         read=("others' code",),
@@ -68,7 +68,7 @@ class FedAdam(FedAvg):
     tau: Scalar = hyper(1e-3, low=0.0, open_low=True, doc="degree of adaptivity")
     v0: Scalar = hyper(1.0, low=0.0, doc="initial second moment, in units of tau squared")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper=REDDI,
         read=("authors' code", "others' code"),
         equation="Alg. 2 (FedAdam)",
@@ -87,7 +87,7 @@ class FedYogi(FedAdam):
     Source: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Alg. 2.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper=REDDI,
         read=("authors' code", "others' code"),
         equation="Alg. 2 (FedYogi)",
@@ -106,7 +106,7 @@ class FedAdagrad(FedAdam):
 
     b1: Scalar = hyper(0.0, low=0.0, high=1.0, open_high=True, doc="decay of the first moment")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper=REDDI,
         read=("authors' code", "others' code"),
         equation="Alg. 2 (FedAdagrad)",

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from fedax.algorithms.server.fedavg import FedAvg
-from fedax.core import Card, Client, LocalProblem, PerClient, Reduction, Upload, Vector, hyper
+from fedax.core import Citation, Client, LocalProblem, PerClient, Reduction, Upload, Vector, hyper
 
 
 class FedProx(FedAvg):
@@ -28,7 +28,7 @@ class FedProx(FedAvg):
 
     mu: PerClient = hyper(0.1, low=0.0, per_client=True, doc="weight of the proximal term")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
         read=("paper", "authors' code"),
         equation="Alg. 2",

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     InvalidInput,
@@ -49,7 +49,7 @@ class FedRed(Algorithm[Vector]):
 
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term to the server's model")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift "
         "Correction, ICML 2024",
         read=("authors' code",),

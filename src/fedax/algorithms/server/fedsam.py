@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from fedax.algorithms.server.fedavg import FedAvg
 from fedax.core import (
-    Card,
+    Citation,
     Client,
     LocalProblem,
     Reduction,
@@ -40,7 +40,7 @@ class FedSAM(FedAvg):
 
     rho: Scalar = hyper(0.1, low=0.0, doc="distance to the worst point nearby")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML "
         "2022",
         read=("others' code",),

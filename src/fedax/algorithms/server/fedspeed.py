@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from fedax.algorithms.server.fedvarp import LastChanges
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     LocalProblem,
@@ -53,21 +53,21 @@ class FedSpeed(Algorithm[LastChanges]):
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term")
     rho: Scalar = hyper(0.1, low=0.0, doc="distance of the point whose gradient is taken")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher "
         "Generalization Accuracy, ICLR 2023",
         read=("authors' code",),
     )
 
     def init(self, fed: Federation, w: Vector) -> LastChanges:
-        return LastChanges(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
+        return LastChanges(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
 
     def round(self, fed: Federation, state: LastChanges) -> LastChanges:
-        (x, change), memory = fed.average(
-            self.train, fed.sample().distinct, state.w, memory=state.memory
+        (x, change), states = fed.average(
+            self.train, fed.sample().distinct, state.w, states=state.clients
         )
         mean = state.mean + fed.answered.coverage * change
-        return LastChanges(x + mean, mean, memory)
+        return LastChanges(x + mean, mean, states)
 
     def train(self, client: Client, w: Vector, h_k: Vector) -> Upload[tuple[Vector, Vector]]:
         gradient = sharp_gradient(self.rho)
@@ -75,4 +75,4 @@ class FedSpeed(Algorithm[LastChanges]):
             anchor=w, linear=self.lam * h_k, prox=self.lam, step_gradient=gradient
         )
         x = client.minimize(problem, start=w)
-        return Upload((x, x - w), reference=w, memory=h_k + x - w)
+        return Upload((x, x - w), reference=w, state=h_k + x - w)

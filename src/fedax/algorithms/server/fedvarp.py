@@ -5,7 +5,17 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 
-from fedax.core import Algorithm, Card, Client, Federation, Memory, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Citation,
+    Client,
+    ClientStates,
+    Federation,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class LastChanges(eqx.Module):
@@ -13,7 +23,7 @@ class LastChanges(eqx.Module):
 
     w: Vector
     mean: Vector
-    memory: Memory
+    clients: ClientStates
 
 
 class FedVARP(Algorithm[LastChanges]):
@@ -49,19 +59,19 @@ class FedVARP(Algorithm[LastChanges]):
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Jhunjhunwala, Sharma, Nagarkatti and Joshi, FedVARP, UAI 2022",
         read=("others' code",),
     )
 
     def init(self, fed: Federation, w: Vector) -> LastChanges:
-        return LastChanges(w, jnp.zeros_like(w), fed.memory(jnp.zeros_like(w)))
+        return LastChanges(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
 
     def round(self, fed: Federation, state: LastChanges) -> LastChanges:
-        news, memory = fed.average(self.train, fed.sample().distinct, state.w, memory=state.memory)
+        news, states = fed.average(self.train, fed.sample().distinct, state.w, states=state.clients)
         # the mean is a sum over all clients, of which the cohort's part moves
         mean = state.mean + fed.answered.coverage * news
-        return LastChanges(state.w + self.lr * self.direction(state.mean, news, mean), mean, memory)
+        return LastChanges(state.w + self.lr * self.direction(state.mean, news, mean), mean, states)
 
     def direction(self, mean: Vector, news: Vector, new_mean: Vector) -> Vector:
         r"""Returns the direction of the server's step.
@@ -75,7 +85,7 @@ class FedVARP(Algorithm[LastChanges]):
 
     def train(self, client: Client, w: Vector, y_k: Vector) -> Upload[Vector]:
         change = client.minimize(start=w) - w
-        return Upload(change - y_k, memory=change, is_change=True)
+        return Upload(change - y_k, state=change, is_change=True)
 
 
 class MIFA(FedVARP):
@@ -105,7 +115,7 @@ class MIFA(FedVARP):
     fdu_no_wait.py); of the paper the introduction was read.
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Gu, Huang, Zhang and Huang, Fast Federated Learning in the Presence of Arbitrary "
         "Device Unavailability, NeurIPS 2021",
         read=("abstract", "authors' code"),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     InvalidInput,
@@ -39,7 +39,7 @@ class GD(Algorithm[Vector]):
     (arXiv:1909.04715).
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data "
         "(arXiv:1909.04715)",
         read=("paper",),
@@ -95,7 +95,7 @@ class LocalGD(Algorithm[LocalState]):
         "last", choices=("last", "mean"), doc="the synchronised model, or the mean of all iterates"
     )
 
-    card: ClassVar[Card] = dataclasses.replace(GD.card, equation="Alg. 1")
+    citation: ClassVar[Citation] = dataclasses.replace(GD.citation, equation="Alg. 1")
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         if not schedule.equal_steps(sizes):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedax.algorithms.server.aggregation import Aggregation
-from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
+from fedax.core import Citation, Gathered, Reduction, Scalar, Vector, hyper
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import lengths, power_of_two
 from fedax.utils.random import Index
@@ -45,7 +45,7 @@ class GeometricMedian(Aggregation):
     iterations: int = hyper(3, low=1, doc="Weiszfeld iterations of a round")
     nu: Scalar = hyper(1e-6, low=0.0, open_low=True, doc="least distance that counts")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE "
         "TSP 70, 2022",
         read=("authors' code",),

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import ByzantineAggregation
-from fedax.core import Card, Gathered, Reduction, Vector, hyper
+from fedax.core import Citation, Gathered, Reduction, Vector, hyper
 from fedax.numerics.robust import krum_ranks, squared_distances
 
 
@@ -38,7 +38,7 @@ class Krum(ByzantineAggregation):
     least_per_hostile = 2
     selected: int = hyper(1, low=1, doc="models that are averaged")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient "
         "Descent, NIPS 2017",
         read=("authors' code", "others' code"),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedax.algorithms.server.fedcm import MomentumState
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Cohort,
     Federation,
@@ -53,7 +53,7 @@ class MimeLite(Algorithm[MomentumState]):
     )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated "
         "Learning, arXiv:2008.03606",
         read=("authors' code",),
@@ -100,7 +100,7 @@ class Mime(MimeLite):
     Source: as `MimeLite`, and fedjax/algorithms/mime.py.
     """
 
-    card: ClassVar[Card] = dataclasses.replace(MimeLite.card, reductions=())
+    citation: ClassVar[Citation] = dataclasses.replace(MimeLite.citation, reductions=())
 
     def train_cohort(
         self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector

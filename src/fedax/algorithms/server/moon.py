@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     InvalidInput,
     Layout,
     LocalProblem,
-    ModelAndMemory,
+    ModelAndStates,
     Scalar,
     Task,
     Upload,
@@ -26,7 +26,7 @@ from fedax.core import (
 )
 
 
-class MOON(Algorithm[ModelAndMemory]):
+class MOON(Algorithm[ModelAndStates]):
     r"""Local features are pulled to those of the global model, and away from those of the client's
     last local model.
 
@@ -60,7 +60,7 @@ class MOON(Algorithm[ModelAndMemory]):
     )
     features: Callable[..., Any] | None = eqx.field(static=True, default=None)
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021",
         read=("paper", "authors' code"),
         equation="Alg. 1",
@@ -73,16 +73,16 @@ class MOON(Algorithm[ModelAndMemory]):
             )
         task.require_no_state("MOON")
 
-    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
-        return ModelAndMemory(w, fed.memory(w))
+    def init(self, fed: Federation, w: Vector) -> ModelAndStates:
+        return ModelAndStates(w, fed.client_states(w))
 
-    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
-        return ModelAndMemory(*fed.average(self.train, fed.sample(), state.w, memory=state.memory))
+    def round(self, fed: Federation, state: ModelAndStates) -> ModelAndStates:
+        return ModelAndStates(*fed.average(self.train, fed.sample(), state.w, states=state.clients))
 
     def train(self, client: Client, w: Vector, last: Vector) -> Upload[Vector]:
         gradient = added_gradient(self.contrast(client, w, last), self.mu)
         x = client.minimize(LocalProblem(step_gradient=gradient), start=w)
-        return Upload(x, reference=w, memory=x)
+        return Upload(x, reference=w, state=x)
 
     def contrast(self, client: Client, w: Vector, last: Vector) -> Callable[..., Any]:
         """Returns the contrastive loss of an example."""

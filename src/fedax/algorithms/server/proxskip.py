@@ -8,12 +8,12 @@ import jax.numpy as jnp
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Federation,
     InvalidInput,
     LocalProblem,
-    ModelAndMemory,
+    ModelAndStates,
     Schedule,
     Upload,
     Vector,
@@ -21,13 +21,13 @@ from fedax.core import (
 
 
 class Shifted(eqx.Module):
-    """One client's memory: its shift, and its last model before the averaging."""
+    """One client's state: its shift, and its last model before the averaging."""
 
     h: Vector
     x: Vector
 
 
-class ProxSkip(Algorithm[ModelAndMemory]):
+class ProxSkip(Algorithm[ModelAndStates]):
     r"""Everybody takes shifted local steps until a coin, common to all, says that it is time to
     average.
 
@@ -51,7 +51,7 @@ class ProxSkip(Algorithm[ModelAndMemory]):
     github.com/Glebzok/ProxSkip (proxskip/methods).
     """
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip, ICML 2022 (arXiv:2202.09357)",
         read=("others' code",),
     )
@@ -64,11 +64,11 @@ class ProxSkip(Algorithm[ModelAndMemory]):
             )
             raise InvalidInput.found("run(schedule=...)", "unequal numbers of local steps", allowed)
 
-    def init(self, fed: Federation, w: Vector) -> ModelAndMemory:
-        return ModelAndMemory(w, fed.memory(Shifted(jnp.zeros_like(w), w)))
+    def init(self, fed: Federation, w: Vector) -> ModelAndStates:
+        return ModelAndStates(w, fed.client_states(Shifted(jnp.zeros_like(w), w)))
 
-    def round(self, fed: Federation, state: ModelAndMemory) -> ModelAndMemory:
-        return ModelAndMemory(*fed.average(self.train, fed.everyone, state.w, memory=state.memory))
+    def round(self, fed: Federation, state: ModelAndStates) -> ModelAndStates:
+        return ModelAndStates(*fed.average(self.train, fed.everyone, state.w, states=state.clients))
 
     def train(self, client: Client, w: Vector, state: Shifted) -> Upload[Vector]:
         p = client.schedule.sync_probability
@@ -78,4 +78,4 @@ class ProxSkip(Algorithm[ModelAndMemory]):
         rate = client.solver.step_size() * client.solver.factor(before, w.dtype)
         h = state.h + p / rate * (w - state.x)
         x = client.minimize(LocalProblem(linear=-h), start=w)
-        return Upload(x, reference=w, memory=Shifted(h, x))
+        return Upload(x, reference=w, state=Shifted(h, x))

@@ -4,7 +4,17 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from fedax.core import Algorithm, Card, Client, Federation, Reduction, Scalar, Upload, Vector, hyper
+from fedax.core import (
+    Algorithm,
+    Citation,
+    Client,
+    Federation,
+    Reduction,
+    Scalar,
+    Upload,
+    Vector,
+    hyper,
+)
 
 
 class QFedAvg(Algorithm[Vector]):
@@ -43,7 +53,7 @@ class QFedAvg(Algorithm[Vector]):
         doc="whether h has the gradient or the distance",
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020",
         read=("authors' code",),
         equation="Alg. 2",

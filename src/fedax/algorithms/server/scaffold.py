@@ -10,12 +10,12 @@ from jaxtyping import Array, Key
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
+    ClientStates,
     Federation,
     Layout,
     LocalProblem,
-    Memory,
     Scalar,
     Upload,
     Vector,
@@ -28,7 +28,7 @@ class ScaffoldState(eqx.Module):
 
     w: Vector
     c: Vector
-    memory: Memory
+    clients: ClientStates
 
 
 class SCAFFOLD(Algorithm[ScaffoldState]):
@@ -85,7 +85,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         doc="local steps and start of control variates",
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated "
         "Learning, ICML 2020",
         read=("paper", "others' code"),
@@ -100,17 +100,17 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
             if self.form == "as_written"
             else random_network(fed.layout, fed.key("controls"))
         )
-        return ScaffoldState(w, c, fed.memory(c))
+        return ScaffoldState(w, c, fed.client_states(c))
 
     def round(self, fed: Federation, state: ScaffoldState) -> ScaffoldState:
         cohort, x, c = fed.sample().distinct, state.w, state.c
-        (dx, dc), memory = fed.average(self.train, cohort, x, c, memory=state.memory)
+        (dx, dc), states = fed.average(self.train, cohort, x, c, states=state.clients)
         # c is a sum over all clients, of which the cohort's part moves
         coverage = fed.answered.coverage
         # with equal weights this is the same number, except that privacy hides how many worked
         if self.control_weights == "uniform" and not fed.equal_weights:
             coverage = fed.answered.objective_weights.sum() / fed.clients
-        return ScaffoldState(x + self.lr * dx, c + coverage * dc, memory)
+        return ScaffoldState(x + self.lr * dx, c + coverage * dc, states)
 
     def train(
         self, client: Client, x: Vector, c: Vector, c_k: Vector
@@ -127,7 +127,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         change = new_c_k - c_k
         if self.control_weights == "uniform":  # cancels the weight that the mean multiplies by
             change = change / client.objective_weight
-        return Upload((y - x, change), memory=new_c_k, is_change=True)
+        return Upload((y - x, change), state=new_c_k, is_change=True)
 
 
 def random_network(layout: Layout, key: Key[Array, ""]) -> Vector:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
+    ClientStates,
     Federation,
     LocalProblem,
-    Memory,
     Reduction,
     Scalar,
     Upload,
@@ -29,7 +29,7 @@ class ScaffoldMState(eqx.Module):
     w: Vector
     g: Vector
     c: Vector
-    memory: Memory
+    clients: ClientStates
 
 
 class SCAFFOLDM(Algorithm[ScaffoldMState]):
@@ -72,7 +72,7 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
     )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning Simply and "
         "Provably, ICLR 2024",
         read=("abstract", "others' code"),
@@ -83,15 +83,15 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
 
     def init(self, fed: Federation, w: Vector) -> ScaffoldMState:
         zero = jnp.zeros_like(w)
-        return ScaffoldMState(w, zero, zero, fed.memory(zero))
+        return ScaffoldMState(w, zero, zero, fed.client_states(zero))
 
     def round(self, fed: Federation, state: ScaffoldMState) -> ScaffoldMState:
         down = state.w, state.g, state.c
-        (dx, g, dc), memory = fed.average(
-            self.train, fed.sample().distinct, *down, memory=state.memory
+        (dx, g, dc), states = fed.average(
+            self.train, fed.sample().distinct, *down, states=state.clients
         )
         c = state.c + fed.answered.coverage * dc
-        return ScaffoldMState(state.w + self.lr * dx, g, c, memory)
+        return ScaffoldMState(state.w + self.lr * dx, g, c, states)
 
     def train(
         self, client: Client, x: Vector, g: Vector, c: Vector, c_k: Vector
@@ -106,4 +106,4 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
         direction = client.mean_gradient(-change)
         # the mean gradient of the steps: beta times it and the linear term make the direction
         new_c_k = (direction - linear) / self.beta
-        return Upload((change, direction, new_c_k - c_k), memory=new_c_k, is_change=True)
+        return Upload((change, direction, new_c_k - c_k), state=new_c_k, is_change=True)

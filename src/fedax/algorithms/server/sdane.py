@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from fedax.core import (
     Algorithm,
-    Card,
+    Citation,
     Client,
     Cohort,
     Federation,
@@ -58,7 +58,7 @@ class SDANE(Algorithm[StabilizedState]):
     lam: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the proximal term")
     mu: Scalar = hyper(0.0, low=0.0, doc="strong convexity of the clients' losses")
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated "
         "Optimization, NeurIPS 2024",
         read=("authors' code",),
@@ -114,7 +114,7 @@ class AccSDANE(SDANE):
     Source: as `SDANE`.
     """
 
-    card: ClassVar[Card] = SDANE.card
+    citation: ClassVar[Citation] = SDANE.citation
 
     def init(self, fed: Federation, w: Vector) -> AcceleratedState:
         return AcceleratedState(w, w, jnp.zeros((), w.dtype), jnp.ones((), w.dtype))

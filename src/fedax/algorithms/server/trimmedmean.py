@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import Aggregation
-from fedax.core import Card, Gathered, Reduction, Scalar, Vector, hyper
+from fedax.core import Citation, Gathered, Reduction, Scalar, Vector, hyper
 from fedax.numerics.robust import sort_uploads
 
 
@@ -40,7 +40,7 @@ class TrimmedMean(Aggregation):
         0.2, low=0.0, high=0.5, open_high=True, doc="share that is left out at either end"
     )
 
-    card: ClassVar[Card] = Card(
+    citation: ClassVar[Citation] = Citation(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
         read=("others' code",),

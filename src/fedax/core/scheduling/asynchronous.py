@@ -16,7 +16,7 @@ import numpy as np
 
 from fedax.core.history import JOULES
 from fedax.core.hyper import check_declared, hyper
-from fedax.core.scheduling.devices import Cost
+from fedax.core.scheduling.clock import Cost
 from fedax.core.scheduling.timeline import NO_SLOT, Row, Timeline, Versions
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
@@ -39,7 +39,7 @@ class Asynchronous:
     | `"hinge"` | 1 for $\tau \le b$, else $1 / (a (\tau - b) + 1)$ |
 
     The mean divides by the number of uploads (by the sum of their weights without $s$), so that
-    stale uploads shorten the step. Who arrives when follows from `run(devices=...)`.
+    stale uploads shorten the step. Who arrives when follows from `run(clock=...)`.
 
     Args:
         concurrency: clients at work at the same time, from 1 to the number of clients; None for
@@ -204,7 +204,7 @@ class ServerSteps(Timeline, ABC):
         many as a cohort has are dispatched.
         """
 
-    def notes(
+    def logged(
         self, first: int, count: int, traffic: Sequence[dict[str, Any]] = ()
     ) -> dict[str, np.ndarray]:
         steps = self._steps[first : first + count]

@@ -79,18 +79,18 @@ class Schedule(LocalWork):
         availability: the clients who can be reached, an `Availability`, or as files spell it,
             `{"name": "daily", "fraction": 0.5}` or `{"name": "trace", "file": "trace.csv"}`. A
             cohort is drawn among those; if they are fewer, it is all of them, and in a round in
-            which nobody is there the state stays. `History.notes` counts who was `available`, and
+            which nobody is there the state stays. `History.logged` counts who was `available`, and
             `drawn`. Phases with everyone wait for everyone.
         weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for
             $\frac1N \sum_k f_k$ (not with proportional sampling).
         over_select: asks this many times `cohort` clients, rounded up, at most all, and takes the
-            first `cohort` answers; at least 1. Needs `run(devices=...)`, as `deadline` does.
+            first `cohort` answers; at least 1. Needs `run(clock=...)`, as `deadline` does.
         deadline: seconds after which a round ends on the virtual clock, above 0, with the answers
             that have come; None to wait for all. Clients that are late are left out as if they had
             dropped out, but what they were sent counts as traffic. In a round without any answer
             the state stays. Fast clients count more often with both options, so that means are
             biased towards them. Not with sampling that draws a client twice, with several phases or
-            with `asynchronous`. `History.notes` counts who was `late`.
+            with `asynchronous`. `History.logged` counts who was `late`.
         asynchronous: an `Asynchronous` server, or a table of its arguments. A round is a server
             step then, and its cohort are the clients whose uploads it takes: the first `cohort`
             ones that arrive. Not with other sampling than `"uniform"` and

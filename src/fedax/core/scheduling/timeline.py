@@ -69,7 +69,7 @@ class Timeline:
         """
         return None
 
-    def notes(
+    def logged(
         self, first: int, count: int, traffic: Sequence[dict[str, Any]]
     ) -> dict[str, np.ndarray]:
         """Returns what the clock notes of some rounds, shape (count,), in 64 bits whatever the type

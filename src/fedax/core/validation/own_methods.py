@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Federation, Upload, is_memory
+from fedax.core.federation import Federation, Upload, is_states
 from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
 
@@ -22,7 +22,7 @@ def as_upload(work: Callable[..., Any], output: Any, receives: bool) -> Upload[A
     Args:
         work: the function.
         output: what it returned.
-        receives: whether that is the client's new memory rather than an `Upload`.
+        receives: whether that is the client's new state rather than an `Upload`.
 
     Raises:
         InvalidInput: it is something else.
@@ -30,8 +30,8 @@ def as_upload(work: Callable[..., Any], output: Any, receives: bool) -> Upload[A
     if not receives and not isinstance(output, Upload):
         _refuse(work, output, "an Upload")
     if receives and (output is None or isinstance(output, Upload)):
-        _refuse(work, output, "the client's new memory, without an Upload")
-    return Upload((), memory=output) if receives else output
+        _refuse(work, output, "the client's new state, without an Upload")
+    return Upload((), state=output) if receives else output
 
 
 def call_init(algorithm: Algorithm[Any], fed: Federation, w: Float[Array, "dim"]) -> Any:
@@ -77,8 +77,8 @@ def _is_model(value: Any, dim: int) -> bool:
 
 def _form(state: Any) -> Any:
     """Returns the structure of a state, and the shapes of its arrays."""
-    leaves, structure = jax.tree.flatten(state, is_leaf=is_memory)
-    return structure, [None if is_memory(leaf) else jnp.shape(leaf) for leaf in leaves]
+    leaves, structure = jax.tree.flatten(state, is_leaf=is_states)
+    return structure, [None if is_states(leaf) else jnp.shape(leaf) for leaf in leaves]
 
 
 def _refuse(function: Callable[..., Any], result: Any, allowed: str) -> NoReturn:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.scheduling.timeline import row_at
 from fedax.core.validation.misuse import explained
 from fedax.engine.round.backend import Backend
@@ -48,14 +48,14 @@ class PythonBackend(Backend):
 
     @abstractmethod
     def run_clients(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
     ) -> list[ClientResult]:
         """Runs the work of every client of a cohort and returns the results in its order."""
 
     def work(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
-        results = self.run_clients(phase_work, cohort, client_states)
+        results = self.run_clients(phase_work, cohort, states)
         decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
         values = [
             phase_work.for_slot(position).open(value) for position, value in enumerate(decoded)
@@ -82,9 +82,9 @@ class PythonBackend(Backend):
             if gather
             else tuple(term for array in weights for term in _weighted_sum(values, array)),
             (jax.tree.map(stack, *values), weights[0]) if gather else None,
-            client_states
+            states
             | _update_states(
-                client_states,
+                states,
                 cohort.ids,
                 {position: results[position].kept for position in positions},
             ),
@@ -108,10 +108,10 @@ def _weighted_sum(
 
 
 def _update_states(
-    client_states: dict[str, Memory],
+    states: dict[str, ClientStates],
     ids: Int[Array, "places"],
     new_states: dict[int, dict[str, PyTree]],
-) -> dict[str, Memory]:
+) -> dict[str, ClientStates]:
     """Returns the memories after the work, given the new states by position in the cohort.
 
     All keep the same names.
@@ -119,7 +119,7 @@ def _update_states(
     names = next(iter(new_states.values()), {})
     client_ids = ids[jnp.asarray([*new_states], jnp.int32)]
     return {
-        name: client_states[name].put(
+        name: states[name].put(
             client_ids, jax.tree.map(stack, *(states[name] for states in new_states.values()))
         )
         for name in names

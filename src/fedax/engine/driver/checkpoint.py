@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.core.bound_model import evaluated_state
-from fedax.core.federation import is_memory
+from fedax.core.federation import is_states
 from fedax.core.history import Best, History, Outcome
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.identity import Identity, check_same, hash_arrays
@@ -30,7 +30,7 @@ from fedax.utils.files import write
 from fedax.utils.lock import held
 
 _STORED = 2  # the newest, and the one before in case the newest cannot be read
-_FIELDS = ("algorithm", "rounds", "seconds", "compiling", "metrics", "notes")
+_FIELDS = ("algorithm", "rounds", "seconds", "compiling", "metrics", "logged")
 """Of a history, what a file holds as it is."""
 _ROWS = "rows "
 """Begins the names of arrays with a row for every client, of which a rank gets its own."""
@@ -137,7 +137,7 @@ class Checkpoints:
 
         def store(value: Any) -> dict[str, Any]:
             """Returns what stands in the head for arrays and clients' states."""
-            if is_memory(value):
+            if is_states(value):
                 ids, rows = value.written()
                 kind = _ROWS if ids is None else ""
                 return {"ids": ids, "rows": [store_array(row, kind) for row in rows]}
@@ -239,8 +239,8 @@ def _to_history(run: dict[str, Any], carry: RunCarry, grid: Grid) -> History:
 
 def _arrays_of(tree: Any) -> list[Any]:
     """Returns the arrays and the clients' states of a pytree, in order."""
-    nodes = jax.tree.leaves(tree, is_leaf=is_memory)
-    return [node for node in nodes if is_memory(node) or eqx.is_array(node)]
+    nodes = jax.tree.leaves(tree, is_leaf=is_states)
+    return [node for node in nodes if is_states(node) or eqx.is_array(node)]
 
 
 def _restore(tree: Any, stored: Sequence[Any]) -> Any:
@@ -248,8 +248,8 @@ def _restore(tree: Any, stored: Sequence[Any]) -> Any:
     remaining = iter(stored)
 
     def restore(node: Any) -> Any:
-        if is_memory(node):
+        if is_states(node):
             return node.restored(**next(remaining))
         return jnp.asarray(next(remaining), node.dtype) if eqx.is_array(node) else node
 
-    return jax.tree.map(restore, tree, is_leaf=is_memory)
+    return jax.tree.map(restore, tree, is_leaf=is_states)

@@ -134,7 +134,7 @@ class Budget(_Rule):
     """Stops a run at the first observation at which it has spent its hours or joules on the virtual
     clock.
 
-    The outcome is `stopped`, and ok. Needs `run(devices=...)`.
+    The outcome is `stopped`, and ok. Needs `run(clock=...)`.
 
     Args:
         hours: of virtual time, above 0; None for no bound.
@@ -142,9 +142,9 @@ class Budget(_Rule):
 
     Example:
         >>> import fedax
-        >>> task, devices = fedax.task("synthetic", clients=3), fedax.Devices(latency=1800.0)
+        >>> task, clock = fedax.task("synthetic", clients=3), fedax.Clock(latency=1800.0)
         >>> history = fedax.run(
-        ...     fedax.FedAvg(), task, devices=devices, stop=fedax.Budget(hours=1.0), rounds=60
+        ...     fedax.FedAvg(), task, clock=clock, stop=fedax.Budget(hours=1.0), rounds=60
         ... )
         >>> history.outcome.kind, history.clock.seconds.tolist()
         ('stopped', [0.0, 1800.0, 3600.0])

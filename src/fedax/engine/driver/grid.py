@@ -29,7 +29,7 @@ from fedax.engine.compilation.identity import (
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
-from fedax.engine.driver.recorder import Clock
+from fedax.engine.driver.recorder import Stopwatch
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Program, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
@@ -94,7 +94,7 @@ class Grid:
         options: RunOptions,
         done: int = 0,
     ) -> None:
-        self.clock = Clock()
+        self.stopwatch = Stopwatch()
         engine = options.engine
         # without seeds only the arguments are checked, which one rank may do alone
         group = engine.process_group if seeds else ProcessGroup()
@@ -175,7 +175,7 @@ class Grid:
     def _check_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks, clocks and privacy."""
         options, clients = self.options, setup.population.clients
-        engine, channel, devices = options.engine, options.channel, options.devices
+        engine, channel, clock = options.engine, options.channel, options.clock
         if channel is not None and channel.attack is not None:
             channel.attack.check_share(clients)
             poisoned = channel.attack.poison(setup.task, setup.first, clients)
@@ -189,20 +189,20 @@ class Grid:
             algorithm.check_model(self.task, self.layout)
         # members differ in real hyperparameters only, so one of them has the phases of all
         member = as_arrays(self.algorithms[0], self.layout.dtype)
-        timing = timing_of(member, setup, devices, options.rounds)
+        timing = timing_of(member, setup, clock, options.rounds)
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(member, setup, options)
         timed = {
             "Schedule(asynchronous=...)": setup.schedule.server,
             setup.schedule.cutoff_field: setup.schedule.cutoff_field,
-            "run(devices=...)": devices,
+            "run(clock=...)": clock,
         }
         for field, value in timed.items():
             if value is not None and not engine.is_asynchronous:
                 reason = f"the engine {type(engine).__name__} has no virtual clock"
                 raise InvalidInput.because(field, reason, "Simulation and Eager have one.")
-        if devices is not None:
-            devices.check(clients)
+        if clock is not None:
+            clock.check(clients)
         private = private_of(member, setup)
         if private is not None and options.personal:
             raise not_published("run(personal=...)")
@@ -243,7 +243,7 @@ class Grid:
             shared[f"examples of {client}"] = examples
         named = {
             "channel": options.channel,
-            "devices": options.devices,
+            "clock": options.clock,
             "observers": options.observe,
             "stop": [rule for rule in options.rules if not isinstance(rule, Budget)],
         }
@@ -318,7 +318,7 @@ class Grid:
             "engine": type(options.engine).__name__,
             "stop": ", ".join(map(repr, options.rules)) or None,
         }
-        for name in ("channel", "devices", "rounds", "observe_every", *_CHOICES):
+        for name in ("channel", "clock", "rounds", "observe_every", *_CHOICES):
             arguments[name] = getattr(options, name)
         return {
             name: value if isinstance(value, int | str) else short(repr(value))
@@ -389,7 +389,7 @@ def _check_one_program(algorithms: Sequence[Algorithm[Any]], options: RunOptions
     """Refuses members that differ in more than what one program takes as inputs."""
     is_private = options.channel is not None and options.channel.privacy is not None
     # these use numbers of the schedule before the program runs
-    is_fixed = is_private or options.devices is not None or options.schedule.server is not None
+    is_fixed = is_private or options.clock is not None or options.schedule.server is not None
     simulates = isinstance(options.engine, Simulation)
     lists: dict[str, tuple[Sequence[Any], bool]] = {
         "algorithms": (algorithms, True),

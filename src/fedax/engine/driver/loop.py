@@ -15,7 +15,7 @@ import numpy as np
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import evaluated_state
-from fedax.core.federation import HiddenMemory, is_memory
+from fedax.core.federation import HiddenStates, is_states
 from fedax.core.history import History, Outcome
 from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
@@ -89,7 +89,7 @@ class RoundLoop:
         self.checkpoints = checkpoints
         self.process_group = grid.options.engine.process_group
         # runs since the grid was made: data were placed and programs compiled before
-        self.clock = grid.clock
+        self.stopwatch = grid.stopwatch
         self.stop_requested = False
         # ranks run one program together, so neither a signal nor a clock of one rank may change
         # what it calls
@@ -97,7 +97,7 @@ class RoundLoop:
         self.calls = CallLength(bounded=self.process_group.size == 1)
         modes = modes_of(self.options.observe or (), grid.task)
         self.recorders = [
-            Recorder(type(member.algorithm).__name__, self.clock, self.options, modes)
+            Recorder(type(member.algorithm).__name__, self.stopwatch, self.options, modes)
             for member in grid.members
         ]
         self.done = 0
@@ -132,7 +132,7 @@ class RoundLoop:
         self.states = self.program.join([RunCarry.of(history) for history in resume])
         for recorder, history in zip(self.recorders, resume, strict=True):
             recorder.continue_from(history)
-        self.clock.continue_from(going_on[0])
+        self.stopwatch.continue_from(going_on[0])
 
     def _check_resumed(self, resume: Sequence[History]) -> None:
         """Refuses histories of other runs, whose states do not fit, and the privacy that was spent
@@ -142,8 +142,8 @@ class RoundLoop:
             allowed = f"as many as there are runs, {len(self.grid.members)}"
             raise InvalidInput.found("run_grid(resume=...)", f"{len(resume)} histories", allowed)
         carries = [RunCarry.of(history) for history in resume]
-        nodes = jax.tree.leaves(carries, is_leaf=is_memory)
-        if any(isinstance(node, HiddenMemory) for node in nodes):
+        nodes = jax.tree.leaves(carries, is_leaf=is_states)
+        if any(isinstance(node, HiddenStates) for node in nodes):
             reason = "a history with privacy has nothing of what its clients store"
             raise InvalidInput.because("run(resume=...)", reason, "Continue from a checkpoint.")
         origins = merge([history.origin or {} for history in resume])
@@ -230,10 +230,10 @@ class RoundLoop:
                 if recorder.ended and recorder.final is None:
                     recorder.final = _copy(carry)
         self.can_save = True
-        first, clock = self.recorders[0], self.clock
-        seconds = clock.now
+        first, stopwatch = self.recorders[0], self.stopwatch
+        seconds = stopwatch.now
         progress = Progress(
-            self.done, grid.rounds, seconds, first.latest, clock.compiling, len(self.recorders)
+            self.done, grid.rounds, seconds, first.latest, stopwatch.compiling, len(self.recorders)
         )
         with self.interrupts.allow(self.states):
             wants_stop = callable(options.progress) and options.progress(progress)
@@ -313,11 +313,11 @@ def _copy(tree: Any) -> Any:
     """Copies arrays and clients' states, because later rounds reuse the buffers."""
 
     def copy(leaf: Any) -> Any:
-        if is_memory(leaf):
+        if is_states(leaf):
             return leaf.copied()
         return jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf
 
-    return jax.tree.map(copy, tree, is_leaf=is_memory)
+    return jax.tree.map(copy, tree, is_leaf=is_states)
 
 
 def _with_personal(history: History, models: Any, states: Any, grid: Grid) -> History:

@@ -16,7 +16,7 @@ from fedax.communication.channel import Channel
 from fedax.core.client import Solver
 from fedax.core.directions import Mode, check_mode, find_mode
 from fedax.core.hyper import declared, hyper
-from fedax.core.scheduling.devices import Devices
+from fedax.core.scheduling.clock import Clock
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD, Optax
 from fedax.core.task import Task
@@ -70,7 +70,7 @@ class Setting(TypedDict, total=False):
     schedule: Schedule | None
     engine: Engine | None
     channel: Channel | None
-    devices: Devices | None
+    clock: Clock | None
     params: Any
 
 
@@ -113,7 +113,7 @@ class RunOptions:
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     engine: Engine = dataclasses.field(default_factory=Simulation)
     channel: Channel | None = None
-    devices: Devices | None = None
+    clock: Clock | None = None
     rounds: int = hyper(100, low=0)
     observe: Sequence[Observer] | None = None
     observe_every: int = hyper(1, low=1)
@@ -148,7 +148,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         for name, kind in (("solver", Solver), ("schedule", Schedule), ("engine", Engine)):
             check_kind(f"run({name}=...)", getattr(self, name), kind)
-        for name, kind in (("channel", Channel), ("devices", Devices)):
+        for name, kind in (("channel", Channel), ("clock", Clock)):
             check_kind(f"run({name}=...)", getattr(self, name), kind, optional=True)
         for observer in self.observe or ():
             check_kind("run(observe=...)", observer, Observer)
@@ -157,9 +157,9 @@ class RunOptions:
             limits.check("run", getattr(self, name))
         for rule in self.rules:
             rule.check()
-            if isinstance(rule, Budget) and self.devices is None:
+            if isinstance(rule, Budget) and self.clock is None:
                 allowed = "rules without devices only on metrics"
-                raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(devices=...).")
+                raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(clock=...).")
         self._check_shared_memory()
         check_mode("run(mode=...)", self.mode)
         if self.mode is not None and self.keep_best is None:
@@ -171,7 +171,7 @@ class RunOptions:
             raise InvalidInput.of("run(rounds=...)", self.rounds, allowed)
 
     def _check_shared_memory(self) -> None:
-        """Refuses a codec whose receiver has to know the clients' memories where it does not."""
+        """Refuses a codec whose receiver has to know the clients' states where it does not."""
         if self.channel is None or not self.channel.shares_memory:
             return
         if not self.engine.shares_memory:

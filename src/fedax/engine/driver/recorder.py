@@ -26,7 +26,7 @@ _ENDED = ("stopped", "diverged", "non-finite")
 """Outcomes of runs that ended by themselves."""
 
 
-class Clock:
+class Stopwatch:
     """Measures the seconds of a run from now on."""
 
     def __init__(self) -> None:
@@ -56,15 +56,15 @@ def has_ended(history: History, rules: Sequence[Rule]) -> bool:
     interrupted before it observed that something is not finite ends at its next observation.
     """
     if history.outcome.by_budget:
-        seconds, joules = spent(history.notes)
+        seconds, joules = spent(history.logged)
         return any(rule.is_spent(seconds, joules) for rule in rules if isinstance(rule, Budget))
     is_observed = int(history.rounds[-1]) == len(history.bits.up)
     return history.outcome.kind in _ENDED and is_observed
 
 
-def spent(notes: Mapping[str, np.ndarray]) -> tuple[float, float]:
+def spent(logged: Mapping[str, np.ndarray]) -> tuple[float, float]:
     """Returns the seconds on the virtual clock and the joules of some rounds."""
-    readings = clock_after(notes)
+    readings = clock_after(logged)
     if readings is None:
         return 0.0, 0.0
     return float(readings.seconds[-1]), float(readings.joules[-1])
@@ -75,7 +75,7 @@ class Recorder:
 
     Args:
         algorithm: its name.
-        clock: of the run.
+        stopwatch: of the run.
         options: of the run, resolved.
         modes: directions of the metrics.
 
@@ -85,10 +85,10 @@ class Recorder:
     """
 
     def __init__(
-        self, algorithm: str, clock: Clock, options: RunOptions, modes: Mapping[str, Mode]
+        self, algorithm: str, stopwatch: Stopwatch, options: RunOptions, modes: Mapping[str, Mode]
     ) -> None:
         self.algorithm = algorithm
-        self.clock = clock
+        self.stopwatch = stopwatch
         self.options = options
         self.modes = modes
         self.rounds: list[int] = []
@@ -109,13 +109,13 @@ class Recorder:
         self.compiling = history.compiling.tolist()
         self.metrics = {name: list(values) for name, values in history.metrics.items()}
         self.best = history.best
-        self.spent = spent(history.notes)
-        notes, bits = dict(history.notes), history.bits
+        self.spent = spent(history.logged)
+        logged, bits = dict(history.logged), history.bits
         if len(bits.up):
-            left_out = notes.pop("dropped", np.zeros((len(bits.up), 0), np.int32))
+            left_out = logged.pop("dropped", np.zeros((len(bits.up), 0), np.int32))
             # what failed in these rounds ended that run
             nothing = np.zeros(0, np.int64)
-            self.logs = [Log(notes, bits.down, bits.up, nothing, nothing, left_out)]
+            self.logs = [Log(logged, bits.down, bits.up, nothing, nothing, left_out)]
         if has_ended(history, self.options.rules):
             self.ended = True
             self.final = RunCarry.of(history)
@@ -138,9 +138,9 @@ class Recorder:
         """Takes the log of rounds of which `first` is the number of the first one."""
         if self.ended:
             return
-        seconds, joules = spent(log.notes)
+        seconds, joules = spent(log.logged)
         # an asynchronous server notes the time since the start of the run
-        before = 0.0 if "clock" in log.notes else self.spent[0]
+        before = 0.0 if "clock" in log.logged else self.spent[0]
         self.spent = (before + seconds, self.spent[1] + joules)
         self.logs.append(jax.tree.map(np.array, log))
         if self.is_running:
@@ -158,8 +158,8 @@ class Recorder:
             # copies: what an engine returns may keep a buffer of the device for every number
             self.metrics.setdefault(name, []).append(np.array(value))
         self.rounds.append(done)
-        self.seconds.append(self.clock.now)
-        self.compiling.append(self.clock.compiling)
+        self.seconds.append(self.stopwatch.now)
+        self.compiling.append(self.stopwatch.compiling)
         best_by = self.options.keep_best
         watched = {rule.metric for rule in self.options.rules if not isinstance(rule, Budget)}
         if best_by is not None:
@@ -226,14 +226,14 @@ class Recorder:
         """
         log = merge_logs(self.logs)
         self.logs = [log]
-        notes = log.notes
+        logged = log.logged
         if self.options.on_bad_client == "drop":
-            notes = notes | {"dropped": log.left_out}
+            logged = logged | {"dropped": log.left_out}
         return History(
             self.algorithm,
             np.asarray(self.rounds),
             {name: np.stack(values) for name, values in self.metrics.items()},
-            notes,
+            logged,
             params,
             Traffic(log.down, log.up),
             self.outcome,

@@ -48,7 +48,7 @@ def run(
         engine (Engine): where it runs; the compiled `Simulation()` by default.
         channel (Channel): codecs of what is sent up and down; nothing is coded by default. See
             `Channel`.
-        devices (Devices): the clients' `Devices`: `History.clock` then has the seconds and joules
+        clock (Clock): the clients' `Clock`: `History.clock` then has the seconds and joules
             that the rounds take on a virtual clock. They do not change the training, but the
             arrivals of an asynchronous server without its own follow from them. On `Simulation` and
             `Eager`.
@@ -79,13 +79,13 @@ def run(
             round is kept too.
         personal (bool): whether the history also has the clients' own models, which take clients x
             dim numbers.
-        on_bad_client (str): of a client whose upload, or whose memory after the work, is not
+        on_bad_client (str): of a client whose upload, or whose state after the work, is not
             finite. `"stop"`, the default: the outcome names the round and the client, and the run
             ends at the next observation, or checkpoint if that comes first; rounds until then are
             in `bits` and in the final state. `"drop"`: the client is left out of the phase as if it
-            had not been drawn, its memory stays as it was, `History.notes["dropped"]` names it, and
-            the run goes on; what it sent counts as traffic. A round in which all clients are left
-            out leaves the state as it was. Not for methods without a server.
+            had not been drawn, its state stays as it was, `History.logged["dropped"]` names it,
+            and the run goes on; what it sent counts as traffic. A round in which all clients are
+            left out leaves the state as it was. Not for methods without a server.
 
     Returns:
         A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. Ctrl-C ends the run with all
@@ -132,7 +132,7 @@ def run_grid(
         options: those of `run`. `solver` and `schedule` may also be lists: one for each algorithm,
             or for the only one, in the simulation. Solvers may differ in real hyperparameters such
             as the learning rate, schedules in probabilities (`dropouts`, `stragglers`,
-            `sync_probability`). With `devices`, privacy or an asynchronous server there is one
+            `sync_probability`). With `clock`, privacy or an asynchronous server there is one
             schedule.
 
     Returns:

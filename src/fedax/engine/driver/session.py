@@ -35,13 +35,13 @@ class Report(NamedTuple):
 
     Attributes:
         round: its number, from 0.
-        notes: what the algorithm reported with `note`, by name.
+        logged: what the algorithm reported with `log`, by name.
         down, up: bits sent by all participants, see `Traffic`.
         outcome: ok, or the first part of the round that is not finite.
     """
 
     round: int
-    notes: dict[str, np.ndarray]
+    logged: dict[str, np.ndarray]
     down: int
     up: int
     outcome: Outcome
@@ -82,9 +82,9 @@ class Session:
         # the program consumes its input, and the caller may step the same state again
         copied = self._program.copy(state.value)
         value, (log,) = self._program.advance(copied, state.round, 1)
-        notes = {name: values[0] for name, values in log.notes.items()}
+        logged = {name: values[0] for name, values in log.logged.items()}
         report = Report(
-            state.round, notes, int(log.down[0]), int(log.up[0]), log.failure(state.round)
+            state.round, logged, int(log.down[0]), int(log.up[0]), log.failure(state.round)
         )
         return RunState(state.round + 1, value), report
 
@@ -125,7 +125,7 @@ def start(
 
     Args:
         algorithm, task, seed: as `run`.
-        setting: `solver`, `schedule`, `engine`, `channel`, `devices` and `params` of `run`.
+        setting: `solver`, `schedule`, `engine`, `channel`, `clock` and `params` of `run`.
 
     Example:
         >>> import fedax

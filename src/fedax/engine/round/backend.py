@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree
 
-from fedax.core.federation import Cohort, Memory
+from fedax.core.federation import ClientStates, Cohort
 from fedax.engine.round.client import Setup
 from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.utils.random import Index
@@ -33,12 +33,12 @@ class Backend(ABC):
         """Returns drawn clients, without the padding if their number is concrete."""
         return (ids, count) if self.padded else (ids[: int(count)], int(count))
 
-    def memory(self, initial: PyTree) -> Memory:
-        """Makes a memory with one row for each client, see `Federation.memory`."""
+    def client_states(self, initial: PyTree) -> ClientStates:
+        """Makes states with one row for each client, see `Federation.client_states`."""
         clients = self.setup.population.clients
         if callable(initial):
-            return Memory(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
-        return Memory(
+            return ClientStates(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
+        return ClientStates(
             jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial)
         )
 
@@ -59,14 +59,14 @@ class Backend(ABC):
 
     @abstractmethod
     def work(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
         """Runs the work at every client of a cohort.
 
         Args:
             phase_work: what each client does.
             cohort: the clients.
-            client_states: memories that the work reads and updates, by name.
+            states: memories that the work reads and updates, by name.
             gather: whether to return the single uploads rather than their sum.
         """
 
@@ -75,16 +75,16 @@ class Backend(ABC):
         self,
         phase_work: PhaseWork,
         everyone: Cohort,
-        client_states: dict[str, Memory],
+        states: dict[str, ClientStates],
         neighbours: Array,
         weights: Array,
-    ) -> tuple[PhaseResult, Memory]:
+    ) -> tuple[PhaseResult, ClientStates]:
         """Runs the work at every client, and returns the weighted sums of neighbours' uploads.
 
         Args:
             phase_work: what each client does.
             everyone: all clients.
-            client_states: memories that the work reads and updates, by name.
+            states: memories that the work reads and updates, by name.
             neighbours: shape (clients, width), for each client itself and its neighbours; itself
                 again as padding.
             weights: of the same shape, 0 for padding.

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from fedax.core.federation import Memory
+from fedax.core.federation import ClientStates
 from fedax.core.history import History
 
 
@@ -23,11 +23,11 @@ class RunCarry(NamedTuple):
     """
 
     state: Any = None
-    lost: tuple[Memory, ...] = ()
+    lost: tuple[ClientStates, ...] = ()
     model_state: Any = None
     bounds: Any = None
     downlinks: Any = None
-    solver_states: Memory | None = None
+    solver_states: ClientStates | None = None
 
     @classmethod
     def of(cls, history: History) -> "RunCarry":

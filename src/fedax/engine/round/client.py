@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
-from fedax.core.federation import HiddenMemory, with_memories
+from fedax.core.federation import HiddenStates, with_states
 from fedax.core.scheduling.local_work import Work
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
@@ -55,7 +55,7 @@ class Placement(NamedTuple):
             gradients.
         chunk: clients that work at once with `mode="chunked"`.
         devices: over which a cohort is divided.
-        offloads: whether clients' memories lie outside the devices.
+        offloads: whether clients' states lie outside the devices.
         kernels: whether steps of small models may be fused (see `fused_loop`).
     """
 
@@ -105,11 +105,11 @@ class Setup(eqx.Module):
     def published(self, tree: PyTree) -> PyTree:
         """Returns a carry, or a part of one, as the run publishes it.
 
-        With privacy it has no clients' memories, which no noise covers.
+        With privacy it has no clients' states, which no noise covers.
         """
         if self.private is None:
             return tree
-        return with_memories(tree, lambda _: HiddenMemory())
+        return with_states(tree, lambda _: HiddenStates())
 
 
 class ClientRows(NamedTuple):

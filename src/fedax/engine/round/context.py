@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import bits_of, encode
 from fedax.core.bound_model import state_from_mean
-from fedax.core.federation import Cohort, Federation, Gathered, Memory, Upload, is_memory
+from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload, is_states
 from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.scheduling.timeline import Row
 from fedax.engine.round.aggregation import weighted_mean
@@ -60,14 +60,14 @@ class RoundReport(NamedTuple):
     """What a round tells beside the new state.
 
     Attributes:
-        notes: values that the algorithm and the backend logged, by name.
+        logged: values that the algorithm and the backend logged, by name.
         traffic: bits and messages of every phase.
         broken: the first part that is not finite (see `fedax.engine.round.backend`), 0 for none.
         bad_client: the client it belongs to, -1 for none.
         left_out: clients whose uploads did not count, in any order, padded with -1.
     """
 
-    notes: dict[str, Any]
+    logged: dict[str, Any]
     traffic: list[dict[str, Any]]
     broken: Int[Array, ""]
     bad_client: Int[Array, ""]
@@ -77,7 +77,7 @@ class RoundReport(NamedTuple):
 class RoundContext(Federation):
     """The `fed` of one round, through which an algorithm reaches the clients.
 
-    Collects notes, traffic, the first part that is not finite, and the last cohort along the way.
+    Collects logged values, traffic, the first part that is not finite, and the last cohort.
 
     Args:
         backend: dispatches the work to the clients.
@@ -113,7 +113,7 @@ class RoundContext(Federation):
         self.is_clocked = self.setup.timing is not None and row is None
         # noise hides who took part, so nothing that is published may depend on it
         self.hides_cohort = self.setup.private is not None and self.setup.private.central
-        self.notes: dict[str, Any] = {}
+        self.logged: dict[str, Any] = {}
         self.traffic: list[dict[str, Any]] = []
         self.broken: Int[Array, ""] = jnp.int32(0)
         self.bad_client: Int[Array, ""] = jnp.int32(-1)
@@ -137,7 +137,7 @@ class RoundContext(Federation):
         schedule = self.setup.schedule
         available = schedule.available_in(self.root, self.round, self.clients)
         if available is not None:
-            self.note(available=available.sum(dtype=jnp.int32))
+            self.log(available=available.sum(dtype=jnp.int32))
         # ids have the static shape (capacity,); in a compiled round `count` is traced
         count: Index
         if self.row is None:
@@ -151,7 +151,7 @@ class RoundContext(Federation):
             ids = jnp.asarray(self.row.clients)
             count = ids.shape[0] if self.row.working is None else self.row.working
         if available is not None:
-            self.note(drawn=jnp.asarray(count, jnp.int32))
+            self.log(drawn=jnp.asarray(count, jnp.int32))
         return self._build_cohort(
             *self.backend.strip_padding(ids, count), is_sampled=weights is None
         )
@@ -176,36 +176,36 @@ class RoundContext(Federation):
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)
 
-    def memory(self, initial: PyTree) -> Memory:
-        return self.backend.memory(initial)
+    def client_states(self, initial: PyTree) -> ClientStates:
+        return self.backend.client_states(initial)
 
     @property
     def answered(self) -> Cohort:
         assert self.last is not None, "no phase yet"
         return self.last
 
-    def note(self, **values: Array | np.int64 | float) -> None:
+    def log(self, **values: Array | np.int64 | float) -> None:
         for name, raw in values.items():
             value = raw if isinstance(raw, np.generic) else jnp.asarray(raw)
             if self.is_abandoned is not False:  # a round in Python does not come here
                 value = jnp.where(
-                    self.is_abandoned, self.notes.get(name, missing_value(value)), value
+                    self.is_abandoned, self.logged.get(name, missing_value(value)), value
                 )
-            self.notes[name] = value
+            self.logged[name] = value
 
     def average(
         self,
         work: Callable[..., Upload[Any]],
         cohort: Cohort,
         *down: PyTree,
-        memory: Memory | None = None,
+        states: ClientStates | None = None,
     ) -> Any:
-        phase_work, result = self._phase(work, cohort, down, memory, gather=False)
+        phase_work, result = self._phase(work, cohort, down, states, gather=False)
         mean = self._mean(phase_work, result)
         if isinstance(mean, Sent):  # the model's state was averaged beside the upload
             self._take_state(mean.state)
             mean = mean.value
-        return mean if memory is None else (mean, result.client_states["own"])
+        return mean if states is None else (mean, result.client_states["own"])
 
     def _take_state(self, mean: PyTree) -> None:
         """Takes the mean of the clients' model states, in real numbers, as the model's state."""
@@ -216,10 +216,10 @@ class RoundContext(Federation):
         """Returns the mean of the uploads: the weighted one, unless a stage makes another."""
         key = functools.partial(self.backend.noise_key, self.key(f"privacy {len(self.traffic)}"))
         for stage in phase_work.stages:
-            mean = stage.mean(result, phase_work.received, key, self.carry.bounds, self.notes)
+            mean = stage.mean(result, phase_work.received, key, self.carry.bounds, self.logged)
             if mean is not None:
                 self.carry = self.carry._replace(bounds=mean.bounds)
-                self.note(**mean.notes)
+                self.log(**mean.logged)
                 return mean.value
         return weighted_mean(result.sums, result.form)
 
@@ -228,26 +228,26 @@ class RoundContext(Federation):
         work: Callable[..., Upload[Any]],
         cohort: Cohort,
         *down: PyTree,
-        memory: Memory | None = None,
+        states: ClientStates | None = None,
     ) -> Any:
-        _, result = self._phase(work, cohort, down, memory, gather=True)
+        _, result = self._phase(work, cohort, down, states, gather=True)
         # in the cohort's order, leaves (capacity, ...); rows of padding are zero
         values, weights = result.rows
         valid = self._is_counted(cohort, result)
         if isinstance(values, Sent):
-            states = Gathered(values.state, weights, cohort.ids, valid)
-            self._take_state(mean_of_rows(states))
+            model_states = Gathered(values.state, weights, cohort.ids, valid)
+            self._take_state(mean_of_rows(model_states))
             values = values.value
         gathered = Gathered(values, weights, cohort.ids, valid)
-        return gathered if memory is None else (gathered, result.client_states["own"])
+        return gathered if states is None else (gathered, result.client_states["own"])
 
     def exchange(
         self,
         graph: Graph,
         send: Callable[..., Upload[Any]],
         receive: Callable[..., Any],
-        memory: Memory,
-    ) -> Memory:
+        states: ClientStates,
+    ) -> ClientStates:
         self._check_complete()
         graph.check_population(self.clients)
         channel = self.setup.channel
@@ -259,7 +259,7 @@ class RoundContext(Federation):
         keys = self._link_key(), stream(self.root, "bursts")
         neighbours, weights = graph.at(self.round, *keys, awake)
         # first half: every node sends, and the backend sums each node's neighbours
-        sending, client_states = self._prepare(send, (), memory, is_graph=True, awake=awake)
+        sending, client_states = self._prepare(send, (), states, is_graph=True, awake=awake)
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )
@@ -312,7 +312,7 @@ class RoundContext(Federation):
         else:
             key = stream(self.root, "awake", self.round)
             awake = jax.random.uniform(key, (self.clients,), jnp.float32) < graph.awake
-        self.note(awake=awake.sum(dtype=jnp.int32))
+        self.log(awake=awake.sum(dtype=jnp.int32))
         return awake
 
     def _link_key(self) -> Key[Array, ""]:
@@ -326,11 +326,11 @@ class RoundContext(Federation):
         work: Callable[..., Upload[Any]],
         cohort: Cohort,
         down: Any,
-        memory: Memory | None,
+        states: ClientStates | None,
         gather: bool,
     ) -> tuple[PhaseWork, PhaseResult]:
         """Runs a phase: prepares the work, dispatches it, and accounts for the result."""
-        phase_work, client_states = self._prepare(work, down, memory)
+        phase_work, client_states = self._prepare(work, down, states)
         # only rounds in Python know the number of clients here; compiled ones run a phase of no
         # clients to its end and discard the round
         if isinstance(cohort.count, int) and cohort.count == 0:
@@ -343,7 +343,9 @@ class RoundContext(Federation):
         self._account(cohort, phase_work, result, cohort.count)
         return phase_work, result
 
-    def _empty_result(self, phase_work: PhaseWork, client_states: dict[str, Memory]) -> PhaseResult:
+    def _empty_result(
+        self, phase_work: PhaseWork, client_states: dict[str, ClientStates]
+    ) -> PhaseResult:
         """Returns the result of a phase without clients.
 
         Raises:
@@ -363,10 +365,10 @@ class RoundContext(Federation):
         self,
         work: Callable[..., Upload[Any]],
         down: Any,
-        memory: Memory | None,
+        states: ClientStates | None,
         is_graph: bool = False,
         awake: Bool[Array, "clients"] | None = None,
-    ) -> tuple[PhaseWork, dict[str, Memory]]:
+    ) -> tuple[PhaseWork, dict[str, ClientStates]]:
         """Returns the phase's work with what the server sends, and the client states that it
         uses.
         """
@@ -375,7 +377,7 @@ class RoundContext(Federation):
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
         occurrence = self._next_occurrence(work)
-        client_states = {} if memory is None else {"own": memory}
+        client_states = {} if states is None else {"own": states}
         # every phase has its own memories of the codec, because messages of different phases differ
         if channel is not None and channel.has_memory:
             client_states["lost"] = self.carry.lost[phase]
@@ -394,14 +396,14 @@ class RoundContext(Federation):
             self.carry = self.carry._replace(downlinks=downlinks)
             stages.append(PastVersions(downlinks, row.versions, timing.late))
             staleness = self.round - jnp.asarray(row.versions.numbers)
-            self.note(
+            self.log(
                 staleness=staleness.astype(self.layout.dtype).mean(),
                 discarded=jnp.asarray(row.discarded),
             )
         phase_work = PhaseWork(work, down, self.root, self.round, occurrence, tuple(stages))
         return phase_work, client_states
 
-    def _state_stages(self, client_states: dict[str, Memory], is_graph: bool) -> list[Stage]:
+    def _state_stages(self, client_states: dict[str, ClientStates], is_graph: bool) -> list[Stage]:
         """Returns the stages of the states of solver and model, and adds what clients store for
         them to `client_states`.
         """
@@ -413,9 +415,9 @@ class RoundContext(Federation):
         if state is None:
             return stages
         # clients store the model's state themselves, or no server sends one
-        if isinstance(state, Memory):
+        if isinstance(state, ClientStates):
             client_states["model"] = state
-        if isinstance(state, Memory) or is_graph:
+        if isinstance(state, ClientStates) or is_graph:
             state = None
         sends = self.setup.task.state_policy == "average"
         return [*stages, ModelState(state, sends, is_graph)]
@@ -461,7 +463,7 @@ class RoundContext(Federation):
     def _account(
         self, cohort: Cohort, phase_work: PhaseWork, result: PhaseResult, messages: Index
     ) -> None:
-        """Records the participants, client states, traffic, notes and failures of a phase.
+        """Records the participants, client states, traffic, logged values and failures of a phase.
 
         Args:
             cohort: the clients asked.
@@ -493,8 +495,8 @@ class RoundContext(Federation):
         self.traffic.append(traffic)
         # the number is of uploads before noise
         if result.clipped is not None and not self.hides_cohort:
-            self.note(overflow=self.notes.get("overflow", jnp.int32(0)) + result.clipped)
-        self.note(**result.notes)
+            self.log(overflow=self.logged.get("overflow", jnp.int32(0)) + result.clipped)
+        self.log(**result.logged)
         self._check_finite(cohort, result)
         if (
             isinstance(self.answered.count, int)
@@ -524,16 +526,16 @@ class RoundContext(Federation):
 
     def report(self, before: PyTree, after: PyTree) -> RoundReport:
         """Returns the report of the round that led from one state of the algorithm to another."""
-        # clients' memories are left out: the clients have checked theirs, row by row
+        # clients' states are left out: the clients have checked theirs, row by row
         old, new = (
-            eqx.filter(tree, is_memory, inverse=True, is_leaf=is_memory) for tree in (before, after)
+            eqx.filter(tree, is_states, inverse=True, is_leaf=is_states) for tree in (before, after)
         )
         state = jnp.where((self.broken == 0) & became_non_finite(old, new), STATE, self.broken)
         broken, bad = (
             jnp.where(self.is_abandoned, none, x) for none, x in ((0, state), (-1, self.bad_client))
         )
         left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
-        return RoundReport(self.notes, self.traffic, broken, bad, left_out)
+        return RoundReport(self.logged, self.traffic, broken, bad, left_out)
 
 
 def _require_unweighted(field: str, result: PhaseResult) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import with_memories
+from fedax.core.federation import with_states
 from fedax.core.history import Outcome
 from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
@@ -35,7 +35,7 @@ class Log(NamedTuple):
     See `RoundReport` for the last three.
     """
 
-    notes: dict[str, np.ndarray]
+    logged: dict[str, np.ndarray]
     down: np.ndarray
     up: np.ndarray
     broken: np.ndarray
@@ -50,8 +50,8 @@ class Log(NamedTuple):
         """
         count = len(report.broken)
         down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
-        notes = report.notes | timeline.notes(first, count, report.traffic)
-        return cls(notes, down, up, *map(np.asarray, report[2:]))
+        logged = report.logged | timeline.logged(first, count, report.traffic)
+        return cls(logged, down, up, *map(np.asarray, report[2:]))
 
     def failure(self, first: int) -> Outcome:
         """Returns the outcome: ok, or the first part that is not finite.
@@ -66,7 +66,7 @@ class Log(NamedTuple):
         return Outcome("non-finite", first + int(bad[0]), None if client < 0 else client, part)
 
 
-PARTS = {UPLOAD: None, MEMORY: "the memory", STATE: "the server state"}
+PARTS = {UPLOAD: None, MEMORY: "the state", STATE: "the server state"}
 
 
 class PersonalModels(NamedTuple):
@@ -84,7 +84,7 @@ class PersonalModels(NamedTuple):
 
 def to_device(carry: RunCarry) -> RunCarry:
     """Moves all memories to the device, for engines that keep them there."""
-    return with_memories(carry, lambda memory: memory.here())
+    return with_states(carry, lambda memory: memory.here())
 
 
 def trace_programs(algorithm: Algorithm[Any], setup: Setup) -> list[Any]:
@@ -107,12 +107,12 @@ def trace_programs(algorithm: Algorithm[Any], setup: Setup) -> list[Any]:
 def merge_logs(logs: Sequence[Log]) -> Log:
     """Concatenates logs of consecutive rounds.
 
-    A note that only some of them have is NaN, or 0, in the others.
+    A value that only some of them have is NaN, or 0, in the others.
     """
-    forms = {name: missing_value(values[0]) for log in logs for name, values in log.notes.items()}
-    notes = {
+    forms = {name: missing_value(values[0]) for log in logs for name, values in log.logged.items()}
+    logged = {
         name: np.concatenate(
-            [log.notes.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs]
+            [log.logged.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs]
         )
         for name, form in forms.items()
     }
@@ -122,7 +122,7 @@ def merge_logs(logs: Sequence[Log]) -> Log:
         for name in names
     )
     left_out = pad_client_sets([row for log in logs for row in log.left_out])
-    return Log(notes, **dict(zip(names, columns, strict=True)), left_out=left_out)
+    return Log(logged, **dict(zip(names, columns, strict=True)), left_out=left_out)
 
 
 def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -203,7 +203,7 @@ class Engine(ABC):
     Attributes:
         process_group: the processes that take part.
         is_asynchronous: whether it runs the server steps of an asynchronous server.
-        shares_memory: whether receivers know the clients' memories of a codec.
+        shares_memory: whether receivers know the clients' states of a codec.
         is_simulated: whether this process plays the clients, so that it may let them collude.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
             no bound.

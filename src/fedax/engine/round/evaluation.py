@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Cohort, Memory
+from fedax.core.federation import ClientStates, Cohort
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
@@ -49,7 +49,7 @@ def personal_models(
     states = carry.model_state
 
     def state_of(k: Index) -> PyTree:
-        return states.of(k) if isinstance(states, Memory) else states
+        return states.of(k) if isinstance(states, ClientStates) else states
 
     if personal is None:
         return lambda k: PersonalModels(w, state_of(k))
@@ -61,7 +61,7 @@ def personal_models(
         # without the barriers XLA would fuse, and so round, differently depending on where the
         # memory is stored
         down, memory_rows = jax.lax.optimization_barrier(
-            (personal.down, () if personal.memory is None else (personal.memory.of(k),))
+            (personal.down, () if personal.states is None else (personal.states.of(k),))
         )
         with explained(personal.work):
             own_model = personal.work(client, *down, *memory_rows)
@@ -101,7 +101,7 @@ def view_of(
     weights = algorithm.weights(state)
     view.weights = None if weights is None else weights.all()
     view._worked = last_cohort
-    view.states = carry.model_state if isinstance(carry.model_state, Memory) else None
+    view.states = carry.model_state if isinstance(carry.model_state, ClientStates) else None
     if view.states is not None or algorithm.personal(state) is not None:
         view.own = personal_models(setup, algorithm, carry, model)
     return view
@@ -146,7 +146,7 @@ class CompiledView(View):
 
     nodes = None
     own: Callable[[Index], PersonalModels] | None = None
-    states: Memory | None = None
+    states: ClientStates | None = None
     _worked: Cohort | None = None
 
     def __init__(self, setup: Setup, w: Float[Array, "dim"]) -> None:

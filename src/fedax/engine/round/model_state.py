@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedax.core.bound_model import state_from_mean, state_in_reals
-from fedax.core.federation import Gathered, Memory
+from fedax.core.federation import ClientStates, Gathered
 from fedax.core.task import Task
 
 
@@ -37,7 +37,7 @@ def mean_of_rows(gathered: Gathered[Any]) -> PyTree:
 
 def task_as_evaluated(task: Task, model_state: Any) -> Task:
     """Returns the task with the state for evaluation: where clients store states, their mean."""
-    if isinstance(model_state, Memory):
+    if isinstance(model_state, ClientStates):
         reals = model_state.each(state_in_reals)
         mean = reals.mean(default=state_in_reals(task.state))
         model_state = state_from_mean(mean, task.state)

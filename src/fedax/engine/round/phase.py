@@ -14,17 +14,17 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import decode, is_vector
 from fedax.core.client import Client
-from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import as_upload
 from fedax.utils.random import Index
 
 UPLOAD, MEMORY, STATE = 1, 2, 3
-"""Codes of the part of a round that is not finite: a client's upload, its memory, or the server's
+"""Codes of the part of a round that is not finite: a client's upload, its state, or the server's
 state (0: none)."""
 
 States: TypeAlias = dict[str, PyTree]
-"""What is stored for one client, by name, as far as there is such: its `own` memory of the
+"""What is stored for one client, by name, as far as there is such: its `own` state of the
 algorithm, the codec's (`lost`), its `model` state, its `solver`'s state, and what it `received`
 from its neighbours."""
 
@@ -60,11 +60,11 @@ class PhaseResult(NamedTuple):
             the uploads are gathered.
         rows: if they are gathered, the uploads, each leaf of shape (capacity, ...), and their
             weights, in the cohort's order.
-        client_states: the clients' memories after the work, by name.
+        client_states: the clients' states after the work, by name.
         broken: for each place of the cohort whether the client's result is finite, see
             `PhaseWork.broken_part`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
-        notes: what the backend logs, by name.
+        logged: what the backend logs, by name.
         sent: bits down and up, measured over all participants; None where they follow from the
             forms.
     """
@@ -72,10 +72,10 @@ class PhaseResult(NamedTuple):
     upload: Upload[Any]
     sums: Any
     rows: Any
-    client_states: dict[str, Memory]
+    client_states: dict[str, ClientStates]
     broken: Int[Array, "capacity"]
     clipped: Int[Array, ""] | None = None
-    notes: dict[str, Any] = {}  # noqa: RUF012 (never written)
+    logged: dict[str, Any] = {}  # noqa: RUF012 (never written)
     sent: tuple[int, int] | None = None
 
     @property
@@ -90,12 +90,12 @@ class Mean(NamedTuple):
     Attributes:
         value: the mean.
         bounds: of adaptive clipping after the phase; None where they do not change.
-        notes: what the round logs.
+        logged: what the round logs.
     """
 
     value: PyTree
     bounds: Float[Array, "parts"] | None
-    notes: dict[str, Any]
+    logged: dict[str, Any]
 
 
 class Stage(eqx.Module):
@@ -148,7 +148,7 @@ class Stage(eqx.Module):
         down: PyTree,
         key: Callable[[PyTree], Key[Array, ""]],
         bounds: Float[Array, "parts"] | None,
-        notes: Mapping[str, Any],
+        logged: Mapping[str, Any],
     ) -> Mean | None:
         """Makes the mean of the uploads at the server; None leaves that to others.
 
@@ -157,11 +157,11 @@ class Stage(eqx.Module):
             down: what the server sent.
             key: returns the key of noise on what is released.
             bounds: of adaptive clipping in this round.
-            notes: of the round so far.
+            logged: of the round so far.
         """
         return None
 
-    def empty(self, client_states: dict[str, Memory]) -> PhaseResult | None:
+    def empty(self, client_states: dict[str, ClientStates]) -> PhaseResult | None:
         """Returns the result of a phase without clients; None if it abandons the round."""
         return None
 
@@ -177,7 +177,7 @@ class PhaseWork(eqx.Module):
         down: what the server sends, with messages where it is encoded.
         root, round, occurrence: name the clients' random streams.
         stages: that messages pass.
-        receives: whether this is the receiving half of an exchange, which returns the new memory
+        receives: whether this is the receiving half of an exchange, which returns the new state
             and sends nothing.
     """
 
@@ -249,9 +249,7 @@ class PhaseWork(eqx.Module):
         """Returns the upload as it is sent, and the client's states after the work."""
         sending = Sending(upload.value, upload.reference, before, {})
         if "own" in before:
-            sending = sending.store(
-                "own", before["own"] if upload.memory is None else upload.memory
-            )
+            sending = sending.store("own", before["own"] if upload.state is None else upload.state)
         for stage in self.stages:
             sending = stage.send(client, sending)
         return Upload(sending.value, upload.weight), sending.after
@@ -265,7 +263,7 @@ class PhaseWork(eqx.Module):
     def broken_part(self, value: PyTree, before: States, after: States) -> Int[Array, ""]:
         """Returns `UPLOAD` or `MEMORY` if upload or states became non-finite, else 0.
 
-        In the receiving half of an exchange the new memory counts as the upload.
+        In the receiving half of an exchange the new state counts as the upload.
         """
         if self.receives:
             return jnp.where(is_finite(after["own"]), 0, UPLOAD)

@@ -12,7 +12,7 @@ from fedax.communication.accounting import Ledger, Release, epsilon_of, noise_of
 from fedax.communication.channel import Channel, is_message
 from fedax.communication.privacy import Privacy
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import HiddenMemory, Memory, with_memories
+from fedax.core.federation import ClientStates, HiddenStates, with_states
 from fedax.core.hyper import as_arrays, bound_to
 from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
@@ -67,7 +67,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     # a bound and its noise belong to a phase, so both rounds must have the same phases. With noise
     # at the server an upload that is not finite counts as 0, and no client is left out
     bare = dataclasses.replace(setup, channel=None, drop=setup.drop and not central)
-    traced = trace(algorithm, bare, (0, 1), memory=_OpaqueMemory)
+    traced = trace(algorithm, bare, (0, 1), states=_OpaqueStates)
     phases: dict[tuple[str, int], PrivatePhase] = {}
     for phase in (phase for round in traced.rounds for phase in round):
         _check_phase(phase, central, name)
@@ -82,7 +82,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
             reason = f"phase {phase.name} of its first round has another form than later"
             raise _refusal(name, reason)
     # the model must not depend on what clients store, which no noise covers
-    hidden = with_memories(traced.state, lambda _: HiddenMemory())
+    hidden = with_states(traced.state, lambda _: HiddenStates())
     jax.eval_shape(lambda state: call_model(algorithm, state, setup.layout.dim), hidden)
     first, later = (
         _releases(round, setup.schedule, setup.population.clients, central)
@@ -109,14 +109,14 @@ def _refusal(name: str, reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput.because(f"{FIELD}, {name}", reason, hint)
 
 
-class _OpaqueMemory(Memory):
-    """The clients' memories in a traced round, in which the server must not read them."""
+class _OpaqueStates(ClientStates):
+    """The clients' states in a traced round, in which the server must not read them."""
 
     def mean(self, default: PyTree = None) -> PyTree:
         raise InvalidInput.because(FIELD, "a round reads the mean of what clients store")
 
-    def _with(self, rows: PyTree) -> Memory:
-        return _OpaqueMemory(rows)
+    def _with(self, rows: PyTree) -> ClientStates:
+        return _OpaqueStates(rows)
 
 
 def _check_phase(phase: TracedPhase, central: bool, name: str) -> None:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.communication.accounting import Ledger, epsilon_of, rounds_of
 from fedax.communication.privacy import Bounded, Privacy, add_noise, add_reference, clip_leaves
 from fedax.core.client import Client
-from fedax.core.federation import Memory, Upload
+from fedax.core.federation import ClientStates, Upload
 from fedax.engine.round.phase import Mean, PhaseResult, Sending, Stage, vectors
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
@@ -97,7 +97,7 @@ class CentralNoise(Stage):
         """Returns the vector whose difference to the first vector of an upload is clipped."""
         return None if self.phase.near is None else vectors(down)[self.phase.near]
 
-    def empty(self, client_states: dict[str, Memory]) -> PhaseResult:
+    def empty(self, client_states: dict[str, ClientStates]) -> PhaseResult:
         # the noise hides an empty cohort, so the round goes on with sums of zero
         shapes, structure = self.phase.form
         value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
@@ -112,7 +112,7 @@ class CentralNoise(Stage):
         down: PyTree,
         key: Callable[[PyTree], Key[Array, ""]],
         bounds: Float[Array, "parts"] | None,
-        notes: Mapping[str, Any],
+        logged: Mapping[str, Any],
     ) -> Mean:
         total = result.sums[0]
         noise_key = key((total, self.bounds))
@@ -127,7 +127,7 @@ class CentralNoise(Stage):
             return Mean(value, None, {})
         bounds, unclipped = self._adapt(total, bounds, noise_key)
         # of earlier phases of this round
-        earlier = notes.get("unclipped", jnp.zeros(0, unclipped.dtype))
+        earlier = logged.get("unclipped", jnp.zeros(0, unclipped.dtype))
         logged = {"clip": bounds, "unclipped": jnp.concatenate([earlier, unclipped])}
         return Mean(value, bounds, logged)
 

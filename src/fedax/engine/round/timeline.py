@@ -21,8 +21,8 @@ from fedax.communication.channel import bits_of
 from fedax.core.algorithm import Algorithm
 from fedax.core.history import JOULES, SECONDS
 from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps
+from fedax.core.scheduling.clock import Clock, Cost
 from fedax.core.scheduling.deadline import first_answers
-from fedax.core.scheduling.devices import Cost, Devices
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Row, Timeline
 from fedax.core.traffic import unpack
@@ -71,11 +71,11 @@ class PhaseCosts:
             gradients: minibatch gradients of a local step, and gradients over all examples, by
                 default those of the only phase.
         """
-        devices = self.timing.devices
+        clock = self.timing.clock
         examples = self._count_examples(clients, round, gradients or self.timing.gradients[0])
         down, up = bits or self.timing.bits
         arguments = clients, round, down, up, examples
-        return Cost(examples, devices.seconds(*arguments), devices.joules(*arguments))
+        return Cost(examples, clock.seconds(*arguments), clock.joules(*arguments))
 
     def draw(self, schedule: Schedule, first: int, count: int) -> list[np.ndarray]:
         """Returns the clients that a schedule draws in some rounds."""
@@ -92,8 +92,8 @@ class PhaseCosts:
         step, full = gradients
         sizes = self.sizes[clients]
         # where the work depends on the data
-        if self.timing.devices.passes is not None:
-            return self.timing.devices.passes * sizes * float(step + full > 0)
+        if self.timing.clock.passes is not None:
+            return self.timing.clock.passes * sizes * float(step + full > 0)
         if not step:
             return full * sizes
         steps = (
@@ -152,7 +152,7 @@ class RoundTimeline(Timeline):
     def __init__(self, costs: PhaseCosts) -> None:
         self.costs = costs
 
-    def notes(
+    def logged(
         self, first: int, count: int, traffic: Sequence[dict[str, Any]]
     ) -> dict[str, np.ndarray]:
         totals = {name: np.zeros(count) for name in (SECONDS, JOULES)}
@@ -186,7 +186,7 @@ class RoundTimeline(Timeline):
         longest = float(np.bincount(client_index, cost.seconds).max())
         at_server = 0.0
         if "links" not in phase:
-            at_server = self.costs.timing.devices.seconds_at_server(len(clients) * float(up))
+            at_server = self.costs.timing.clock.seconds_at_server(len(clients) * float(up))
         return longest, at_server, float(cost.joules.sum())
 
 
@@ -227,7 +227,7 @@ class DeadlineTimeline(Timeline):
         discarded = np.zeros_like(asked)
         return Row(*map(jnp.asarray, (clients, answered, asked, discarded)), versions=None)
 
-    def notes(
+    def logged(
         self, first: int, count: int, traffic: Sequence[dict[str, Any]]
     ) -> dict[str, np.ndarray]:
         self._compute(first, count)
@@ -246,17 +246,17 @@ class DeadlineTimeline(Timeline):
         self._rounds = [self._compute_round(first + i, asked) for i, asked in enumerate(cohorts)]
 
     def _compute_round(self, t: int, asked: np.ndarray) -> _Round:
-        devices = self.costs.timing.devices
+        clock = self.costs.timing.clock
         down, up = self.costs.timing.bits
         cost = self.costs.cost(asked, t)
         counts, end = first_answers(asked, cost.seconds, self.most, self.deadline)
         late = asked[~counts]
         joules = cost.joules[counts].sum()
         if len(late):  # which have received the message, and work until the round ends
-            processed = devices.examples_after(end, late, t, down, cost.examples[~counts])
-            joules += devices.joules(late, t, down, 0, processed).sum()
+            processed = clock.examples_after(end, late, t, down, cost.examples[~counts])
+            joules += clock.joules(late, t, down, 0, processed).sum()
         if len(asked):
-            end += devices.seconds_at_server(int(counts.sum()) * up)
+            end += clock.seconds_at_server(int(counts.sum()) * up)
         return _Round(asked[counts], len(asked), end, float(joules))
 
 
@@ -283,7 +283,7 @@ class DeviceSteps(ServerSteps):
     @property
     def busy(self) -> float:
         timing = self.costs.timing
-        return timing.devices.seconds_at_server(self.cohort * timing.bits[1])
+        return timing.clock.seconds_at_server(self.cohort * timing.bits[1])
 
 
 def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
@@ -299,14 +299,14 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
 
 
 def timing_of(
-    algorithm: Algorithm[Any], setup: Setup, devices: Devices | None, rounds: int
+    algorithm: Algorithm[Any], setup: Setup, clock: Clock | None, rounds: int
 ) -> Timing | None:
     """Returns the timing of a method's rounds; None for a run without devices.
 
     Args:
         algorithm: the method.
         setup: of its rounds.
-        devices: of the run.
+        clock: of the run.
         rounds: of the run.
 
     Raises:
@@ -316,27 +316,27 @@ def timing_of(
     schedule = setup.schedule
     server = schedule.server
     field = schedule.cutoff_field if server is None else ASYNCHRONOUS
-    if devices is None:
+    if clock is None:
         if field is None:
             return None
         reason = "the clients that count follow from their devices"
-        raise InvalidInput.because(field, reason, "Give run(devices=...).")
+        raise InvalidInput.because(field, reason, "Give run(clock=...).")
     if field is not None and setup.channel is not None and setup.channel.privacy is not None:
         reason = "no account of privacy is known where fast clients count more often"
         raise InvalidInput.because(field, f"{reason}, which Channel(privacy=...) asks for")
-    _check_counted(setup, devices)
+    _check_counted(setup, clock)
     if server is not None:
-        return _timing_of_server(algorithm, setup, server, devices, rounds)
+        return _timing_of_server(algorithm, setup, server, clock, rounds)
     if field is not None:
         phase = only_phase(algorithm, setup, field)
-        return Timing(devices, (phase.gradients,), _bits_of(phase))
+        return Timing(clock, (phase.gradients,), _bits_of(phase))
     # without a channel, which does not change the work
     (phases,) = trace(algorithm, dataclasses.replace(setup, channel=None)).rounds
-    return Timing(devices, tuple(phase.gradients for phase in phases))
+    return Timing(clock, tuple(phase.gradients for phase in phases))
 
 
 def _timing_of_server(
-    algorithm: Algorithm[Any], setup: Setup, server: Asynchronous, devices: Devices, rounds: int
+    algorithm: Algorithm[Any], setup: Setup, server: Asynchronous, clock: Clock, rounds: int
 ) -> Timing:
     if setup.task.state is not None and setup.task.state_policy == "average":
         reason = (
@@ -352,20 +352,20 @@ def _timing_of_server(
         reason = 'uploads="models" mixes models, and its uploads are changes'
         raise InvalidInput.because(refusal, reason, 'Write uploads="changes".')
     late = LateUploads(near, server.uploads, eqx.filter(phase.down, is_array), rounds)
-    return Timing(devices, (phase.gradients,), _bits_of(phase), late)
+    return Timing(clock, (phase.gradients,), _bits_of(phase), late)
 
 
-def _check_counted(setup: Setup, devices: Devices) -> None:
+def _check_counted(setup: Setup, clock: Clock) -> None:
     """Refuses a solver whose work depends on the data, without a declared cost.
 
     Raises:
         InvalidInput: names the solver.
     """
     uncounted = [solver for solver in (setup.solver, *setup.solvers) if not solver.is_counted]
-    if uncounted and devices.passes is None:
+    if uncounted and clock.passes is None:
         reason = f"how long {type(uncounted[0]).__name__} works depends on the data"
-        hint = "Declare its cost: Devices(passes=...), in passes over the examples."
-        raise InvalidInput.because("run(devices=...)", reason, hint)
+        hint = "Declare its cost: Clock(passes=...), in passes over the examples."
+        raise InvalidInput.because("run(clock=...)", reason, hint)
 
 
 def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPhase:

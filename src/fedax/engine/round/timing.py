@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from fedax.core.scheduling.devices import Devices
+from fedax.core.scheduling.clock import Clock
 from fedax.core.scheduling.timeline import Timeline
 
 ASYNCHRONOUS = "Schedule(asynchronous=...)"
@@ -66,7 +66,7 @@ class Timing:
     Compiled programs depend on what is compared: the others are read between the rounds.
 
     Attributes:
-        devices: of the run.
+        clock: of the run.
         gradients: for each phase, minibatch gradients of a local step, and gradients over all the
             client's examples.
         bits: of one message of the only phase down and up, where the clients that count follow
@@ -74,7 +74,7 @@ class Timing:
         late: with an asynchronous server.
     """
 
-    devices: Devices = dataclasses.field(compare=False)
+    clock: Clock = dataclasses.field(compare=False)
     gradients: tuple[tuple[int, int], ...] = dataclasses.field(compare=False)
     bits: tuple[int, int] = dataclasses.field(default=(0, 0), compare=False)
     late: LateUploads | None = None

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.communication.channel import decode, is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
-from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_init
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
@@ -115,7 +115,7 @@ class Trace(NamedTuple):
     Attributes:
         first: the phases of `init`.
         rounds: the phases of each round.
-        memories: one client's row of each memory, in the order in which they were made.
+        memories: one client's row of each state, in the order in which they were made.
         state: the algorithm's state after the last round.
     """
 
@@ -130,7 +130,7 @@ def trace(
     setup: Setup,
     rounds: tuple[int, ...] = (1,),
     start: Start | None = None,
-    memory: type[Memory] = Memory,
+    states: type[ClientStates] = ClientStates,
 ) -> Trace:
     """Traces some rounds of a method, one after the other.
 
@@ -139,9 +139,9 @@ def trace(
         setup: of its rounds, with the channel through which messages go.
         rounds: their numbers; by default round 1, because some methods do more in round 0.
         start: makes the carry before them; by default `start_run`, without what a channel stores.
-        memory: the class of the clients' memories.
+        states: the class of the clients' states.
     """
-    backend = TracingBackend(setup, memory)
+    backend = TracingBackend(setup, states)
     done: list[list[TracedPhase]] = []
 
     def run() -> Any:
@@ -168,7 +168,7 @@ def start_run(
     # a separate root, because with the run's root the draws of `init` would be those of round 0
     state = call_init(algorithm, RoundContext(backend, 0, stream(root, "init")), w)
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
-    solver_states = None if initial is None else backend.memory(initial)
+    solver_states = None if initial is None else backend.client_states(initial)
     model_state = shared_state(backend.setup.task)
     return RunCarry(state, model_state=model_state, solver_states=solver_states)
 
@@ -196,10 +196,10 @@ def initial_carry(
             tuple(codec.initial_memory(length, w.dtype) for length in phase.lengths)
             for phase in phases
         ]
-        carry = carry._replace(lost=tuple(map(backend.memory, memories)))
+        carry = carry._replace(lost=tuple(map(backend.client_states, memories)))
     # without a server, every node has its own state
     if is_changing and (task.state_policy == "local" or any(phase.links for phase in phases)):
-        carry = carry._replace(model_state=backend.memory(task.state))
+        carry = carry._replace(model_state=backend.client_states(task.state))
     elif is_changing:
         carry = carry._replace(model_state=jax.tree.map(jnp.array, task.state))
     return carry
@@ -234,9 +234,9 @@ class TracingBackend(Backend):
 
     padded = True
 
-    def __init__(self, setup: Setup, memory: type[Memory] = Memory) -> None:
+    def __init__(self, setup: Setup, states: type[ClientStates] = ClientStates) -> None:
         self.setup = setup
-        self.memory_class = memory
+        self.states_class = states
         self.memories: list[PyTree] = []
         self.begin_round()
 
@@ -245,15 +245,15 @@ class TracingBackend(Backend):
         self.phases: list[TracedPhase] = []
         self.draws: list[Draw] = []
 
-    def memory(self, initial: PyTree) -> Memory:
-        memory = self.memory_class(super().memory(initial).all())
-        self.memories.append(jax.eval_shape(memory.of, jnp.int32(0)))
-        return memory
+    def client_states(self, initial: PyTree) -> ClientStates:
+        states = self.states_class(super().client_states(initial).all())
+        self.memories.append(jax.eval_shape(states.of, jnp.int32(0)))
+        return states
 
     def work(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
-        rows = {name: memory.of(cohort.ids[0]) for name, memory in client_states.items()}
+        rows = {name: memory.of(cohort.ids[0]) for name, memory in states.items()}
         upload: Upload[Any] | None = None
         near = None
 
@@ -299,7 +299,7 @@ class TracingBackend(Backend):
         value = phase_work.open(value)
         capacity = cohort.ids.shape[0]
         new_states = {
-            name: client_states[name].put(cohort.ids, zeros(rows, capacity))
+            name: states[name].put(cohort.ids, zeros(rows, capacity))
             for name, rows in new_rows.items()
         }
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value)
@@ -316,13 +316,13 @@ class TracingBackend(Backend):
         self,
         phase_work: PhaseWork,
         everyone: Cohort,
-        client_states: dict[str, Memory],
+        states: dict[str, ClientStates],
         neighbours: Array,
         weights: Array,
-    ) -> tuple[PhaseResult, Memory]:
-        result = self.work(phase_work, everyone, client_states, True)
+    ) -> tuple[PhaseResult, ClientStates]:
+        result = self.work(phase_work, everyone, states, True)
         self.phases[-1] = self.phases[-1]._replace(links=True)
-        return result, Memory(result.rows[0])
+        return result, ClientStates(result.rows[0])
 
 
 class Probe(Client):

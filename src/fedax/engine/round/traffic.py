@@ -30,7 +30,7 @@ def pack_traffic(traffic: dict[str, Any]) -> dict[str, Any]:
 
 
 def missing_value(like: Any) -> Any:
-    """Returns what stands for a note that a round did not reach: NaN, or 0 for whole numbers."""
+    """Returns what stands for a value that a round did not log: NaN, or 0 for whole numbers."""
     dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
     return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
 

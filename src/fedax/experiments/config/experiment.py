@@ -33,10 +33,10 @@ from fedax.experiments.config.sections import (
     AuditSection,
     BudgetSection,
     ChannelSection,
+    ClockSection,
     ClusterSection,
     Count,
     CountOrZero,
-    DevicesSection,
     EarlyStoppingSection,
     Section,
     Seeds,
@@ -48,11 +48,7 @@ from fedax.experiments.config.sections import (
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, explain_error, map_texts, to_toml_values
-from fedax.experiments.config.user_code import (
-    check_sources,
-    resolve_code_path,
-    resolve_data_paths,
-)
+from fedax.experiments.config.user_code import check_sources, resolve_code_path, resolve_data_paths
 from fedax.observe.base import Observer
 from fedax.results.tables.reductions import ValueReduction
 from fedax.tasks.sources import find_task, task_options
@@ -66,7 +62,7 @@ MOST_RUNS = 100_000
 """Runs of all algorithms with all seeds."""
 WRITTEN = ("rounds", "observe_every", "seeds", "solver", "schedule")
 """Keys that are written out at their defaults too."""
-_NEEDS_CLOCK = "a table [devices], whose virtual clock it needs"
+_NEEDS_CLOCK = "a table [clock], whose virtual clock it needs"
 
 
 class Experiment(Table):
@@ -109,7 +105,7 @@ class Experiment(Table):
     """The methods to compare, at least one; their labels differ."""
     stop: StopSection | None = None
     early_stopping: EarlyStoppingSection | None = None
-    devices: DevicesSection | None = None
+    clock: ClockSection | None = None
     budget: BudgetSection | None = None
     unseen_steps: Count | None = None
     """Local steps before unseen clients are evaluated a second time, at least 1."""
@@ -213,8 +209,8 @@ class Experiment(Table):
             if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
                 raise no_shared_memory("engine", channel, self.engine)
         with self._at("budget"):
-            if self.budget is not None and self.devices is None:
-                raise InvalidInput.found("budget", "no table [devices]", _NEEDS_CLOCK)
+            if self.budget is not None and self.clock is None:
+                raise InvalidInput.found("budget", "no table [clock]", _NEEDS_CLOCK)
         for position, section in enumerate(self.algorithm):
             with self._at("algorithm", position):
                 section.make()
@@ -240,15 +236,15 @@ class Experiment(Table):
             self._make_solver(self.solver)
         with self._at("schedule"):
             self._make_schedule(self.schedule)
-        with self._at("devices"):
-            devices = self.devices and self.devices.make()
+        with self._at("clock"):
+            clock = self.clock and self.clock.make()
         messages: dict[str, Any] = {}
         for name, section in self.channel or ():
             with self._at("channel", name):
                 messages[name] = section and section.make()
         with self._at("channel"):
             channel = Channel(**messages) if messages else None
-        return {"devices": devices, "channel": channel}
+        return {"clock": clock, "channel": channel}
 
     def _make_member(self, member: Member) -> tuple[Algorithm[Any], dict[str, Any]]:
         """Makes the algorithm of a member, and its solver and schedule by these names."""
@@ -280,8 +276,8 @@ class Experiment(Table):
     def _make_schedule(self, arguments: dict[str, Any]) -> Schedule:
         schedule = schedule_of(arguments)
         field = "Schedule(asynchronous=...)" if schedule.server else schedule.cutoff_field
-        if field is not None and self.devices is None:
-            raise InvalidInput.found(field, "no table [devices]", _NEEDS_CLOCK)
+        if field is not None and self.clock is None:
+            raise InvalidInput.found(field, "no table [clock]", _NEEDS_CLOCK)
         return schedule
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":

@@ -17,7 +17,7 @@ from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.directions import Mode
 from fedax.core.hyper import MOST_COUNT, construct, is_concrete
-from fedax.core.scheduling.devices import Devices
+from fedax.core.scheduling.clock import Clock
 from fedax.core.solver import optax_names, optax_solver
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.simulation import Simulation
@@ -193,7 +193,7 @@ class EarlyStoppingSection(Table):
 
 
 class BudgetSection(Table):
-    """`[budget]`: ends a run that has spent its time or energy on the virtual clock of `[devices]`,
+    """`[budget]`: ends a run that has spent its time or energy on the virtual clock of `[clock]`,
     see `fedax.Budget`.
     """
 
@@ -212,14 +212,14 @@ class BudgetSection(Table):
         return Budget(**self.model_dump())
 
 
-class DevicesSection(OpenTable):
-    """`[devices]`: the arguments of `fedax.Devices`; arrays and functions are `"FILE:NAME"`."""
+class ClockSection(OpenTable):
+    """`[clock]`: the arguments of `fedax.Clock`; arrays and functions are `"FILE:NAME"`."""
 
-    def make(self) -> Devices:
+    def make(self) -> Clock:
         for name, value in self.options.items():
             if isinstance(value, list) and any(isinstance(item, list) for item in value):
-                raise InvalidInput.of(f"devices.{name}", value, "a number, or one for each client")
-        return Devices.of(self.options)
+                raise InvalidInput.of(f"clock.{name}", value, "a number, or one for each client")
+        return Clock.of(self.options)
 
 
 class CodecSection(Section):

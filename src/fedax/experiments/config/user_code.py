@@ -39,8 +39,8 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
         # the codec inside `ef21` or `diana`
         for owner in (section, getattr(section, "codec", None)):
             references.append((kind, getattr(owner, "name", None)))
-    if experiment.devices:
-        values = experiment.devices.options.values()
+    if experiment.clock:
+        values = experiment.clock.options.values()
         references += [("device", value) for value in values if is_reference(value)]
     for entry in experiment.members() if member is None else [member]:
         references += [("algorithm", entry.algorithm.name), ("solver", entry.solver.name)]

@@ -168,7 +168,7 @@ def _batch_key(experiment: Experiment, member: Member) -> Any:
     compiled = shares and experiment.engine == "simulation"
     # privacy and devices use numbers of the schedule before the program runs
     private = experiment.channel is not None and experiment.channel.privacy is not None
-    separate = not compiled or private or experiment.devices is not None
+    separate = not compiled or private or experiment.clock is not None
     return (
         member.method,
         program_key(member.solver.make()) if compiled else str(member.solver),
@@ -286,7 +286,7 @@ def run_audited(
     and `auc_calibrated` (the calibrated loss).
     """
     arguments = plan.arguments_of(label)
-    names = ("solver", "schedule", "engine", "channel", "devices", "observe", "on_bad_client")
+    names = ("solver", "schedule", "engine", "channel", "clock", "observe", "on_bad_client")
     options = {name: arguments[name] for name in names} | checkpoints
     attack_rounds, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
     result = membership(

@@ -38,7 +38,7 @@ Message = TypeVar("Message")
 
 
 class Version(NamedTuple):
-    """One version of a memory: the round of the order that made it, its name, and that of the
+    """One version of a state: the round of the order that made it, its name, and that of the
     version before.
     """
 
@@ -64,15 +64,15 @@ class Store:
             FedaxError: it is not there, or is damaged.
         """
         for path in (self.folder / slot).glob(f"[0-9]*-{name}-*"):
-            return tree_of(_read_stored(path), like, "memory")
-        raise FedaxError(f"memory {slot} of order {name} is not in {self.folder}")
+            return tree_of(_read_stored(path), like, "state")
+        raise FedaxError(f"state {slot} of order {name} is not in {self.folder}")
 
     def keep(self, slot: str, version: Version, record: ArrayRecord, floor: int) -> None:
         """Keeps a version, and drops those that nobody will ask for again. One that is there
         already stays as it is.
 
         Those of rounds before `floor` go, but for the newest of them on the way to this version:
-        that is what the memory was when round `floor` began.
+        that is what the state was when round `floor` began.
 
         Raises:
             WriteFailed: a full disk, for example.

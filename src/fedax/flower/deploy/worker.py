@@ -27,8 +27,8 @@ from fedax.data.tables import read_table
 from fedax.examples.ragged import Ragged
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.setup import set_up_jax
-from fedax.flower.client.device import Device
 from fedax.flower.client.relay import SOCKET
+from fedax.flower.client.worker import Worker
 from fedax.flower.protocol.plan import Assignment
 from fedax.utils.lock import held
 
@@ -38,8 +38,8 @@ SITE = "site.toml"
 """The file of a client's folder with its settings."""
 
 
-def device_for(site: Path) -> Device:
-    """Returns the device of a client, by the experiment and the settings in its folder."""
+def worker_for(site: Path) -> Worker:
+    """Returns the worker of a client, by the experiment and the settings in its folder."""
     settings = tomllib.loads((site / SITE).read_text())
     partition, clients = settings["partition"], settings["clients"]
     experiment = Experiment.read(site / "experiment.toml", ['engine="simulation"'])
@@ -54,7 +54,7 @@ def device_for(site: Path) -> Device:
             Assignment(algorithm, arguments["solver"], arguments["schedule"], arguments["channel"])
         )
     states = site / "states"
-    return Device(task, partition, states, assignments, settings["secure"] > 0, clients)
+    return Worker(task, partition, states, assignments, settings["secure"] > 0, clients)
 
 
 def load_client_data(task: Task, partition: int, path: Path) -> Task:
@@ -109,12 +109,12 @@ def _check_numbers(task: Task, name: str, values: np.ndarray, where: str) -> Non
         raise DataError.found(where, got, allowed)
 
 
-def serve(device: Device, listener: Listener) -> None:
+def serve(worker: Worker, listener: Listener) -> None:
     """Answers the messages that ClientApps hand on, one after the other."""
     while True:
         # a ClientApp may end before it is answered; an order that comes again changes nothing
         with listener.accept() as app, contextlib.suppress(EOFError, OSError):
-            app.send(device.answer(app.recv()))
+            app.send(worker.answer(app.recv()))
 
 
 def end_with(parent: int) -> None:
@@ -133,12 +133,12 @@ def main(site: Path, parent: int) -> None:
     try:
         with held(Path(), "worker.lock"):
             set_up_jax(None)
-            device = device_for(Path())
+            worker = worker_for(Path())
             Path(SOCKET).unlink(missing_ok=True)
             # the mode of the socket: only the owner may connect
             os.umask(0o077)
             with Listener(SOCKET, "AF_UNIX") as listener:
-                serve(device, listener)
+                serve(worker, listener)
     except RunExists:
         """Another worker has the folder."""
 

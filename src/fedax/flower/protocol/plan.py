@@ -34,12 +34,12 @@ PROTOCOL = 6
 
 class OwnModel(NamedTuple):
     """The model that a client uses itself: its work function, and the forms of what it is sent and
-    of its memory.
+    of its state.
     """
 
     work: Callable[..., Any]
     down: PyTree
-    memory: PyTree | None
+    state: PyTree | None
 
 
 class Plan(NamedTuple):
@@ -101,8 +101,8 @@ def _own_model(algorithm: Algorithm[Any], state: Any) -> OwnModel | None:
         if personal is None:
             return None
         works.append(personal.work)
-        memory = None if personal.memory is None else personal.memory.of(jnp.int32(0))
-        return personal.down, memory
+        own = None if personal.states is None else personal.states.of(jnp.int32(0))
+        return personal.down, own
 
     forms = jax.eval_shape(inputs, state)
     return None if forms is None else OwnModel(works[0], *map(to_shapes, forms))

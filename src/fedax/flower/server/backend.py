@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.communication.channel import decode
 from fedax.communication.privacy import derive_secret_key
 from fedax.core.algorithm import Algorithm, Personal
-from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.phase import MEMORY, PhaseResult, PhaseWork, to_shapes, vectors, zeros
@@ -53,12 +53,12 @@ class NoAnswer(FedaxError):
     """A client's upload is needed and is not there."""
 
 
-class RemoteMemory(Memory):
+class RemoteStates(ClientStates):
     """Memories that are on the clients' disks; here are the names of the versions that count.
 
     Attributes:
         slot: tells it from other memories of the run.
-        first: the memory that client k starts with.
+        first: the state that client k starts with.
     """
 
     in_process: ClassVar[bool] = False
@@ -72,15 +72,15 @@ class RemoteMemory(Memory):
     def all(self) -> PyTree:
         raise InvalidInput.because(
             "Flower engine",
-            "the clients' memories stay with them",
+            "the clients' states stay with them",
             "Nothing here can look at them.",
         )
 
-    def each(self, function: Callable[[Any], Any]) -> Memory:
+    def each(self, function: Callable[[Any], Any]) -> ClientStates:
         return self.all()
 
-    def _with(self, rows: PyTree) -> Memory:
-        return RemoteMemory(rows, self.slot, self.first)
+    def _with(self, rows: PyTree) -> ClientStates:
+        return RemoteStates(rows, self.slot, self.first)
 
 
 class FlowerBackend(PythonBackend):
@@ -143,12 +143,12 @@ class FlowerBackend(PythonBackend):
             digest.update(len(field).to_bytes(8, "big") + field)
         return np.frombuffer(digest.digest(), np.uint32)
 
-    def memory(self, initial: PyTree) -> Memory:
+    def client_states(self, initial: PyTree) -> ClientStates:
         first = initial if callable(initial) else lambda k: initial
         versions = jnp.zeros((self.setup.population.clients, len(bytes.fromhex(NEVER))), jnp.uint8)
-        slot = f"memory-{len(self._state_forms) + 1}"
+        slot = f"state-{len(self._state_forms) + 1}"
         self._state_forms[slot] = to_shapes(jax.eval_shape(first, jnp.int32(0)))
-        return RemoteMemory(
+        return RemoteStates(
             versions,
             slot,
             lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))),
@@ -158,38 +158,38 @@ class FlowerBackend(PythonBackend):
         self,
         phase_work: PhaseWork,
         everyone: Cohort,
-        client_states: dict[str, Memory],
+        states: dict[str, ClientStates],
         neighbours: Array,
         weights: Array,
-    ) -> tuple[PhaseResult, Memory]:
+    ) -> tuple[PhaseResult, ClientStates]:
         raise AssertionError("refused by the plan")
 
     def work(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
         if int(phase_work.round) != self._round:
             self._round = int(phase_work.round)
             self._counts = dict.fromkeys(self._counts, 0)
         self._bits_sent = [0, 0]
-        answer = super().work(phase_work, cohort, client_states, gather)
+        answer = super().work(phase_work, cohort, states, gather)
         down, up = self._bits_sent
         return answer._replace(
-            notes={name: np.int64(count) for name, count in self._counts.items()}, sent=(down, up)
+            logged={name: np.int64(count) for name, count in self._counts.items()}, sent=(down, up)
         )
 
     def run_clients(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
     ) -> list[ClientResult]:
         ids = [int(k) for k in cohort.ids]
-        phase, orders = self._make_work_orders(ids, phase_work, client_states)
+        phase, orders = self._make_work_orders(ids, phase_work, states)
         results = self._collect_results(phase_work, phase, orders)
         return [results[k] for k in ids]
 
     def _make_work_orders(
-        self, ids: Iterable[int], phase_work: PhaseWork, client_states: dict[str, Memory]
+        self, ids: Iterable[int], phase_work: PhaseWork, states: dict[str, ClientStates]
     ) -> tuple[TracedPhase, dict[int, RecordDict]]:
         """Returns the traced phase, and the order for each client."""
-        number = self._find_phase(phase_work, client_states)
+        number = self._find_phase(phase_work, states)
         facts = {
             "kind": "work",
             "phase": number,
@@ -197,16 +197,16 @@ class FlowerBackend(PythonBackend):
             "occurrence": phase_work.occurrence,
             "root": np.asarray(jax.random.key_data(phase_work.root)).tolist(),
         }
-        orders = self._make_orders(dict.fromkeys(ids), facts, phase_work.down, client_states)
+        orders = self._make_orders(dict.fromkeys(ids), facts, phase_work.down, states)
         self._bits_sent[0] = sum(bits_of(order["down"]) for order in orders.values())
         return self.plan.phases[number], orders
 
-    def _find_phase(self, phase_work: PhaseWork, client_states: dict[str, Any]) -> int:
+    def _find_phase(self, phase_work: PhaseWork, states: dict[str, Any]) -> int:
         """Returns the number of a phase, by its code, the forms of its message and of the clients'
         states, and how often its name came before in the round.
         """
         down = to_shapes(phase_work.down)
-        held = {name: self._state_forms[state.slot] for name, state in client_states.items()}
+        held = {name: self._state_forms[state.slot] for name, state in states.items()}
         candidates = [
             (phase.occurrence != phase_work.occurrence, number)
             for number, phase in enumerate(self.plan.phases)
@@ -225,7 +225,7 @@ class FlowerBackend(PythonBackend):
         ids: Iterable[int],
         facts: dict[str, Any],
         down: PyTree,
-        client_states: dict[str, Memory],
+        client_states: dict[str, ClientStates],
     ) -> dict[int, RecordDict]:
         """Returns the orders to some clients: `facts`, the run, and the versions of their states,
         or the states themselves where a client has none yet.
@@ -365,8 +365,8 @@ class FlowerBackend(PythonBackend):
             over them; zeros for a client that has not answered.
         """
         sizes = [getattr(client_sizes, split) for client_sizes in self.engine.sizes]
-        client_states: dict[str, Memory] = (
-            {} if personal is None or personal.memory is None else {"own": personal.memory}
+        client_states: dict[str, ClientStates] = (
+            {} if personal is None or personal.states is None else {"own": personal.states}
         )
         names = sorted(["loss", *self.setup.task.scores])
         number = jax.ShapeDtypeStruct((), accumulator(self.setup.layout.dtype))

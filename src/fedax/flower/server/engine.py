@@ -22,7 +22,7 @@ class Flower(Engine):
     """Clients on their own machines, over Flower; the same rounds as everywhere, to the same
     numbers.
 
-    A client is a node of the grid whose app answers with a `fedax.flower.client.device.Device`; it
+    A client is a node of the grid whose app answers with a `fedax.flower.client.worker.Worker`; it
     tells its number and its sizes when it is first seen. The task needs nobody's examples here: its
     model, its loss and the form of its examples count, and its clients' number. Which clients are
     drawn follows from the seed, as everywhere, but for runs whose privacy counts on sampling: their
@@ -30,12 +30,12 @@ class Flower(Engine):
 
     A client whose upload does not come before the deadline, or is not what it has to be (form,
     size, finite numbers), counts as one that is not finite: with `on_bad_client="drop"` it is left
-    out of the phase as if it had not been drawn, and its memory stays as it was; with `"stop"` the
+    out of the phase as if it had not been drawn, and its state stays as it was; with `"stop"` the
     run ends with an error that names it. The same holds for the sums that observers ask for. With
     `"drop"`, the metric `measured_clients` says of how many clients the other metrics of an
     observation are.
 
-    `History.notes` has `answers`, `absent` and `refused` of every round; `History.bits` are those
+    `History.logged` has `answers`, `absent` and `refused` of every round; `History.bits` are those
     of the arrays that were sent.
 
     Args:

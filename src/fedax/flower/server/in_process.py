@@ -15,21 +15,21 @@ need_flower()
 
 from flwr.app import Message, Metadata, RecordDict  # noqa: E402
 
-from fedax.flower.client.device import Device  # noqa: E402
+from fedax.flower.client.worker import Worker  # noqa: E402
 
 
 class LocalGrid:
-    """Devices as nodes 100, 101 and so on; a message is answered as soon as its answer is asked
+    """Workers as nodes 100, 101 and so on; a message is answered as soon as its answer is asked
     for.
 
     Args:
-        devices: the clients.
+        workers: the clients.
     """
 
     is_local = True
 
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self.devices = {100 + i: device for i, device in enumerate(devices)}
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = {100 + i: worker for i, worker in enumerate(workers)}
         self._sent: dict[str, Message] = {}
 
     def make_message(
@@ -44,7 +44,7 @@ class LocalGrid:
         return make(content=content, metadata=metadata)
 
     def get_node_ids(self) -> list[int]:
-        return list(self.devices)
+        return list(self.workers)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         sent = {message.metadata.message_id: message for message in messages}
@@ -61,8 +61,8 @@ class LocalGrid:
 
     def answers(self, message: Message) -> list[Message]:
         """Returns the answers to a message."""
-        device = self.devices[message.metadata.dst_node_id]
-        return [Message(device.answer(message.content), reply_to=message)]
+        worker = self.workers[message.metadata.dst_node_id]
+        return [Message(worker.answer(message.content), reply_to=message)]
 
 
 def in_process(
@@ -94,8 +94,8 @@ def in_process(
     >>> round(float(history.params), 4)
     3.0625
     """
-    devices = [
-        Device(task, k, Path(folder) / f"client-{k}", assignments)
+    workers = [
+        Worker(task, k, Path(folder) / f"client-{k}", assignments)
         for k in range(task.train.clients)
     ]
-    return Flower(LocalGrid(devices), **options)
+    return Flower(LocalGrid(workers), **options)

@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, RecordDict
 from jax.flatten_util import ravel_pytree
 
 from fedax.communication.channel import is_message
-from fedax.core.federation import Cohort, Memory, Upload
+from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.engine.backends.python_rounds import ClientResult
 from fedax.engine.round.phase import PhaseWork
 from fedax.engine.round.trace import TracedPhase
@@ -86,7 +86,7 @@ class SecureBackend(FlowerBackend):
         return None
 
     def run_clients(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory]
+        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, ClientStates]
     ) -> list[ClientResult]:
         """Returns the mean of the clients that stayed as the upload of each of them: it is all that
         is known, and their weighted sum is that of their uploads.

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from fedax.communication.channel import decode
-from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.backends.mpi.peer import PeerMemory, Peers, decode_tree, encode_tree
+from fedax.core.federation import ClientStates, Cohort, Upload
+from fedax.engine.backends.mpi.peer import Peers, PeerStates, decode_tree, encode_tree
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
@@ -26,21 +26,19 @@ class MPIBackend(Backend):
     def __init__(self, setup: Setup, peers: Peers) -> None:
         self.setup, self.peers = setup, peers
 
-    def memory(self, initial: PyTree) -> Memory:
+    def client_states(self, initial: PyTree) -> ClientStates:
         row = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
-        return PeerMemory(jax.tree.map(lambda x: jnp.asarray(x)[None], row), self.peers.comm)
+        return PeerStates(jax.tree.map(lambda x: jnp.asarray(x)[None], row), self.peers.comm)
 
     def work(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
         peers = self.peers
         # several places if the cohort was drawn with replacement, none if this client does not work
         positions = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
         # all ranks take part in the collectives below, so one that does not work needs the shapes
         # too
-        form = eqx.filter_eval_shape(
-            run_single_client, *self._work_inputs(phase_work, client_states)
-        )[0]
+        form = eqx.filter_eval_shape(run_single_client, *self._work_inputs(phase_work, states))[0]
         shapes = eqx.filter_eval_shape(
             lambda sent: (
                 phase_work.open(decode(sent.value)[0]),
@@ -52,11 +50,11 @@ class MPIBackend(Backend):
         value, clipped, own_weight = zeros(shapes)
         broken = 0
         if positions:
-            upload, new_states, broken = self._run_work(phase_work, client_states)
+            upload, new_states, broken = self._run_work(phase_work, states)
             if broken and self.setup.drop:
                 positions = []  # neither its upload nor its new state counts
             else:
-                (value, clipped), own_weight, client_states = (
+                (value, clipped), own_weight, states = (
                     decode(upload.value),
                     upload.weight,
                     new_states,
@@ -65,7 +63,7 @@ class MPIBackend(Backend):
         broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
         clipped = None if clipped is None else peers.sum(clipped)
         if phase_work.receives:
-            return PhaseResult(form, None, None, client_states, broken)
+            return PhaseResult(form, None, None, states, broken)
         if gather:
             rows = jax.tree.map(lambda leaf: leaf[cohort.ids], peers.allgather(value))
             weights = (
@@ -74,9 +72,9 @@ class MPIBackend(Backend):
                 else jnp.asarray(peers.allgather(own_weight))[cohort.ids]
             )
             weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
-            return PhaseResult(form, None, (rows, weights), client_states, broken, clipped)
+            return PhaseResult(form, None, (rows, weights), states, broken, clipped)
         sums = self._weighted_sum(value, own_weight, [cohort.weights[i] for i in positions])
-        return PhaseResult(form, sums, None, client_states, broken, clipped)
+        return PhaseResult(form, sums, None, states, broken, clipped)
 
     def _weighted_sum(
         self, value: PyTree, own_weight: Array | None, defaults: list[Array]
@@ -102,13 +100,13 @@ class MPIBackend(Backend):
         self,
         phase_work: PhaseWork,
         everyone: Cohort,
-        client_states: dict[str, Memory],
+        states: dict[str, ClientStates],
         neighbours: Array,
         weights: Array,
-    ) -> tuple[PhaseResult, Memory]:
+    ) -> tuple[PhaseResult, ClientStates]:
         rank, comm = self.peers.rank, self.peers.comm
         neighbour_ids, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
-        upload, new_states, broken = self._run_work(phase_work, client_states)
+        upload, new_states, broken = self._run_work(phase_work, states)
         # the first column is the node itself, which is also the padding
         linked = neighbour_ids != neighbour_ids[0]
         linked_ranks = neighbour_ids[linked].tolist()
@@ -116,7 +114,9 @@ class MPIBackend(Backend):
         payload = encode_tree(upload.value)
         received_payloads = links.neighbor_allgather(payload)
         links.Free()  # MPI allows a process some thousand communicators only
-        notes = {"wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(linked_ranks)))}
+        logged = {
+            "wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(linked_ranks)))
+        }
 
         terms = [(shares[0], decode_tree(payload, upload.value))]
         terms += [
@@ -132,28 +132,28 @@ class MPIBackend(Backend):
         clipped = decode(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else self.peers.sum(clipped)
-        return PhaseResult(upload, None, None, new_states, broken, clipped, notes), PeerMemory(
+        return PhaseResult(upload, None, None, new_states, broken, clipped, logged), PeerStates(
             received, self.peers.comm
         )
 
     def _run_work(
-        self, phase_work: PhaseWork, client_states: dict[str, Memory]
-    ) -> tuple[Upload[Any], dict[str, Memory], int]:
+        self, phase_work: PhaseWork, states: dict[str, ClientStates]
+    ) -> tuple[Upload[Any], dict[str, ClientStates], int]:
         """Returns this rank's upload, the new client states, and `PhaseWork.broken_part`."""
-        inputs = self._work_inputs(phase_work, client_states)
+        inputs = self._work_inputs(phase_work, states)
         upload, new_rows, broken = self.setup.task.programs.call(run_single_client, *inputs)
         rank = jnp.asarray([self.peers.rank])
         new_states = {
-            name: client_states[name].put(rank, jax.tree.map(lambda x: x[None], row))
+            name: states[name].put(rank, jax.tree.map(lambda x: x[None], row))
             for name, row in new_rows.items()
         }
-        return upload, client_states | new_states, int(broken)
+        return upload, states | new_states, int(broken)
 
     def _work_inputs(
-        self, phase_work: PhaseWork, client_states: dict[str, Memory]
+        self, phase_work: PhaseWork, states: dict[str, ClientStates]
     ) -> tuple[PhaseWork, Setup, dict[str, PyTree], Array]:
         phase_work = eqx.tree_at(
             lambda phase_work: phase_work.round, phase_work, jnp.int32(phase_work.round)
         )  # traced, so that all rounds are one program
-        rows = {name: memory.of(self.peers.rank) for name, memory in client_states.items()}
+        rows = {name: memory.of(self.peers.rank) for name, memory in states.items()}
         return phase_work, self.setup, rows, jnp.int32(self.peers.rank)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import Message, is_message
-from fedax.core.federation import Memory
+from fedax.core.federation import ClientStates
 from fedax.core.task import Task
 from fedax.engine.round.single_client import single_client_task, sizes_only
 from fedax.errors import InvalidInput
@@ -81,7 +81,7 @@ def _allgather(comm: Any, tree: PyTree) -> PyTree:
     )
 
 
-class PeerMemory(Memory):
+class PeerStates(ClientStates):
     """State of this rank's client, as the only row; other clients' states stay on their ranks."""
 
     in_process: ClassVar[bool] = False
@@ -90,7 +90,7 @@ class PeerMemory(Memory):
     def take(self, ids: Int[Array, "some"]) -> PyTree:
         return super().take(ids - self.comm.rank)
 
-    def put(self, ids: Int[Array, "some"], rows: PyTree) -> Memory:
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> ClientStates:
         return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
 
     def mean(self, default: PyTree = None) -> PyTree:
@@ -106,8 +106,8 @@ class PeerMemory(Memory):
         gathered = [self.comm.gather(np.asarray(rows)) for rows in jax.tree.leaves(self._rows)]
         return None, [np.concatenate(rows) for rows in gathered if rows is not None]
 
-    def _with(self, rows: PyTree) -> Memory:
-        return PeerMemory(rows, self.comm)
+    def _with(self, rows: PyTree) -> ClientStates:
+        return PeerStates(rows, self.comm)
 
 
 def encode_tree(tree: PyTree) -> list[bytes]:

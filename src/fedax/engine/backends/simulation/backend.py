@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import decode
-from fedax.core.federation import Cohort, Memory, Upload
-from fedax.engine.backends.simulation.offloaded_state import OffloadedMemory
+from fedax.core.federation import ClientStates, Cohort, Upload
+from fedax.engine.backends.simulation.offloaded_state import OffloadedStates
 from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.round.aggregation import add_weighted, finalize
@@ -42,13 +42,13 @@ class SimulationBackend(Backend):
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
 
-    def memory(self, initial: PyTree) -> Memory:
+    def client_states(self, initial: PyTree) -> ClientStates:
         if self.setup.placement.offloads:
-            return OffloadedMemory.create(initial, self.setup.population.clients)
-        return super().memory(initial)
+            return OffloadedStates.create(initial, self.setup.population.clients)
+        return super().client_states(initial)
 
     def work(
-        self, phase_work: PhaseWork, cohort: Cohort, client_states: dict[str, Memory], gather: bool
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
         with jax.named_scope("fedax.cohort"):
             # slots by device in order of work (devices, capacity), and how many each device has
@@ -59,7 +59,7 @@ class SimulationBackend(Backend):
         # the rows of the cohort are read once, before the loop, and written once, after it: the
         # loop then carries arrays (capacity, ...) and not those of the whole population
         with jax.named_scope("fedax.memory"):
-            rows = {name: memory.take(cohort.ids) for name, memory in client_states.items()}
+            rows = {name: memory.take(cohort.ids) for name, memory in states.items()}
         client_work = _ClientWork(phase_work, self.setup, cohort, rows)
         with jax.named_scope("fedax.aggregation"):
             if devices == 1:
@@ -70,10 +70,10 @@ class SimulationBackend(Backend):
         # ignores
         participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
         ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
-        new_states = dict[str, Memory]()
+        new_states = dict[str, ClientStates]()
         with jax.named_scope("fedax.memory"):
             for name, new_rows in results.client_state.items():
-                new_states[name] = client_states[name].put(ids, new_rows)
+                new_states[name] = states[name].put(ids, new_rows)
         return PhaseResult(
             upload, results.sums, results.uploads, new_states, results.broken, results.clipped
         )
@@ -82,12 +82,12 @@ class SimulationBackend(Backend):
         self,
         phase_work: PhaseWork,
         everyone: Cohort,
-        client_states: dict[str, Memory],
+        states: dict[str, ClientStates],
         neighbours: Array,
         weights: Array,
-    ) -> tuple[PhaseResult, Memory]:
-        result = self.work(phase_work, everyone, client_states, True)
-        return result, Memory(self._mix(result.rows[0], neighbours, weights))
+    ) -> tuple[PhaseResult, ClientStates]:
+        result = self.work(phase_work, everyone, states, True)
+        return result, ClientStates(self._mix(result.rows[0], neighbours, weights))
 
     def _mix(self, uploads: Any, neighbours: Array, weights: Array) -> Any:
         """Returns each client's weighted sum of its neighbours' rows.
@@ -288,18 +288,18 @@ class _Results(NamedTuple):
 class _ClientWork(eqx.Module):
     """A phase's work for one slot of the cohort.
 
-    `client_states` has the clients' states by name, rows of shape (capacity, ...).
+    `states` has the clients' states by name, rows of shape (capacity, ...).
     """
 
     phase_work: PhaseWork
     setup: Setup
     cohort: Cohort
-    client_states: Any
+    states: Any
 
     def __call__(self, slot: Index, active: Array) -> tuple[_ClientResult, Upload[Any]]:
         """Returns the result, and the upload not yet decoded, of which only the form is used."""
         phase_work = self.phase_work.for_slot(slot)
-        before = jax.tree.map(lambda rows: rows[slot], self.client_states)
+        before = jax.tree.map(lambda rows: rows[slot], self.states)
         with jax.named_scope(f"fedax.work.{phase_work.name}"):
             client = CompiledClient(
                 self.setup,

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
-from fedax.core.federation import Cohort, Memory
+from fedax.core.federation import ClientStates, Cohort
 from fedax.core.hyper import Hyper
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Row, row_at
@@ -22,7 +22,7 @@ from fedax.core.validation.own_methods import check_state
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host_dataset import HostExamples, is_in_files, keep_on_host
 from fedax.engine.backends.simulation.offloaded_state import (
-    OffloadedMemory,
+    OffloadedStates,
     StatePlacement,
     allocate_stores,
     attach_stores,
@@ -67,7 +67,7 @@ class Simulation(Engine):
         data: `"device"`: all examples lie on every device; `"host"`: they stay where they are, in
             memory or in files, and a client's come when it works. `"auto"`: on the host if any lie
             in files (`fedax.data.open_clients`). On several hosts they lie on the devices.
-        memory: where the clients' memories (control variates, multipliers, models, ...) lie between
+        memory: where the clients' states (control variates, multipliers, models, ...) lie between
             their rounds: `"device"`, for every client; `"host"`, in the process's memory; `"disk"`,
             in a file in the system's temporary folder (`TMPDIR`), which goes with the run and its
             history. Of the latter two, a round moves the rows of the clients that work, and only
@@ -224,9 +224,7 @@ class SimulationProgram(Program):
         # rows off the device are those of the newest state only
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(states[0])):
             hint = 'Step the newest state, or choose Simulation(memory="device").'
-            raise FedaxError(
-                f"This state was stepped before, and clients' memories moved on. {hint}"
-            )
+            raise FedaxError(f"This state was stepped before, and clients' states moved on. {hint}")
         return states
 
     def split(self, states: Any) -> list[RunCarry]:
@@ -334,7 +332,7 @@ def one_round(
     row: Row | None = None,
 ) -> tuple[RunCarry, Any, Cohort]:
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
-    # `fed` collects traffic, notes and failures as tracers while the algorithm's Python code runs
+    # `fed` collects traffic, values and failures as tracers while the algorithm's Python code runs
     fed = RoundContext(SimulationBackend(setup), round, root, carry, row)
     with explained(algorithm.round):
         state = algorithm.round(fed, carry.state)
@@ -351,9 +349,9 @@ def one_round(
 
     # without participants, means are 0/0; such a round leaves the state unchanged
     def keep_if_abandoned(old: Any, new: Any) -> Any:
-        if isinstance(new, Memory) and len(fed.traffic) == 1:
+        if isinstance(new, ClientStates) and len(fed.traffic) == 1:
             return new  # with a single phase, no client has written it
-        if isinstance(new, OffloadedMemory):
+        if isinstance(new, OffloadedStates):
             if new.version is old.version:
                 return new
             # rows that another phase has written are not brought back
@@ -364,7 +362,7 @@ def one_round(
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
     selected = jax.tree.map(
-        keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, Memory)
+        keep_if_abandoned, carry, new_carry, is_leaf=lambda node: isinstance(node, ClientStates)
     )
     # what an abandoned server step sent down is on its way: its receivers arrive later
     return selected._replace(downlinks=fed.carry.downlinks), report, last_cohort

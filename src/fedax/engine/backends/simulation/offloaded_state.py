@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedax.core.federation import Memory, rows_as, with_memories
+from fedax.core.federation import ClientStates, rows_as, with_states
 from fedax.engine.backends.simulation.host_callback import HandleRegistry, call_host
 from fedax.engine.compilation.jaxpr import Staged
 from fedax.errors import FedaxError, InvalidInput
@@ -73,9 +73,7 @@ class RowStore:
         with self._lock:
             if version != self.version:
                 hint = 'Simulation(memory="device") keeps those of every state.'
-                raise FedaxError(
-                    f"clients' memories are read after later ones were written. {hint}"
-                )
+                raise FedaxError(f"clients' states are read after later ones were written. {hint}")
             rows = [self._read_row(k) for k in ids.tolist()]
         exists = np.array([row is not None for row in rows], bool)
         empty = bytes(self.dtype.itemsize)
@@ -169,7 +167,7 @@ class RowFormat:
         return [np.asarray(new_version, np.int32)]
 
 
-class OffloadedMemory(Memory):
+class OffloadedStates(ClientStates):
     """Client states in a `RowStore`, of which a program sees the handle.
 
     `_rows` has the arrays that initial rows are computed from.
@@ -187,8 +185,8 @@ class OffloadedMemory(Memory):
     store: RowStore | None = eqx.field(static=True, default=None)
 
     @classmethod
-    def create(cls, initial: PyTree, clients: int) -> "OffloadedMemory":
-        """Creates states of clients that all have their initial rows; see `Federation.memory`."""
+    def create(cls, initial: PyTree, clients: int) -> "OffloadedStates":
+        """Creates states whose rows are all initial; see `Federation.client_states`."""
         initial_row = initial if callable(initial) else lambda k: initial
         trace = jax.make_jaxpr(
             lambda k: jax.tree.map(jnp.asarray, initial_row(k)), return_shape=True
@@ -218,7 +216,7 @@ class OffloadedMemory(Memory):
 
         return jax.vmap(select_row)(exists, jax.tree.unflatten(row_format.structure, leaves), ids)
 
-    def put(self, ids: Int[Array, "some"], rows: PyTree) -> "OffloadedMemory":
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> "OffloadedStates":
         leaves = [
             jnp.asarray(update, like.dtype)
             for update, like in zip(jax.tree.leaves(rows), self.row_format.leaves, strict=True)
@@ -232,7 +230,7 @@ class OffloadedMemory(Memory):
     def all(self) -> PyTree:
         return self.each(lambda state: state).all()
 
-    def each(self, function: Callable[[Any], Any]) -> Memory:
+    def each(self, function: Callable[[Any], Any]) -> ClientStates:
         # in blocks (blocks, width), so that the device never holds all rows at once
         clients = self.row_format.clients
         width = max(1, min(clients, BLOCK_BYTES // max(self.row_format.dtype.itemsize, 1)))
@@ -241,7 +239,7 @@ class OffloadedMemory(Memory):
         values = jax.lax.map(
             lambda block: jax.vmap(function)(self.take(block)), ids.reshape(blocks, width)
         )
-        return Memory(
+        return ClientStates(
             jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:])[:clients], values)
         )
 
@@ -254,7 +252,7 @@ class OffloadedMemory(Memory):
         ids = store.written_ids()
         return ids, self.row_format.unpack(store.read(int(self.version), ids)[1])
 
-    def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedMemory":
+    def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedStates":
         store = self.new_store("host" if self.store is None else self.store.placement)
         leaves = [
             rows_as(stored, leaf.dtype, leaf.shape)
@@ -264,18 +262,18 @@ class OffloadedMemory(Memory):
         store.put(client_ids, self.row_format.pack(leaves))
         return self._with_store(store)
 
-    def copied(self) -> "OffloadedMemory":
+    def copied(self) -> "OffloadedStates":
         store = STORES[int(self.number)]
         return self._with_store(store.copy(store.placement))
 
-    def here(self) -> Memory:
-        return Memory(self.all())
+    def here(self) -> ClientStates:
+        return ClientStates(self.all())
 
     def new_store(self, placement: StatePlacement) -> RowStore:
         """Returns an empty store for such states."""
         return RowStore(self.row_format.clients, self.row_format.dtype, placement)
 
-    def _with_store(self, store: RowStore) -> "OffloadedMemory":
+    def _with_store(self, store: RowStore) -> "OffloadedStates":
         return dataclasses.replace(
             self, number=jnp.int32(store.number), version=jnp.int32(0), store=store
         )
@@ -283,17 +281,17 @@ class OffloadedMemory(Memory):
     @property
     def _handle(self) -> Any:
         if self.number is None:
-            reason = "with memory outside the device, clients' memories come to exist after `init`"
+            reason = "with memory outside the device, clients' states come to exist after `init`"
             raise InvalidInput.because(
-                "fed.memory(...)", reason, 'Simulation(memory="device") has them at once.'
+                "fed.client_states(...)", reason, 'Simulation(memory="device") has them at once.'
             )
         return self.number
 
 
-def _with_offloaded(tree: Any, change: Callable[[OffloadedMemory], OffloadedMemory]) -> Any:
+def _with_offloaded(tree: Any, change: Callable[[OffloadedStates], OffloadedStates]) -> Any:
     """Returns a carry with changed states, of those that are off the device."""
-    return with_memories(
-        tree, lambda memory: change(memory) if isinstance(memory, OffloadedMemory) else memory
+    return with_states(
+        tree, lambda memory: change(memory) if isinstance(memory, OffloadedStates) else memory
     )
 
 
@@ -312,14 +310,14 @@ def detach_stores(tree: Any) -> Any:
 def offload_state(tree: Any) -> Any:
     """Returns a carry with all client states moved off the device."""
 
-    def offload(memory: Memory) -> OffloadedMemory:
-        if isinstance(memory, OffloadedMemory):
-            return memory
-        _, rows = memory.written()
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), memory.all())
-        return OffloadedMemory.create(zeros, len(rows[0])).restored(None, rows)
+    def offload(states: ClientStates) -> OffloadedStates:
+        if isinstance(states, OffloadedStates):
+            return states
+        _, rows = states.written()
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), states.all())
+        return OffloadedStates.create(zeros, len(rows[0])).restored(None, rows)
 
-    return with_memories(tree, offload)
+    return with_states(tree, offload)
 
 
 def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[RowStore]]:
@@ -329,7 +327,7 @@ def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[Row
     """
     new_stores: list[RowStore] = []
 
-    def allocate(memory: OffloadedMemory) -> OffloadedMemory:
+    def allocate(memory: OffloadedStates) -> OffloadedStates:
         shape = memory.version.shape
         if memory.number is None:
             stores = [memory.new_store(placement) for _ in range(math.prod(shape))]

@@ -43,7 +43,7 @@ from fedax.utils.layout import Layout
 LOG = logging.getLogger("fedax.flower")
 
 
-class Device:
+class Worker:
     """A client that answers the messages of a server with work on its examples.
 
     Nothing about the examples leaves the client but their number, and the uploads of the method.
@@ -68,11 +68,11 @@ class Device:
         InvalidInput: a task with examples of several clients in one of its splits.
 
     >>> import fedax
-    >>> from fedax.flower import Assignment, Device
+    >>> from fedax.flower import Assignment, Worker
     >>> task = fedax.Task(0.0, lambda w, x: (w - x) ** 2, [[1.0], [2.0, 3.0]])
     >>> run = Assignment(fedax.FedAvg(), fedax.SGD(0.5), fedax.Schedule())
-    >>> device = Device(task, 1, "states", [run])  # then device.answer(message.content)
-    >>> int(device.task.train.total)
+    >>> worker = Worker(task, 1, "states", [run])  # then worker.answer(message.content)
+    >>> int(worker.task.train.total)
     2
     """
 
@@ -90,7 +90,7 @@ class Device:
         # sums of one client are reported with the number of all examples of a split
         for split, data in self.task.data.parts.items():
             if data.clients != 1:
-                field = f"Device(task=...), {split}"
+                field = f"Worker(task=...), {split}"
                 raise InvalidInput.found(field, f"examples of {data.clients} clients", "of one")
         self.partition = partition
         self.folder = Path(folder)
@@ -214,7 +214,7 @@ class Device:
         """
         plan = self._plan_for(order)
         if order["personal"] and plan.own is not None:
-            forms = {} if plan.own.memory is None else {"own": plan.own.memory}
+            forms = {} if plan.own.state is None else {"own": plan.own.state}
             w = self.task.programs.call(
                 _personal_model,
                 plan.own,
@@ -232,7 +232,7 @@ class Device:
     def _load_states(self, order: Any, content: Any, forms: dict[str, PyTree]) -> dict[str, PyTree]:
         """Returns the client's states of the versions that an order names."""
         return {
-            name: tree_of(content[f"first {name}"], forms[name], "memory")
+            name: tree_of(content[f"first {name}"], forms[name], "state")
             if version == NEVER
             else self._store_of(order).read(slot, version, forms[name])
             for name, slot, version in _versions(order, forms)

@@ -44,7 +44,7 @@ class Cost(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Devices:
+class Clock:
     r"""The clients' devices, from which a virtual clock has the seconds and the joules of every
     round.
 
@@ -76,12 +76,12 @@ class Devices:
     Raises:
         InvalidInput: a value out of range, with the field.
 
-    >>> devices = Devices(speed=[100.0, 10.0], up=1e6, latency=0.5, energy_up=1e-6)
-    >>> devices.seconds([0, 1], 0, 0, 1_000_000, np.array([50, 50])).tolist()
+    >>> clock = Clock(speed=[100.0, 10.0], up=1e6, latency=0.5, energy_up=1e-6)
+    >>> clock.seconds([0, 1], 0, 0, 1_000_000, np.array([50, 50])).tolist()
     [2.0, 6.5]
-    >>> devices.joules([0, 1], 0, 0, 1_000_000, np.array([50, 50])).tolist()
+    >>> clock.joules([0, 1], 0, 0, 1_000_000, np.array([50, 50])).tolist()
     [1.0, 1.0]
-    >>> waits = Devices(latency=lambda clients, round: 1.0 + clients * round)
+    >>> waits = Clock(latency=lambda clients, round: 1.0 + clients * round)
     >>> waits.seconds([0, 2], 3, 0, 0, 0).tolist()
     [1.0, 7.0]
     """
@@ -109,7 +109,7 @@ class Devices:
                 object.__setattr__(self, name, tuple(np.asarray(value, np.float64).tolist()))
 
     @classmethod
-    def of(cls, spelling: Mapping[str, Any]) -> "Devices":
+    def of(cls, spelling: Mapping[str, Any]) -> "Clock":
         """Makes devices from a table of their arguments, as files spell it: a characteristic may be
         `"FILE:NAME"`, an array or a function of the user's.
         """
@@ -120,7 +120,7 @@ class Devices:
         unknown = set(arguments) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
             allowed = ", ".join(field.name for field in dataclasses.fields(cls))
-            raise InvalidInput.found("[devices]", ", ".join(sorted(unknown)), allowed)
+            raise InvalidInput.found("[clock]", ", ".join(sorted(unknown)), allowed)
         return cls(**arguments)
 
     def check(self, clients: int) -> None:
@@ -132,7 +132,7 @@ class Devices:
         for name, array in self._arrays.items():
             if array.ndim and len(array) != clients:
                 allowed = f"{clients} values, one for each client"
-                raise InvalidInput.found(f"Devices({name}=...)", f"{len(array)} values", allowed)
+                raise InvalidInput.found(f"Clock({name}=...)", f"{len(array)} values", allowed)
 
     @functools.cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -148,7 +148,7 @@ class Devices:
             return array[ids] if array.ndim else np.full(ids.shape, array)
         values = getattr(self, name)(ids, round)
         _check(name, values)
-        return for_clients(f"Devices({name}=...)", values, ids)
+        return for_clients(f"Clock({name}=...)", values, ids)
 
     def seconds(
         self,
@@ -240,4 +240,4 @@ def _check(name: str, value: Any) -> None:
     is_number = array.dtype.kind in "iuf" and array.ndim <= 1
     if not is_number or not (array > 0 if is_rate else (array >= 0) & np.isfinite(array)).all():
         allowed = "numbers > 0, inf for no time" if is_rate else "finite numbers >= 0"
-        raise InvalidInput.of(f"Devices({name}=...)", value, f"{allowed}, or functions of them")
+        raise InvalidInput.of(f"Clock({name}=...)", value, f"{allowed}, or functions of them")
