@@ -2,9 +2,7 @@
 
 import ast
 import builtins
-import dataclasses
 import inspect
-import math
 import re
 import subprocess
 import sys
@@ -150,55 +148,6 @@ def test_pydoc_has_hyperparameters_with_ranges_and_defaults(kind):
             text,
             re.M,
         )
-
-
-RANGE = re.compile(
-    r"in (?P<left>[\[(])(?P<low>[-.\d]+), (?P<high>[.\d]+)(?P<right>[\])])"
-    r"|(?P<first>\d+) to (?P<last>\d+)"
-    r"|(?P<bound>above|at least) (?P<least>[.\d]*\d)"
-)
-
-
-def documented_range(kind, name):
-    """The interval that the docstring of a class, or else of a base class, gives an argument."""
-    for one in kind.__mro__:
-        arguments = inspect.cleandoc(one.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
-        for entry in re.split(r"\n(?=    \w)", f"\n{arguments}"):
-            names, _, text = " ".join(entry.split()).partition(": ")
-            found = RANGE.search(text) if name in names.split(", ") else None
-            if found and found["left"]:
-                closed = found["left"] == "[", found["right"] == "]"
-                return float(found["low"]), float(found["high"]), *closed
-            if found and found["first"]:
-                return float(found["first"]), float(found["last"]), True, True
-            if found:
-                return float(found["least"]), math.inf, found["bound"] == "at least", False
-    return None
-
-
-def test_ranges_in_docstrings_are_those_that_are_checked():
-    """But for the largest counts, which docstrings leave out."""
-    wrong, silent, count = {}, set(), 0
-    kinds = [one for _, one in public_objects() if inspect.isclass(one)]
-    for kind in dict.fromkeys([*all_algorithms(), *kinds]):
-        for name, limits in declared(kind).items() if dataclasses.is_dataclass(kind) else ():
-            ranged = limits.low > -math.inf and type(limits.default) in (int, float)
-            if not ranged or name in ("step", "classes"):  # 0 stands for a default of these two
-                continue
-            documented = documented_range(kind, name)
-            if documented is None:
-                silent.add(name)
-                continue
-            high = math.inf if limits.counts and documented[1] == math.inf else limits.high
-            closed = not limits.open_low, high < math.inf and not limits.open_high
-            count += 1
-            if (limits.low, high, *closed) != documented:
-                wrong[f"{kind.__name__}.{name}"] = documented, limits
-    assert wrong == {}
-    # those of a graph stand at the methods that set them
-    of_graphs = {"drops", "fails", "recovers", "noise", "awake"}
-    assert silent == {"lam_min", "lam_max", "seed", "max_steps", *of_graphs}
-    assert count > 100
 
 
 def imports_of(path):

@@ -230,7 +230,7 @@ def test_a_session_takes_over_the_states_that_it_steps():
     for one, other in zip(*map(jax.tree.leaves, (session.params(state), straight.params))):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(
-        FedaxError, match="This state was stepped before, and clients' memories moved on"
+        FedaxError, match="This state was stepped before, and clients' states moved on"
     ):
         session.step(before)
     for use in (session.params, session.personal):

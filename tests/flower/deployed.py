@@ -108,21 +108,26 @@ def replayed(place, file, lost):
             return [] if (round, k) in lost else super().answers(message)
 
     with jax.enable_x64(False):
-        plan = Experiment.read(file).plan()
-        ((label, algorithm),) = plan.algorithms.items()
-        given = plan.arguments_of(label)
-        assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
-        workers = [
-            Worker(plan.task, k, place / "replayed" / str(k), [assignment]) for k in range(3)
-        ]
+        task, given, label, assignment = only_run(file)
+        workers = [Worker(task, k, place / "replayed" / str(k), [assignment]) for k in range(3)]
         engine = fedax.Flower(Losing(workers), deadline=0.01)
-        history = fedax.run(algorithm, plan.task, seed=3, **given | {"engine": engine})
+        history = fedax.run(assignment.algorithm, task, seed=3, **given | {"engine": engine})
     run = place / "alone" / "runs" / "replayed"
     run.mkdir(parents=True)
     fedax.save_params(history.params, run / "model.safetensors")
     runs = [{"id": run.name, "task": "", "algorithm": label, "seed": 3}]
     (place / "alone" / "summary.json").write_text(json.dumps({"runs": runs}))
     return place / "alone"
+
+
+def only_run(file, **options):
+    """The task of an experiment with one method, the arguments of the run, its label and its
+    assignment."""
+    plan = Experiment.read(file).plan(**options)
+    ((label, algorithm),) = plan.algorithms.items()
+    given = plan.arguments_of(label)
+    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+    return plan.task, given, label, assignment
 
 
 def newest(site):

@@ -9,6 +9,7 @@ from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import LEAVES
 from fedax.flower.server import Flower
 from fedax.flower.server.in_process import LocalGrid
+from problems import vector
 
 CLIENTS, SIZE = 4, 6
 SOLVER = fedax.SGD(0.05)
@@ -75,6 +76,11 @@ def run(algorithm, engine=None, *, clients=CLIENTS, dtype=float, **options):
     given = {"solver": SOLVER, "schedule": SCHEDULE, "rounds": 3, "seed": 3, "observe_every": 3}
     engine = engine or fedax.Simulation(devices=1)
     return fedax.run(algorithm, task(clients, dtype), engine=engine, **{**given, **options})
+
+
+def check_same(history, other):
+    """Both runs end with the same parameters, up to rounding."""
+    np.testing.assert_allclose(vector(history), vector(other), rtol=0, atol=1e-12)
 
 
 def client_of(message):

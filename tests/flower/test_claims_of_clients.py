@@ -1,6 +1,5 @@
 """What clients say of themselves is checked: their number, their sizes and their texts."""
 
-import logging
 import re
 
 import numpy as np
@@ -58,7 +57,6 @@ def test_a_key_is_bound_to_its_client(tmp_path, caplog, claimed):
 
     engine = lying(tmp_path, "query", lie, registered=registered, patience=0.0)
     with (
-        caplog.at_level(logging.WARNING, logger="fedax.flower"),
         pytest.raises(FedaxError, match=r"clients 1 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
@@ -73,7 +71,6 @@ def test_a_key_of_nobody_is_refused(tmp_path, caplog):
     known = {node: k for node, k in registered().items() if k != 3}
     engine = lying(tmp_path, "query", None, registered=lambda: known, patience=0.0)
     with (
-        caplog.at_level(logging.WARNING, logger="fedax.flower"),
         pytest.raises(FedaxError, match=r"clients 3 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
@@ -97,7 +94,6 @@ def test_a_client_that_goes_while_it_is_asked_is_named(tmp_path, caplog):
 
     engine.grid.answers = answers
     with (
-        caplog.at_level(logging.WARNING, logger="fedax.flower"),
         pytest.raises(FedaxError, match=r"clients 1 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
@@ -120,7 +116,6 @@ def test_claimed_sizes_that_cannot_be_counted_name_the_client(tmp_path, caplog, 
 
     engine = lying(tmp_path, "query", lie, patience=0.0, most_examples=most)
     with (
-        caplog.at_level(logging.WARNING, logger="fedax.flower"),
         pytest.raises(FedaxError, match=r"clients 2 .* did not come"),
     ):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
@@ -169,14 +164,13 @@ def test_texts_of_clients_are_one_printable_line(tmp_path, caplog):
         if k == 1:
             facts["error"] = text
 
-    with caplog.at_level(logging.WARNING, logger="fedax.flower"):
-        history = run(
-            fedax.FedAvg(),
-            lying(tmp_path, "train", lie),
-            schedule=EVERYONE,
-            rounds=1,
-            on_bad_client="drop",
-        )
+    history = run(
+        fedax.FedAvg(),
+        lying(tmp_path, "train", lie),
+        schedule=EVERYONE,
+        rounds=1,
+        on_bad_client="drop",
+    )
     assert np.isfinite(vector(history)).all()
     (line,) = [
         record.getMessage()

@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 import httpx
 import jax
-from deployed import SETTINGS, experiment
+from deployed import SETTINGS, experiment, only_run
 from typer.testing import CliRunner
 
 import fedax
@@ -27,7 +27,6 @@ from fedax.flower.deploy.app import run_on
 from fedax.flower.deploy.folder import Rehearsal
 from fedax.flower.deploy.hub import address_of, find_crashed, open_hub, settings_of
 from fedax.flower.deploy.worker import load_client_data, worker_for
-from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.in_process import LocalGrid, in_process
 from fedax.utils.lock import held
@@ -218,15 +217,12 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
 def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=1, clients=3)
-    plan = Experiment.read(file).plan()
-    ((label, algorithm),) = plan.algorithms.items()
-    given = plan.arguments_of(label)
-    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
-    with use_engine(in_process(plan.task, tmp_path / "clients", [assignment], deadline=60.0)):
+    task, _, _, assignment = only_run(file)
+    with use_engine(in_process(task, tmp_path / "clients", [assignment], deadline=60.0)):
         run_experiment(Experiment.read(file, ['engine="flower"']), tmp_path / "run", Display())
     done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "test"])
     assert done.exit_code == 0, done.output
-    assert len(done.stdout.splitlines()) == 1 + plan.task.test.total
+    assert len(done.stdout.splitlines()) == 1 + task.test.total
 
 
 OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
+from deployed import only_run  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import fedax  # noqa: E402
 from fedax.cli import app  # noqa: E402
-from fedax.experiments.config.experiment import Experiment  # noqa: E402
 from fedax.flower.deploy.folder import pack  # noqa: E402
 from fedax.flower.deploy.worker import worker_for  # noqa: E402
 from fedax.flower.server.in_process import LocalGrid  # noqa: E402
@@ -88,12 +88,12 @@ def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
     sites = [pack(folder, 0, ""), pack(folder, 1, "net.py")]
     with jax.enable_x64(False):
         workers = [worker_for(site) for site in sites]
-        plan = Experiment.read(folder / "experiment.toml").plan()
-        ((label, algorithm),) = plan.algorithms.items()
-        given = {"seed": 3, **plan.arguments_of(label)}
+        task, given, _, assignment = only_run(folder / "experiment.toml")
         engine = fedax.Flower(LocalGrid(workers), deadline=10.0)
-        deployed = fedax.run(algorithm, plan.task, **given | {"engine": engine})
-        alone = fedax.run(algorithm, plan.task, **given)
+        deployed, alone = (
+            fedax.run(assignment.algorithm, task, seed=3, **given | own)
+            for own in ({"engine": engine}, {})
+        )
     for name, array in alone.params.items():
         np.testing.assert_allclose(deployed.params[name], array, rtol=0, atol=1e-5)
     assert deployed.metrics["train_loss"][-1] < deployed.metrics["train_loss"][0]

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from federation import federation, run, task
+from federation import check_same, federation, run, task
 
 import fedax
 from fedax import codecs
@@ -46,7 +46,7 @@ def test_same_trajectory_as_the_simulation(method, tmp_path):
     watched = {"observe": OBSERVERS, "channel": channel}
     ours = run(algorithm, federation(tmp_path, algorithm, channel=channel), **watched)
     theirs = run(algorithm, **watched)
-    np.testing.assert_allclose(vector(ours), vector(theirs), rtol=0, atol=1e-12)
+    check_same(ours, theirs)
     assert np.abs(vector(ours) - vector(run(algorithm, rounds=0))).max() > 1e-3
     for name, values in theirs.metrics.items():
         np.testing.assert_allclose(ours.metrics[name], values, rtol=0, atol=1e-12)
@@ -150,9 +150,7 @@ def test_checkpoints_by_time(seconds, tmp_path, monkeypatch):
     assert max(kept) == 4 if seconds < 1 else 1 <= max(kept) <= 4
     engine = federation(tmp_path / "d", algorithm, **given)
     history = run(algorithm, engine, **options)
-    np.testing.assert_allclose(
-        vector(history), vector(run(algorithm, rounds=6)), rtol=0, atol=1e-12
-    )
+    check_same(history, run(algorithm, rounds=6))
     first = min(
         m.content["order"]["round"]
         for m in engine.grid.messages
@@ -184,7 +182,7 @@ def test_several_seeds_have_memories_of_their_own(tmp_path):
     )
     for seed, history in zip((1, 2), ours, strict=True):
         alone = run(algorithm, rounds=2, seed=seed)
-        np.testing.assert_allclose(vector(history), vector(alone), rtol=0, atol=1e-12)
+        check_same(history, alone)
 
 
 def test_methods_without_a_server_are_sent_to_mpi(tmp_path):

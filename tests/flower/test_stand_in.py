@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from deployed import only_run
 from typer.testing import CliRunner
 
 import fedax
@@ -84,15 +85,14 @@ def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path)
     with jax.enable_x64(False):
         workers = [worker_for(site) for site in sites]
         assert [worker.task.train.total for worker in workers] == [5, 6, 7]
-        plan = Experiment.read(tmp_path / "d" / "experiment.toml").plan()
-        ((label, algorithm),) = plan.algorithms.items()
+        stand_in, given, _, assignment = only_run(tmp_path / "d" / "experiment.toml")
+        algorithm = assignment.algorithm
         engine = fedax.Flower(LocalGrid(workers), clients=3, deadline=10.0)
-        given = plan.arguments_of(label) | {"engine": engine}
-        history = fedax.run(algorithm, plan.task, seed=0, **given)
+        history = fedax.run(algorithm, stand_in, seed=0, **given | {"engine": engine})
         data = [runpy.run_path(str(mine))["examples"](k) for k in range(3)]
         loss = runpy.run_path(str(tmp_path / "task.py"))["loss"]
         task = fedax.Task(np.zeros((64, 10), np.float32), loss, data)
-        alone = fedax.run(algorithm, task, seed=0, **plan.arguments_of(label))
+        alone = fedax.run(algorithm, task, seed=0, **given)
     for ours, theirs in (
         (history.params, alone.params),
         (history.metrics["train_loss"], alone.metrics["train_loss"]),
@@ -188,10 +188,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
         + "batch_size = 1\n"
         + section
     )
-    plan = Experiment.read(tmp_path / "a.toml").plan(clients=2)
-    ((label, algorithm),) = plan.algorithms.items()
-    given = plan.arguments_of(label)
-    assignment = Assignment(algorithm, given["solver"], given["schedule"], given["channel"])
+    assignment = only_run(tmp_path / "a.toml", clients=2)[-1]
     workers = []
     for k, rows in enumerate((20, 35)):
         write_rows(tmp_path / f"site-{k}", rows)
