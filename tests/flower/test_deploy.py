@@ -208,7 +208,10 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
             assert find_crashed(folder) == []
         shown = deploy("status", folder).stdout
         assert "round 1" in shown.split("newest checkpoint of")[1]
-        run_on(LocalGrid(workers), tomllib.loads(settings_of(out).read_text()))
+        settings = tomllib.loads(settings_of(out).read_text())
+        with pytest.raises(fedax.core.RunExists):
+            run_on(LocalGrid(workers), config | {"out": str(out)})
+        run_on(LocalGrid(workers), settings)
     assert RunDirectory.load(out).status == "finished"
     assert find_crashed(folder) == []
 

@@ -85,7 +85,7 @@ class Worker:
         secure: bool = False,
         clients: int | None = None,
     ) -> None:
-        self.clients = task.train.clients if clients is None else clients
+        self.clients = clients or task.train.clients
         self.task = task if task.train.clients == 1 else single_client_task(task, partition)
         # sums of one client are reported with the number of all examples of a split
         for split, data in self.task.data.parts.items():

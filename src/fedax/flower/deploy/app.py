@@ -15,7 +15,7 @@ import httpx
 import tomli_w
 from rich.console import Console
 
-from fedax.core import FedaxError
+from fedax.core import FedaxError, RunExists
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, Status, fresh
 from fedax.experiments.running.progress import Display
@@ -65,6 +65,8 @@ def run_on(
     """
     folder, is_new = Path(str(config["folder"])), not config["name"]
     out = Path(str(config["out"] or fresh(folder / "runs", "run")))
+    if is_new and (out / "summary.json").exists():
+        raise RunExists(f"{out} has a run already, which {settings_of(out)} continues.")
     # the path is no name: clients keep their states after the folder is removed, and would use them
     # in a new run of the same path
     config = {**config, "out": str(out), "name": config["name"] or uuid.uuid4().hex}

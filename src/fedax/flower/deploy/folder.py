@@ -195,7 +195,8 @@ def status_lines(folder: Path) -> list[str]:
     """Returns the runs of a server's folder with their status, the newest last."""
     summaries = sorted(folder.glob("runs/*/summary.json"), key=lambda path: path.stat().st_mtime)
     lines = []
-    for path in (summary.parent for summary in summaries):
+    for summary in summaries:
+        path = summary.parent
         directory = RunDirectory.load(path)
         rounds = [int(p.name.removeprefix("round-")) for p in path.glob("checkpoints/*/round-*")]
         checkpoint = f", newest checkpoint of round {max(rounds)}" if rounds else ""

@@ -53,8 +53,8 @@ def worker_for(site: Path) -> Worker:
         assignments.append(
             Assignment(algorithm, arguments["solver"], arguments["schedule"], arguments["channel"])
         )
-    states = site / "states"
-    return Worker(task, partition, states, assignments, settings["secure"] > 0, clients)
+    secure = settings["secure"] > 0
+    return Worker(task, partition, site / "states", assignments, secure, clients)
 
 
 def load_client_data(task: Task, partition: int, path: Path) -> Task:

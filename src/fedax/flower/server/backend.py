@@ -110,7 +110,7 @@ class FlowerBackend(PythonBackend):
         run = engine.run, self.assignment, np.asarray(jax.random.key_data(root)).tolist()
         self.run_name = hashlib.sha256(repr(run).encode()).hexdigest()[:32]
         self._round = -1
-        self._counts = dict.fromkeys(("answers", "refused", "absent"), 0)
+        self._counts = dict.fromkeys(("answers", "refused", "absent"), np.int64(0))
         self._bits_sent = [0, 0]
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
@@ -169,13 +169,11 @@ class FlowerBackend(PythonBackend):
     ) -> PhaseResult:
         if int(phase_work.round) != self._round:
             self._round = int(phase_work.round)
-            self._counts = dict.fromkeys(self._counts, 0)
+            self._counts = dict.fromkeys(self._counts, np.int64(0))
         self._bits_sent = [0, 0]
         answer = super().work(phase_work, cohort, states, gather)
         down, up = self._bits_sent
-        return answer._replace(
-            logged={name: np.int64(count) for name, count in self._counts.items()}, sent=(down, up)
-        )
+        return answer._replace(logged=dict(self._counts), sent=(down, up))
 
     def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]

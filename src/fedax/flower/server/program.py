@@ -169,12 +169,8 @@ class FlowerView(View):
 
     def cohort(self) -> Cohort:
         if self.setup.private is not None and self.setup.private.amplified:
-            hint = "Its epsilon holds for those who cannot tell who was drawn."
-            raise InvalidInput.because(
-                "run(observe=...)",
-                "an observer shows who was drawn, which privacy by sampling hides",
-                hint,
-            )
+            reason = "an observer shows who was drawn, which privacy by sampling hides"
+            raise InvalidInput.because("run(observe=...)", reason)
         return self._worked
 
     def per_client(self, split: OfClients, score: str) -> Float[Array, "clients"]:
