@@ -11,8 +11,3 @@ def with_validation(task, *arguments, **options):
 def with_unseen(task, *arguments, **options):
     data = task.data.with_unseen(*arguments, **options)
     return task if data is task.data else dataclasses.replace(task, data=data)
-
-
-def with_parts(task, **parts):
-    """The task with other parts of its data, such as another training part."""
-    return dataclasses.replace(task, data=dataclasses.replace(task.data, **parts))

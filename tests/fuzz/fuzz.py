@@ -17,7 +17,6 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -173,12 +172,6 @@ def read_specification(text, folder):
     experiment.plan()
     again = Experiment.parse(experiment.toml(), "again.toml")
     assert again.toml() == experiment.toml(), "another experiment is read from what was written"
-
-
-def _npz(**arrays):
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue()
 
 
 def _leaf(x, y):
