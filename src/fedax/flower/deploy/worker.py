@@ -53,8 +53,7 @@ def worker_for(site: Path) -> Worker:
         assignments.append(
             Assignment(algorithm, arguments["solver"], arguments["schedule"], arguments["channel"])
         )
-    secure = settings["secure"] > 0
-    return Worker(task, partition, site / "states", assignments, secure, clients)
+    return Worker(task, partition, site / "states", assignments, settings["secure"] > 0, clients)
 
 
 def load_client_data(task: Task, partition: int, path: Path) -> Task:

@@ -85,8 +85,7 @@ class FlowerProgram(PythonProgram):
                 try:
                     jax.eval_shape(functools.partial(self._look, observer, algorithm, root))
                 except InvalidInput as error:
-                    cause = str(error).rstrip(".")
-                    reason = f"{type(observer).__name__} cannot be used in a deployed run: {cause}"
+                    reason = f"{type(observer).__name__} is for no deployed run: {str(error)[:-1]}"
                     raise InvalidInput.because("run(observe=...)", reason) from error
 
     def _look(
