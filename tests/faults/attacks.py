@@ -178,12 +178,12 @@ def timed(begin, folder, moment):
     return Faulty(process.returncode, said, ended - float(moment.read_text()))
 
 
-D = "the ranks disagree. "
+D = "the ranks disagree about .*"
 FAULTS = {
     "exception": "rank {rank}.*RuntimeError: something went wrong",
     "bad data": "rank {rank}.*DataError: .*(NaN|finite)",
-    "data type": D + r"examples.train.x.*int.* on rank {rank}",
-    "precision": D + r"dtype: .*float32 on rank {rank}",
+    "data type": D + r"examples.train.x",
+    "precision": D + r"dtype",
     "exit": "rank {rank}.*SystemExit: 3",
     "left": "rank {rank}: it has ended its program",
     "left before": "Exit code: 3",
@@ -191,18 +191,18 @@ FAULTS = {
     "Ctrl-C": "rank {rank}.*KeyboardInterrupt",
     "killed": "rank {rank} .*signal 9",
     "terminated": "rank {rank} .*signal 15",
-    "learning rate": D + "solver.learning_rate.* on rank {rank}",
-    "momentum": D + "solver.momentum.* on rank {rank}",
-    "hyperparameter": D + r"algorithm.lr.* on rank {rank}",
-    "algorithm": D + r"algorithm.* on rank {rank}",
-    "seed": D + "seed: .*4 on rank {rank}",
-    "schedule": D + "schedule.steps: .*3 on rank {rank}",
-    "cohort": D + "schedule.cohort: .*2 on rank {rank}",
-    "rounds": D + "rounds: .*8 on rank {rank}",
-    "observers": D + "observers.* on rank {rank}",
-    "cadence": D + "observe_every.*2 on rank {rank}",
-    "channel": D + "channel.* on rank {rank}",
-    "stop rule": D + "stop.* on rank {rank}",
+    "learning rate": D + "solver.learning_rate",
+    "momentum": D + "solver.momentum",
+    "hyperparameter": D + r"algorithm.lr",
+    "algorithm": D + r"algorithm",
+    "seed": D + "seed",
+    "schedule": D + "schedule.steps",
+    "cohort": D + "schedule.cohort",
+    "rounds": D + "rounds",
+    "observers": D + "observers",
+    "cadence": D + "observe_every",
+    "channel": D + "channel",
+    "stop rule": D + "stop",
     "refused": r"InvalidInput: .*seed=...\): got -1",
 }
 """Each fault with a pattern of the text that says it, whichever rank has it."""

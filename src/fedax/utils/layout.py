@@ -29,12 +29,6 @@ def accumulator(dtype: Any) -> Any:
     return dtype if dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
 
 
-def bytes_of(shapes: Any) -> int:
-    """Counts the bytes of all arrays of a pytree, or of their shapes."""
-    leaves = [leaf for leaf in jax.tree.leaves(shapes) if hasattr(leaf, "dtype")]
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-
-
 def share_of(sizes: Array, total: int, dtype: Any) -> Array:
     """Computes shares of all examples, n_k / n.
 

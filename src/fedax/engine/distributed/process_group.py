@@ -6,16 +6,14 @@ waits for one that has failed.
 """
 
 import contextlib
-import json
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from fedax.engine.distributed import abort
-from fedax.errors import InvalidInput, RankFailed, short
+from fedax.errors import InvalidInput, RankFailed
 
 
 class ProcessGroup:
@@ -87,19 +85,20 @@ class ProcessGroup:
             return facts
         fingerprint: dict[str, Any] = {}
         with self.raise_on_all_ranks():
-            # through JSON, so that values compare as a checkpoint would store them
-            try:
-                fingerprint = json.loads(json.dumps(facts()))
-            except InvalidInput as error:
-                # a checkpoint needs the fingerprint, a run without one does not
-                if settings.get("checkpoint_every"):
-                    raise
-                warnings.warn(f"the ranks' arguments are not compared: {error}", stacklevel=2)
-            settings = json.loads(json.dumps(settings))
-        # after the block above, in which a rank may have failed
+            fingerprint = facts()
         gathered = self._exchange((settings, fingerprint))
         merged = self.merge_configs([facts for _, facts in gathered])
-        check_equal_configs(self.name, [settings | facts for settings, facts in gathered])
+        configs = [settings | facts for settings, facts in gathered]
+        fields = dict.fromkeys(field for config in configs for field in config)
+        differing = [
+            field
+            for field in fields
+            if any(config.get(field) != configs[0].get(field) for config in configs)
+        ]
+        with self.raise_on_all_ranks():
+            if differing:
+                reason = f"the ranks disagree about {', '.join(differing)}"
+                raise InvalidInput.because(self.name, reason, "All must run the same.")
         return lambda: merged
 
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -132,24 +131,3 @@ class ProcessGroup:
         if error is None:
             shared.add_note(f"\nThere:\n{trace}")
         raise shared
-
-
-def check_equal_configs(name: str, configs: Sequence[dict[str, Any]]) -> None:
-    """Raises if the configurations of the ranks differ.
-
-    Args:
-        name: the engine's name.
-        configs: the configuration of each rank, by rank.
-
-    Raises:
-        InvalidInput: with the first field that differs, and its values by rank.
-    """
-    for field in dict.fromkeys(field for config in configs for field in config):
-        values = [config.get(field) for config in configs]
-        if all(value == values[0] for value in values):
-            continue
-        texts = [f"{short(str(value))} on rank {rank}" for rank, value in enumerate(values)]
-        reason = f"the ranks disagree. {field}: {'; '.join(texts)}"
-        error = InvalidInput.because(name, reason, "All must run the same.")
-        error.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
-        raise error

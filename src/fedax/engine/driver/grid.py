@@ -222,6 +222,7 @@ class Grid:
             "dtype": str(self.layout.dtype),
             "rounds": self.options.rounds,
             "rounds done": done,
+            "observe_every": self.options.observe_every,
             "personal": self.options.personal,
             "checkpoint_every": every,
         }
