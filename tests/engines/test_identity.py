@@ -191,18 +191,6 @@ def test_another_run_has_another_identity(pair):
     assert differing(first, second)
 
 
-@pytest.mark.slow
-def test_the_run_itself_is_refused_to_another(tmp_path):
-    def go(server, rounds):
-        options = {"checkpoint": tmp_path, "checkpoint_every": 1, "solver": fedax.SGD(0.1)}
-        return fedax.run(fedax.FedAvg(server=server), TASK, rounds=rounds, **options)
-
-    go(optax.sgd(1.0), 1)
-    with pytest.raises(InvalidInput, match=r"algorithm\.server"):
-        go(optax.sgd(0.5), 2)
-    assert go(optax.sgd(1.0), 2).outcome.ok
-
-
 def test_other_versions_are_another_run(monkeypatch):
     before = identity_of()
     identity.package_versions.cache_clear()
