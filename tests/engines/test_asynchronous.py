@@ -10,7 +10,6 @@ import optax
 import pytest
 
 import fedax
-from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps, _Ranking
 from fedax.core.scheduling.clock import Cost
 from fedax.core.scheduling.timeline import NO_SLOT
@@ -18,7 +17,6 @@ from fedax.core.task import initial_params
 from fedax.engine.round.client import Setup
 from fedax.engine.round.timeline import timeline_of, timing_of
 from fedax.errors import InvalidInput
-from fedax.utils.layout import Layout
 from problems import regression, vector
 from transcription import LR, P, World
 
@@ -210,9 +208,8 @@ def _transcribed(how, mixes=False, lr=1.0):
 def _timetable(how, clock=SPEEDS):
     """The server steps of FedAvg on the task of the transcriptions."""
     task = regression()
-    layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
-    setup = Setup(task, as_arrays(fedax.SGD(LR), layout.dtype), how, layout, task.train.population)
-    timing = timing_of(as_arrays(fedax.FedAvg(), layout.dtype), setup, clock, ROUNDS)
+    setup = Setup.of(task, how, fedax.SGD(LR))
+    timing = timing_of(fedax.FedAvg(), setup, clock, ROUNDS)
     setup = dataclasses.replace(setup, timing=timing)
     return timeline_of(setup, initial_params(setup.task, SEED)[1])
 

@@ -14,7 +14,6 @@ from fedax.communication.attacks import Attack
 from fedax.communication.privacy import Privacy
 from fedax.core.hyper import check_declared
 from fedax.errors import InvalidInput
-from fedax.utils.layout import accumulator
 
 
 class Codec(eqx.Module):
@@ -75,15 +74,6 @@ class Codec(eqx.Module):
     @abstractmethod
     def bits(self, dim: int, width: int = 32) -> int:
         """Returns the bits of a message for `dim` numbers of `width` bits uncompressed."""
-
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        r"""Returns a bound on $E \lVert Q(v) - v \rVert^2$ that holds while nothing is clipped.
-
-        By default that of `relative_error`, infinity where it is not known.
-        """
-        factor = self.relative_error(v.shape[0])
-        square = (v.astype(accumulator(v.dtype)) ** 2).sum()
-        return jnp.full_like(square, jnp.inf) if factor is None else factor * square
 
     @abstractmethod
     def encode(self, parts: PyTree, dim: int) -> bytes:

@@ -144,11 +144,6 @@ class Quantizer(Codec):
             return None
         return dim / ((1 << (self.b - 1)) - 1) ** 2 / (4 if self.is_unbiased else 1)
 
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        v = v.astype(accumulator(v.dtype))
-        square = v.shape[0] * self._step(v).astype(v.dtype) ** 2
-        return square / 4 if self.rounding == "stochastic" else square
-
     def encode(self, parts: Any, dim: int) -> bytes:
         # levels from 0 on, which `packed` needs
         levels = np.asarray(parts["levels"], np.int64) + (1 << (self.b - 1))
@@ -211,9 +206,6 @@ class QSGD(Quantizer):
     def relative_error(self, dim: int) -> float:
         n = (1 << (self.b - 1)) - 1
         return min(dim / n**2, dim**0.5 / n)
-
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        return self.relative_error(v.shape[0]) * (v.astype(accumulator(v.dtype)) ** 2).sum()
 
     def _step(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
         scale = scale_of(v)  # squares of large and small entries fit
@@ -347,10 +339,6 @@ class Sign(Codec):
 
     def relative_error(self, dim: int) -> float:
         return 1 - 1 / dim
-
-    def bound(self, v: Float[Array, "dim"]) -> Float[Array, ""]:
-        v = v.astype(accumulator(v.dtype))
-        return (v**2).sum() - jnp.abs(v).sum() ** 2 / v.shape[0]
 
     def encode(self, parts: Any, dim: int) -> bytes:
         return np.asarray(parts["scale"], "<f4").tobytes() + packed(

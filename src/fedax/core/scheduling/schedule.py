@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import equinox as eqx
 import jax
@@ -331,38 +331,3 @@ def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
         ]
         inputs.append(jax.tree.unflatten(jax.tree.structure(schedule), leaves))
     return tuple(inputs)
-
-
-class Weights(NamedTuple):
-    """See `Cohort`, whose fields these are."""
-
-    weights: Float[Array, "capacity"]
-    objective_weights: Float[Array, "capacity"]
-    coverage: Float[Array, ""]
-
-
-def cohort_weights(
-    schedule: Schedule,
-    ids: Int[Array, "capacity"],
-    share: Float[Array, "capacity"],
-    count: Index,
-    clients: int,
-    drawn: bool,
-) -> Weights:
-    """Returns the weights of a cohort's clients.
-
-    `share` is their n_k / n, and `drawn` says that the schedule's sampling drew them.
-    """
-    equal = schedule.weights == "equal"
-    objective = jnp.ones_like(share) if equal else share
-    # a draw by size has the sizes in it, so that its weights are equal
-    weights = jnp.ones_like(share) if drawn and schedule.weights_equal else objective
-    terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
-    if drawn and schedule.cohort is not None and schedule.rule.repeats:
-        # a client's first draw comes first, and padding after those that work
-        order = jnp.argsort(ids, stable=True)
-        is_repeat = jnp.diff(ids[order], prepend=-1) == 0
-        # the objective has each client once, however often it was drawn
-        terms = terms.at[order].mul(jnp.where(is_repeat, 0, 1).astype(terms.dtype))
-    # over everyone, shares sum to 1 and equal weights to the number of clients
-    return Weights(weights, terms, terms.sum() / (clients if equal else 1))

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.communication.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import HiddenStates, with_states
+from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.local_work import Work
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
@@ -101,6 +102,15 @@ class Setup(eqx.Module):
     schedules: tuple[Schedule, ...] = ()
     private: Private | None = eqx.field(static=True, default=None)
     timing: Timing | None = eqx.field(static=True, default=None)
+
+    @classmethod
+    def of(
+        cls, task: Task, schedule: Schedule, solver: Solver, channel: Channel | None = None
+    ) -> "Setup":
+        """Makes the setup of a task whose clients are all in this process."""
+        layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+        solver = as_arrays(solver, layout.dtype)
+        return cls(task, solver, schedule, layout, task.train.population, channel)
 
     def published(self, tree: PyTree) -> PyTree:
         """Returns a carry, or a part of one, as the run publishes it.

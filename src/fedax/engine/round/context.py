@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from fedax.communication.channel import bits_of, encode
 from fedax.core.bound_model import state_from_mean
 from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload, is_states
-from fedax.core.scheduling.schedule import cohort_weights
 from fedax.core.scheduling.timeline import Row
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import Backend
@@ -161,17 +160,26 @@ class RoundContext(Federation):
 
         `is_sampled` says that the schedule's own sampling chose them.
         """
+        schedule = self.setup.schedule
         population = self.setup.population
-        share = share_of(population.sizes_of(ids), population.total, self.setup.layout.dtype)
-        weights, objective, coverage = cohort_weights(
-            self.setup.schedule, ids, share, count, self.clients, is_sampled
-        )
+        share = share_of(population.sizes_of(ids), population.total, self.layout.dtype)
+        objective = jnp.ones_like(share) if self.equal_weights else share
+        # a draw by size has the sizes in it, so that its weights are equal
+        weights = jnp.ones_like(share) if is_sampled and schedule.weights_equal else objective
+        terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
+        if is_sampled and schedule.cohort is not None and schedule.rule.repeats:
+            # a client's first draw comes first, and padding after those that work
+            order = jnp.argsort(ids, stable=True)
+            is_repeat = jnp.diff(ids[order], prepend=-1) == 0
+            # the objective has each client once, however often it was drawn
+            terms = terms.at[order].mul(jnp.where(is_repeat, 0, 1).astype(terms.dtype))
+        # over everyone, shares sum to 1 and equal weights to the number of clients
+        coverage = terms.sum() / (self.clients if self.equal_weights else 1)
         if self.hides_cohort and is_sampled:
             # the noisy mean is divided by this expected number. Poisson sampling, dropouts and
             # availability make the actual one random: it would leak, and would count twice
-            expected = self.setup.schedule.cohort or self.clients
-            coverage = jnp.asarray(expected / self.clients, coverage.dtype)
-        return Cohort(ids, count, weights, objective, coverage)
+            coverage = jnp.asarray((schedule.cohort or self.clients) / self.clients, coverage.dtype)
+        return Cohort(ids, count, weights, terms, coverage)
 
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)

@@ -11,14 +11,13 @@ from jaxtyping import Array, Float, PyTree
 from fedax.communication.channel import bits_of, is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
-from fedax.core.hyper import as_arrays, bound_to, declared
+from fedax.core.hyper import bound_to, declared
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Task
 from fedax.engine.round.client import Setup
 from fedax.engine.round.trace import TracedPhase, trace
 from fedax.examples.federated import FederatedData
-from fedax.utils.layout import Layout
 
 
 class Amount(NamedTuple):
@@ -116,14 +115,8 @@ def footprint(
     else:
         algorithm = bound_to(algorithm, task.names, task.train.clients)
         clients = task.train.clients
-    layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
     schedule = Schedule(cohort=max(clients - 2, 1))
-    return trace_footprint(
-        algorithm,
-        Setup(
-            task, as_arrays(solver or SGD(), layout.dtype), schedule, layout, task.train.population
-        ),
-    )
+    return trace_footprint(algorithm, Setup.of(task, schedule, solver or SGD()))
 
 
 def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:

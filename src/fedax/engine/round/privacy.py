@@ -23,7 +23,6 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.private import Private, PrivatePhase
 from fedax.engine.round.trace import EVERYONE, TracedPhase, trace
 from fedax.errors import InvalidInput
-from fedax.utils.layout import Layout
 
 FIELD = "Channel(privacy=...)"
 
@@ -280,16 +279,10 @@ def _build_private(
 ) -> Private:
     schedule.check_population(np.asarray(task.train.sizes).tolist())
     _check_delta(privacy, task.train.clients)
-    layout, channel = (
-        Layout.of(jax.eval_shape(task.start, jax.random.key(0))),
-        Channel(privacy=privacy),
-    )
+    setup = Setup.of(task, schedule, SGD(), Channel(privacy=privacy))
     algorithm = bound_to(algorithm, task.names, task.train.clients)
     algorithm.check(schedule, np.asarray(task.train.sizes).tolist())
-    algorithm.check_model(task, layout)
-    algorithm, solver = as_arrays((algorithm, SGD()), layout.dtype)
-    private = private_of(
-        algorithm, Setup(task, solver, schedule, layout, task.train.population, channel)
-    )
+    algorithm.check_model(task, setup.layout)
+    private = private_of(as_arrays(algorithm, setup.layout.dtype), setup)
     assert private is not None, "asked for"
     return private
