@@ -403,7 +403,6 @@ class History:
         Raises:
             UnknownName: a metric that the run does not have, or that is not one number for each
                 client.
-            InvalidInput: a run without any metric by client.
         """
         client_metrics = {
             name: values
@@ -411,13 +410,6 @@ class History:
             if is_by_client(name, values, self.clients)
         }
         if metric not in client_metrics:
-            if not client_metrics:
-                raise InvalidInput.found(
-                    "History.by_client(metric)",
-                    f"{metric!r}, and no metric by client was observed",
-                    "runs with such an observer",
-                    "Pass run(observe=[fedax.observe.ClientAccuracy()]).",
-                )
             raise UnknownName.among("History.by_client(metric)", metric, client_metrics)
         values = client_metrics[metric]
         names = self.clients or [str(k) for k in range(values.shape[1])]
