@@ -34,7 +34,7 @@ from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
 
 
-class PhaseCosts:
+class PhaseCosts(Timeline):
     """Costs of phases on the clients' devices, and the clients that the schedule draws.
 
     Args:
@@ -146,18 +146,15 @@ def _draw_cohorts(
     return jax.vmap(draw_round)(rounds)
 
 
-class RoundTimeline(Timeline):
+class RoundTimeline(PhaseCosts):
     """Rounds of a server that waits for its cohorts, or of nodes without a server."""
-
-    def __init__(self, costs: PhaseCosts) -> None:
-        self.costs = costs
 
     def logged(
         self, first: int, count: int, traffic: Sequence[dict[str, Any]]
     ) -> dict[str, np.ndarray]:
         totals = {name: np.zeros(count) for name in (SECONDS, JOULES)}
         # an abandoned round in Python has fewer
-        for phase, gradients in zip(traffic, self.costs.timing.gradients, strict=False):
+        for phase, gradients in zip(traffic, self.timing.gradients, strict=False):
             phase = jax.tree.map(np.asarray, phase)
             for i in range(count):
                 row = jax.tree.map(lambda column, i=i: column[i], phase)
@@ -180,13 +177,13 @@ class RoundTimeline(Timeline):
         if "links" in phase:
             incoming, outgoing = phase["links"].astype(np.int64)[:, clients]
             received, sent = down + incoming * up, outgoing * up
-        cost = self.costs.cost(clients, round, (received, sent), gradients)
+        cost = self.cost(clients, round, (received, sent), gradients)
         # a client that was drawn twice does both jobs, one after the other
         _, client_index = np.unique(clients, return_inverse=True)
         longest = float(np.bincount(client_index, cost.seconds).max())
         at_server = 0.0
         if "links" not in phase:
-            at_server = self.costs.timing.clock.seconds_at_server(len(clients) * float(up))
+            at_server = self.timing.clock.seconds_at_server(len(clients) * float(up))
         return longest, at_server, float(cost.joules.sum())
 
 
@@ -199,15 +196,15 @@ class _Round(NamedTuple):
     joules: float
 
 
-class DeadlineTimeline(Timeline):
+class DeadlineTimeline(PhaseCosts):
     """Rounds that do not wait for all clients: the server asks more than it needs, or ends a round
     at a deadline.
     """
 
-    def __init__(self, costs: PhaseCosts) -> None:
-        self.costs = costs
-        clients = len(costs.sizes)
-        schedule = costs.setup.schedule
+    def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
+        super().__init__(timing, setup, root)
+        clients = len(self.sizes)
+        schedule = setup.schedule
         self.invitation = schedule.invitation(clients)
         self.deadline = math.inf if schedule.deadline is None else schedule.deadline
         # where the server takes a number of answers, a round trains no more clients than these
@@ -242,13 +239,13 @@ class DeadlineTimeline(Timeline):
         if (self._first, len(self._rounds)) == (first, count):
             return
         self._first = first
-        cohorts = self.costs.draw(self.invitation, first, count)
+        cohorts = self.draw(self.invitation, first, count)
         self._rounds = [self._compute_round(first + i, asked) for i, asked in enumerate(cohorts)]
 
     def _compute_round(self, t: int, asked: np.ndarray) -> _Round:
-        clock = self.costs.timing.clock
-        down, up = self.costs.timing.bits
-        cost = self.costs.cost(asked, t)
+        clock = self.timing.clock
+        down, up = self.timing.bits
+        cost = self.cost(asked, t)
         counts, end = first_answers(asked, cost.seconds, self.most, self.deadline)
         late = asked[~counts]
         joules = cost.joules[counts].sum()
@@ -292,10 +289,10 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
     schedule = setup.schedule
     if timing is None:
         return Timeline()
-    costs = PhaseCosts(timing, setup, root)
     if schedule.server is not None:
-        return DeviceSteps(costs)
-    return RoundTimeline(costs) if schedule.cutoff_field is None else DeadlineTimeline(costs)
+        return DeviceSteps(PhaseCosts(timing, setup, root))
+    kind = RoundTimeline if schedule.cutoff_field is None else DeadlineTimeline
+    return kind(timing, setup, root)
 
 
 def timing_of(
