@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from fedax.core.federation import Cohort
 from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.availability import Availability
@@ -287,6 +288,32 @@ class Schedule(LocalWork):
         draws = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
         is_drawn = jnp.arange(ids.shape[0], dtype=jnp.int32) < count
         return first(ids, is_drawn & (draws >= single(self.dropouts)))
+
+    def weigh(
+        self,
+        ids: Int[Array, "capacity"],
+        count: Index,
+        share: Float[Array, "capacity"],
+        clients: int,
+        is_sampled: bool,
+    ) -> Cohort:
+        """Returns clients as a cohort with their weights.
+
+        `share` is their n_k / n, and `is_sampled` says that this schedule's sampling drew them.
+        """
+        equal = self.weights == "equal"
+        objective = jnp.ones_like(share) if equal else share
+        # a draw by size has the sizes in it, so that its weights are equal
+        weights = jnp.ones_like(share) if is_sampled and self.weights_equal else objective
+        terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
+        if is_sampled and self.cohort is not None and self.rule.repeats:
+            # a client's first draw comes first, and padding after those that work
+            order = jnp.argsort(ids, stable=True)
+            is_repeat = jnp.diff(ids[order], prepend=-1) == 0
+            # the objective has each client once, however often it was drawn
+            terms = terms.at[order].mul(jnp.where(is_repeat, 0, 1).astype(terms.dtype))
+        # over everyone, shares sum to 1 and equal weights to the number of clients
+        return Cohort(ids, count, weights, terms, terms.sum() / (clients if equal else 1))
 
     def _draw_invited(
         self,

@@ -6,6 +6,7 @@ simulation all of this is traced once and compiled; on the other backends it run
 after round.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -163,23 +164,14 @@ class RoundContext(Federation):
         schedule = self.setup.schedule
         population = self.setup.population
         share = share_of(population.sizes_of(ids), population.total, self.layout.dtype)
-        objective = jnp.ones_like(share) if self.equal_weights else share
-        # a draw by size has the sizes in it, so that its weights are equal
-        weights = jnp.ones_like(share) if is_sampled and schedule.weights_equal else objective
-        terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
-        if is_sampled and schedule.cohort is not None and schedule.rule.repeats:
-            # a client's first draw comes first, and padding after those that work
-            order = jnp.argsort(ids, stable=True)
-            is_repeat = jnp.diff(ids[order], prepend=-1) == 0
-            # the objective has each client once, however often it was drawn
-            terms = terms.at[order].mul(jnp.where(is_repeat, 0, 1).astype(terms.dtype))
-        # over everyone, shares sum to 1 and equal weights to the number of clients
-        coverage = terms.sum() / (self.clients if self.equal_weights else 1)
-        if self.hides_cohort and is_sampled:
-            # the noisy mean is divided by this expected number. Poisson sampling, dropouts and
-            # availability make the actual one random: it would leak, and would count twice
-            coverage = jnp.asarray((schedule.cohort or self.clients) / self.clients, coverage.dtype)
-        return Cohort(ids, count, weights, terms, coverage)
+        cohort = schedule.weigh(ids, count, share, self.clients, is_sampled)
+        if not (self.hides_cohort and is_sampled):
+            return cohort
+        # the noisy mean is divided by this expected number. Poisson sampling, dropouts and
+        # availability make the actual one random: it would leak, and would count twice
+        expected = (schedule.cohort or self.clients) / self.clients
+        coverage = jnp.asarray(expected, cohort.coverage.dtype)
+        return dataclasses.replace(cohort, coverage=coverage)
 
     def key(self, purpose: str) -> Key[Array, ""]:
         return stream(self.root, "server", self.round, purpose)
