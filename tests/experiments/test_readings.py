@@ -153,7 +153,8 @@ def test_the_overview_is_of_the_kept_curves():
 def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path):
     recipe = Recipe.parse(OWN.replace("[experiment.grid]\nfedprox.mu = [0.0, 1e4]\n", ""))
     ran = recipe.model_copy(update={"ran": "paper"})
-    made = PaperDirectory.create(tmp_path / "a", "A", recipe=ran)
+    made = PaperDirectory(tmp_path / "a", "A", recipe=ran)
+    made.make_folder()
     made.configure(made.recipe.experiments("paper"))
     put(made, record("Plain", "Only", 0, 5, losses=(9.0, 3.0, 1.0)))
     made.close("finished")

@@ -16,8 +16,7 @@ from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import fingerprint_sources
-from fedax.experiments.results.joint import comparison_page
-from fedax.experiments.results.store import RunDirectory
+from fedax.experiments.results.store import RunDirectory, comparison_page
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.results import render

@@ -1,5 +1,4 @@
-"""Every recipe's figures have the axes of the paper's; they are drawn from made-up runs at paper
-scale."""
+"""Figures of recipes, drawn from made-up runs at paper scale."""
 
 import functools
 
@@ -15,52 +14,6 @@ from fedax.results.figures import Drawer
 from fedax.results.looks import choose_looks
 
 ROUNDS, BITS = "communication rounds", "bits sent, both directions"
-EPOCHS, SIZES, EXPONENTS = (1, 5, 10, 25, 50), (30, 70, 100), (1.1, 1.2, 1.3, 1.4, 1.5)
-AXES = {
-    "fedbc-figure-2/gamma": (
-        "tolerance gamma",
-        (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
-        "Accuracy (%)",
-        1,
-    ),
-    "fedbc-table-1/train_loss": (ROUNDS, (), "Train loss", 5),
-    "fedbc-table-1/variance": (
-        "local epochs E",
-        EPOCHS,
-        "Accuracy variance over clients (points²)",
-        1,
-    ),
-    "fedbc-table-1/accuracy": (ROUNDS, (), "Accuracy on its data (%)", 30),
-    "fedbc-table-1/paper": ("local epochs E", EPOCHS, "Test accuracy (%)", 6),
-    "fedbc-table-1-searched/paper": ("local epochs E", EPOCHS, "Test accuracy (%)", 6),
-    "fedbc-figure-7f/f_accuracy": ("number of devices N", SIZES, "Test accuracy (%)", 1),
-    "fedbc-table-1/weights": (ROUNDS, (), "Weight", 5),
-    "fedbc-table-2/weights": (ROUNDS, (), "Weight", 3),
-    "fedbc-table-2/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
-    "fedbc-table-2/paper_local": (
-        "power-law exponent",
-        EXPONENTS,
-        "Mean of the clients' own models (%)",
-        15,
-    ),
-    "fedbc-table-6/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 18),
-    "fedbc-table-7/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 21),
-    "fedbc-table-8/paper": ("power-law exponent", EXPONENTS, "Test accuracy (%)", 21),
-    "fedbc-table-6/variance": (
-        "power-law exponent",
-        EXPONENTS,
-        "Accuracy variance over clients (points²)",
-        3,
-    ),
-    "fedbc-table-2/variance": (
-        "power-law exponent",
-        EXPONENTS,
-        "Accuracy variance over clients (points²)",
-        3,
-    ),
-    "feddane-figure-1/train_loss": (ROUNDS, (), "Train loss", 4),
-    "fedaware-figure-5/diversity": (ROUNDS, (), "Gradient diversity", 3),
-}
 
 
 @functools.cache
@@ -85,23 +38,6 @@ def pictures(name):
     source = describe_source(recipe.paper, recipe.shows)
     drawer = Drawer(records, recipe.metric, recipe.read, recipe.cells, source)
     return {picture.name: picture for picture in drawer.draw_all(recipe.figure)}
-
-
-@pytest.mark.parametrize("place", AXES)
-def test_axes_are_those_of_the_paper(place):
-    name, _, figure = place.partition("/")
-    x, ticks, y, count = AXES[place]
-    panels = pictures(name)[figure].figure.axes
-    assert {axes.get_xlabel().replace("\n", " ") for axes in panels} - {""} == {x}
-    if ticks:
-        # narrow panels have room for every second value
-        step = 2 if ticks is EXPONENTS and panels[0].get_gridspec().ncols > 4 else 1
-        places = tuple(range(0, len(ticks), step))
-        assert {tuple(axes.get_xticks()) for axes in panels} == {places}
-        shown = [text.get_text() for text in panels[-1].get_xticklabels()]
-        assert shown == [f"{value:g}" for value in ticks[::step]]
-    assert {axes.get_ylabel().replace("\n", " ") for axes in panels} - {""} == {y}
-    assert len(panels) == count
 
 
 def test_dfedavgm_figure_6_has_rounds_beside_bits():

@@ -72,7 +72,7 @@ def report(
 def _write_table(
     folders: Sequence[Path], form: str, metrics: Sequence[str] | None, out: Path | None
 ) -> None:
-    from fedax.experiments.results.joint import merge_records
+    from fedax.experiments.results.store import merge_records
     from fedax.papers.study import open_directory
     from fedax.results.compare import compare_runs
     from fedax.results.forms import format_tables
@@ -102,7 +102,7 @@ def _draw_figures(
     against: str | None,
     out: Path | None,
 ) -> None:
-    from fedax.experiments.results.joint import merge_records
+    from fedax.experiments.results.store import merge_records
     from fedax.papers.study import open_directory
     from fedax.results.drawing import save
     from fedax.results.figures import draw_curves
@@ -134,7 +134,7 @@ def _renew_copy(folder: Path) -> None:
 
 def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) -> None:
     from fedax.core import InvalidInput
-    from fedax.experiments.results.joint import comparison_page
+    from fedax.experiments.results.store import comparison_page
     from fedax.papers.study import open_directory
     from fedax.results import render
     from fedax.utils.files import write

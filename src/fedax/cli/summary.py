@@ -21,19 +21,16 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
         Exit: with the exit code of an interruption, if the runs were interrupted.
     """
     from fedax.engine.distributed.abort import INTERRUPTED
-    from fedax.experiments.running.progress import summary_table
+    from fedax.results.compare import compare_runs
+    from fedax.results.forms import format_tables
     from fedax.results.record import by_task
+    from fedax.results.tables.summary import columns_of
 
-    chosen, reads = directory.selections(), directory.reads
-    for title, records in by_task(directory.shown()).items():
-        console.print()
-        wide = console.width >= 120
-        console.print(summary_table(title, records, wide, reads.get(title, "last")))
-        # of grids; a method without one is its own label
-        for method, label in chosen.get(title, {}).items():
-            if label != method:
-                text = f"Selected from the grid of {method}: {label}"
-                console.out(text, highlight=False)
+    for records in by_task(directory.shown()).values():
+        is_wide = console.width >= 120
+        metrics = [column.metric for column in columns_of(records) if is_wide or column.brief]
+        table = format_tables(compare_runs(records, directory.reads, metrics), "text")
+        console.out(f"\n{table}", highlight=False)
     if reading:
         console.out(f"\n{reading}", highlight=False)
     console.out(f"\n{directory.line()}", highlight=False)

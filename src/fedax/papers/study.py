@@ -43,21 +43,18 @@ class PaperDirectory(RunDirectory):
         """Compares the paper's numbers and claims with the runs."""
         return Comparison(self.recipe, self.shown(), self.experiments)
 
-    def drawer(self) -> Drawer:
-        """Returns the material of its figures."""
+    def figures(self) -> list[Picture]:
         recipe = self.recipe
         # of a grid's members, the algorithm that they stand for
         methods = {run.member.label: run.member.method for run in self.planned}
-        return Drawer(
+        drawer = Drawer(
             [run.with_label(methods[run.label]) for run in self.shown()],
             recipe.metric,
             recipe.table_read,
             recipe.cells,
             describe_source(recipe.paper, recipe.shows),
         )
-
-    def figures(self) -> list[Picture]:
-        return self.drawer().draw_all(self.recipe.figure)
+        return drawer.draw_all(recipe.figure)
 
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None

@@ -11,14 +11,14 @@ from typing import Any
 from fedax.core import History, InvalidInput, UnknownName
 from fedax.errors import short
 from fedax.results import drawing
-from fedax.results.captions import describe_early_ends, describe_figure
 from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
-from fedax.results.drawing import FORMATS, Picture, save_as
+from fedax.results.drawing import FORMATS, save_as
+from fedax.results.figures import Drawer, Figure
 from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
 from fedax.results.page import Page, render
-from fedax.results.record import Record, by_label
+from fedax.results.record import Record
 from fedax.results.tables.summary import columns_of
 from fedax.results.versions import versions
 from fedax.utils.files import write, writing
@@ -195,17 +195,9 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
 def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
     """Draws the curves of all metrics into one file, a panel for each."""
     metrics = [column.metric for column in columns_of(records) if column.chart]
-    if not metrics:
-        raise InvalidInput.found(
-            "compare(path=...)",
-            "runs without curves that figures show",
-            "runs with losses or scores",
-        )
-    figure = drawing.curves(
-        curves_frame(records), y=metrics, col=[], modes=drawing.modes_of(records)
-    )
-    runs = by_label(records)
-    ends = [describe_early_ends(label, own) for label, own in runs.items()]
-    note = describe_figure("curve", "last", list(runs.values()))
-    caption = " ".join(filter(None, [note, *ends]))
-    return save_as(Picture(path.stem, figure, title, caption), path)
+    drawn = Figure(name=path.stem, title=title, y=metrics, panels=["metric"])
+    picture = Drawer(records).draw(drawn)
+    if picture is None:
+        got, allowed = "runs without curves that figures show", "runs with losses or scores"
+        raise InvalidInput.found("compare(path=...)", got, allowed)
+    return save_as(picture, path)

@@ -4,16 +4,13 @@ import functools
 import os
 import platform
 import subprocess
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedax.engine.compilation.identity import random_settings
-from fedax.errors import printable
 from fedax.ops.extension import slower
-from fedax.results.record import Record
 
 _PACKAGES = ("fedax", "jax", "jaxlib", "equinox", "optax", "numpy")
 
@@ -65,19 +62,4 @@ def differing_versions(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[
         f"{name} {then.get(name)} then and {value} now"
         for name, value in now.items()
         if name != "commit" and then.get(name) != value
-    ]
-
-
-def describe_other_versions(records: Sequence[Record], usual: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each set of versions among the runs that were not made with the usual
-    ones.
-    """
-    counts = Counter(
-        printable(", ".join(f"{name} {value}" for name, value in run.versions.items()))
-        for run in records
-        if run.versions and differing_versions(run.versions, usual)
-    )
-    return [
-        f"{count} of the runs were made elsewhere: {description}."
-        for description, count in counts.items()
     ]

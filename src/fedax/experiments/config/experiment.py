@@ -16,7 +16,6 @@ from fedax.communication.channel import Channel
 from fedax.core import Algorithm, InvalidInput, Schedule, Solver, SpecError, Task
 from fedax.core.hyper import bound_to, check_population, declared
 from fedax.engine.driver.options import no_shared_memory
-from fedax.experiments.config.grids import GridSection, check_labels
 from fedax.experiments.config.observers import (
     OBSERVERS,
     Optimum,
@@ -38,12 +37,14 @@ from fedax.experiments.config.sections import (
     Count,
     CountOrZero,
     EarlyStoppingSection,
+    GridSection,
     Section,
     Seeds,
     SimulationSection,
     SolverSection,
     StopSection,
     Table,
+    check_labels,
     engine_of,
     schedule_of,
 )

@@ -5,6 +5,7 @@ import itertools
 import json
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +30,7 @@ from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.record import by_task, with_named_clients
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
-from fedax.results.versions import describe_other_versions, made_with
+from fedax.results.versions import made_with
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
 
@@ -258,14 +259,13 @@ class RunDirectory:
         """Returns the content of the report."""
         shown = self.shown()
         study = self.path / STUDY
-        others = " ".join(describe_other_versions(self.records, self.versions))
         return Page(
             self.title,
             " ".join([self.line(), *find_doubts(shown)]),
             shown,
             self.notes,
             {STUDY: read_text(study)} if study.exists() else {},
-            self.versions | ({"taken over": others} if others else {}),
+            self.versions,
             self.sheets(),
             self.figures(),
             self.reads,
@@ -436,3 +436,67 @@ def fresh(parent: Path, name: str) -> Path:
         for i in itertools.count(1)
         if not (path := parent / (name if i == 1 else f"{name}-{i}")).exists()
     )
+
+
+def merge_records(directories: Sequence[RunDirectory]) -> list[Record]:
+    """Merges the runs that the reports of several directories show.
+
+    A label that several directories use for one task gets its folder's name. Tasks of equal titles
+    are merged. A directory that is given twice counts once.
+    """
+    shown = {name: directory.shown() for name, directory in _by_name(directories).items()}
+    owners = Counter(
+        key for runs in shown.values() for key in {(run.task, run.label) for run in runs}
+    )
+    return [
+        run.with_label(f"{run.label} ({name})") if owners[run.task, run.label] > 1 else run
+        for name, runs in shown.items()
+        for run in runs
+    ]
+
+
+def comparison_page(directories: Sequence[RunDirectory]) -> Page:
+    """Returns a page of several directories with the settings of all.
+
+    The curves of a task are reduced as in the first directory that has it. A directory that is
+    given twice counts once.
+    """
+    by_name = _by_name(directories)
+    records = merge_records(directories)
+    pages = {name: directory.page() for name, directory in by_name.items()}
+    notes, reads = dict[str, str](), dict[str, str]()
+    for page in pages.values():
+        notes |= page.notes
+        # the right side wins: the first directory with a task says how its curves are read
+        reads = dict(page.reads) | reads
+    word = "directory" if len(by_name) == 1 else "directories"
+    return Page(
+        "Comparison",
+        f"{len(by_name)} run {word}, {counted(len(records), 'run')}.",
+        records,
+        notes,
+        {f"{n}/{file}": text for n, page in pages.items() for file, text in page.settings.items()},
+        directories[0].versions,
+        [
+            dataclasses.replace(sheet, title=f"{sheet.title}: {name}")
+            for name, page in pages.items()
+            for sheet in page.sheets
+        ],
+        [],
+        reads,
+    )
+
+
+def _by_name(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
+    """Returns directories by the names of their folders, or by their paths where names are equal.
+
+    One that is given twice, maybe spelled in another way, counts once.
+    """
+    by_path = dict[Path, RunDirectory]()
+    for directory in directories:
+        by_path.setdefault(directory.path.resolve(), directory)
+    names = [path.name for path in by_path]
+    return {
+        str(directory.path) if names.count(path.name) > 1 else path.name: directory
+        for path, directory in by_path.items()
+    }

@@ -4,17 +4,11 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from fedax.engine.driver.options import Progress as Observation
 from fedax.engine.driver.progress_bar import Bar, make_bars, word_for
-from fedax.results.compare import compare_runs
-from fedax.results.forms import cell_text, grid_of, note_of
 from fedax.results.record import Record
-from fedax.results.tables.summary import columns_of
 
 
 class Display:
@@ -95,37 +89,3 @@ def summary_line(title: str, records: Sequence[Record], metric: str = "train_los
         of_all = f" ({len(endings)} of {len(records)} runs)" if len(records) > 1 else ""
         phrases.append(endings[0] + of_all)
     return ", ".join(phrases)
-
-
-def summary_table(
-    title: str, records: list[Record], wide: bool = True, read: str = "last"
-) -> Table:
-    """Returns the values of one task as a table for the terminal, with fewer columns unless it is
-    wide; the best values, and those not significantly worse, are bold.
-    """
-    metrics = [column.metric for column in columns_of(records) if wide or column.brief]
-    rows = compare_runs(records, {title: read}, metrics).to_dict("records")
-    head, *body = grid_of(
-        rows, lambda row: Text(cell_text(row), style="bold" if row["top"] else ""), Text("-")
-    )
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption=Text(note_of(rows), style="dim"),
-        caption_justify="left",
-        header_style="dim",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    table.add_column("algorithm", overflow="fold")
-    table.add_column("rounds", justify="right")
-    for name in head[1:]:
-        table.add_column(Text(str(name).lower()), justify="right")
-    table.add_column("outcome")
-    about = {row["method"]: row for row in rows}
-    for label, *cells in body:
-        row = about[str(label)]
-        outcome = Text(row["outcome"], style="" if row["ok"] else "bold red")
-        table.add_row(Text(str(label)), str(row["rounds"]), *cells, outcome)
-    return table
