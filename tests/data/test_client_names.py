@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import html
 import io
 
 import jax
@@ -65,7 +64,7 @@ def test_histories_have_the_numbers_of_a_client_by_name(runs):
 
 
 @pytest.mark.slow
-def test_tables_and_pages_name_the_clients(runs, tmp_path):
+def test_tables_name_the_clients(runs):
     _, history = runs
     record = Record.of(history, task="files", label="FedAvg", seed=0)
     again = from_files(to_files(record))
@@ -74,9 +73,6 @@ def test_tables_and_pages_name_the_clients(runs, tmp_path):
     assert [row[head.index("client")] for row in rows] == NAMES
     values = [float(row[head.index("client_accuracy (fraction)")]) for row in rows]
     np.testing.assert_allclose(values, history.metrics["client_accuracy"][-1], rtol=1e-6)
-    history.report(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert all(f">{html.escape(name)}</td>" in page for name in NAMES)
 
 
 def test_predictions_name_the_clients(runs):
