@@ -74,7 +74,7 @@ class ClientStates(eqx.Module):
 
     def each(self, function: Callable[[Any], Any]) -> "ClientStates":
         """Applies a pure function to each client's state; the result is opaque too."""
-        return self._with(jax.vmap(function)(self.all()))
+        return self._with(jax.vmap(function)(self._rows))
 
     @property
     def arrays(self) -> int:
