@@ -138,7 +138,7 @@ def draw(folder: Path) -> None:
     rounds = pd.concat([watched_rounds(folder, name) for name in reversed(ORDER)])
     assumptions = curves(
         rounds, "rounds", ["change of f", "mu", GAMMA, "B"], "line", ["metric", "task"],
-        log=True, marks=[("", 1.0, GAMMA, None)],
+        log=True,
     )  # fmt: skip
     parts = []
     for name in reversed(ORDER):

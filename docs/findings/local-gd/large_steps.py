@@ -112,7 +112,7 @@ def draw() -> None:
                 parts.append(pd.DataFrame(columns).assign(line=f"H = {interval}"))
     figure = curves(
         pd.concat(parts), "communications", "objective", "line", ["set", "scale"],
-        log=True, log_x=True, shared=True,
+        log=True, shared=True,
     )  # fmt: skip
     save([Picture("large-steps", figure, "Local GD by H and step size")], HERE, ["png"])
 
