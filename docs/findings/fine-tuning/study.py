@@ -1,8 +1,8 @@
-"""The runs, the picture and the tables of docs/models.md: full fine-tuning, low-rank
-adapters and DiLoCo on a made language.
+"""The runs and the table of docs/models.md: full fine-tuning, low-rank adapters and DiLoCo on a
+made language.
 
-python study.py run     all runs, kept as rates.csv and runs.csv beside this file
-python study.py draw    the picture and the tables, from the two files
+python study.py run      all runs, kept as rates.csv and runs.csv beside this file
+python study.py table    the table, from the two files
 """
 
 import csv
@@ -14,11 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import optax
-import pandas as pd
 
 import fedax
-from fedax.results import drawing
-from fedax.results.tables.statistics import LEVEL, Effect, effect_of
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[2] / "examples"))
@@ -26,7 +23,6 @@ from language_model import Transformer, loss, sequences  # noqa: E402
 
 LETTERS, LENGTH, CLIENTS, SEQUENCES = "abcdefghijkl", 16, 4, 250
 STEPS, BATCH, ROUNDS, EVERY, RANK = 10, 10, 16, 2, 4
-BITS = "test loss, bits a letter"
 SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 100
 RATES, ADAPTER_RATES = (1e-3, 3e-3, 1e-2), (1e-2, 3e-2, 1e-1, 3e-1)
 MODEL = Transformer(len(LETTERS))
@@ -55,14 +51,6 @@ METHODS = {
     "LoRA, mean of factors": Method(average="factors"),
     "FFA-LoRA": Method(average="exact"),
 }
-CLAIMS = (
-    ("DiLoCo ends below FedAvg with AdamW reset", "FedAvg, AdamW reset", "DiLoCo", 0.0),
-    ("Keeping AdamW's state helps FedAvg", "FedAvg, AdamW reset", "FedAvg, AdamW kept", 0.0),
-    ("Keeping it helps under Nesterov", "Nesterov outside, AdamW reset", "DiLoCo", 0.0),
-    ("FFA-LoRA ends below the mean of factors", "LoRA, mean of factors", "FFA-LoRA", 0.0),
-    ("FFA-LoRA ends at most 0.05 bits above FedAvg", "FedAvg, AdamW reset", "FFA-LoRA", -0.05),
-)
-"""Text, a, b and margin: a minus b is above the margin, in bits a letter after the last round."""
 
 
 def table(rng: np.random.Generator) -> np.ndarray:
@@ -193,53 +181,15 @@ def curves() -> dict[str, np.ndarray]:
 
 def results() -> str:
     """Returns the table of the methods."""
-    rates, losses = best_rates(), curves()
     sent = {row["method"]: int(row["bytes of a client"]) for row in read("runs.csv")}
-    full = sent["FedAvg, AdamW reset"]
-    lines = [
-        "| method | learning rate | bytes of a client a round | of full | bits a letter before "
-        "| after 4 rounds | after 16 rounds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, values in losses.items():
-        shown = [f"{values[:, t].mean():.3f} ± {values[:, t].std(ddof=1):.3f}" for t in (0, 2, -1)]
-        share = f"{sent[name] / full:.1%}".replace("%", " %")
-        cells = [name, f"{rates[name]:g}", f"{sent[name]:,}", share, *shown]
-        lines.append(f"| {' | '.join(cells)} |")
+    lines = ["| method | bytes of a client a round | bits a letter |", "| --- | ---: | ---: |"]
+    for name, values in curves().items():
+        last = values[:, -1]
+        lines.append(f"| {name} | {sent[name]:,} | {last.mean():.3f} ± {last.std(ddof=1):.3f} |")
     return "\n".join(lines)
-
-
-def verdict(effect: Effect) -> str:
-    """Returns what the runs say about a claim."""
-    if effect.ahead <= LEVEL:
-        return "holds"
-    return "does not hold" if effect.behind <= LEVEL else "undecided"
-
-
-def judged() -> str:
-    """Returns the table of the claims."""
-    losses = curves()
-    lines = ["| claim | verdict | difference in bits a letter |", "| --- | --- | --- |"]
-    for claim, a, b, margin in CLAIMS:
-        gain = losses[a][:, -1] - losses[b][:, -1]
-        lines.append(
-            f"| {claim} | {verdict(effect_of(gain - margin, 'seeds'))} "
-            f"| {effect_of(gain, 'seeds').text} |"
-        )
-    return "\n".join(lines)
-
-
-def draw() -> None:
-    parts = []
-    for method, runs in curves().items():
-        for run, losses in enumerate(runs):
-            columns = {"round": np.arange(len(losses)) * EVERY, BITS: losses}
-            parts.append(pd.DataFrame(columns).assign(method=method, run=run))
-    figure = drawing.curves(pd.concat(parts), y=BITS, col=[])
-    title = "Fine-tuning on a made language"
-    drawing.save([drawing.Picture("loss", figure, title)], HERE, ["png"])
-    print(results(), judged(), sep="\n\n")
 
 
 if __name__ == "__main__":
-    {"run": run_all, "draw": draw}[sys.argv[1]]()
+    if sys.argv[1] == "run":
+        run_all()
+    print(results())

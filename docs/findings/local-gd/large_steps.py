@@ -34,7 +34,7 @@ LEVELS = {"mushrooms": (0.1, 0.01, 0.001), "a5a": (0.4, 0.35, 0.33)}
 def task_of(name: str) -> fedax.Task:
     """Returns logistic regression without l2 on contiguous blocks of the file, as in the paper on
     Local GD."""
-    return getattr(fedax.tasks, name)(l2=0.0, clients=WORKERS)
+    return fedax.task(name, l2=0.0, clients=WORKERS)
 
 
 def read_runs() -> list[dict[str, str]]:
@@ -82,36 +82,14 @@ def run_all() -> None:
 
 
 def draw() -> None:
-    rows = read_runs()
-
-    def curve(name: str, interval: int, label: str) -> np.ndarray:
-        setting = name, interval, label
-        return np.array([float(row["objective"]) for row in rows if setting_of(row) == setting])
-
-    for name in SETS:
-        for label in SCALES:
-            for interval in INTERVALS:
-                values = curve(name, interval, label)
-                if not len(values):
-                    continue
-                reached = [
-                    int(np.argmax(values <= level)) * EVERY if (values <= level).any() else -1
-                    for level in LEVELS[name]
-                ]
-                print(
-                    f"{name}, {label}, H = {interval}: last {values[-1]:.4g}, largest "
-                    f"{values.max():.3g}, reached {reached}"
-                )
-    parts = []
-    for name in SETS:
-        for label in SCALES:
-            for interval in INTERVALS:
-                values = curve(name, interval, label)[1:]
-                x = np.arange(1, len(values) + 1) * EVERY
-                columns = {"communications": x, "objective": values, "set": name, "scale": label}
-                parts.append(pd.DataFrame(columns).assign(line=f"H = {interval}"))
+    rows = pd.read_csv(RUNS)
+    for setting, run in rows.groupby(["data", "step size", "interval"]):
+        # communications until the objective is at most a level
+        below = [run["communications"][run["objective"] <= level] for level in LEVELS[setting[0]]]
+        print(*setting, [int(found.min()) if len(found) else -1 for found in below])
+    rows = rows[rows["communications"] > 0].assign(line="H = " + rows["interval"].astype(str))
     figure = curves(
-        pd.concat(parts), "communications", "objective", "line", ["set", "scale"],
+        rows, "communications", "objective", "line", ["data", "step size"],
         log=True, shared=True,
     )  # fmt: skip
     save([Picture("large-steps", figure, "Local GD by H and step size")], HERE, ["png"])
