@@ -150,9 +150,10 @@ class UnknownName(InvalidInput):
         matches = matches or difflib.get_close_matches(name[:_SHOWN], names, n=1, cutoff=0.5)
         hint = hint or (f"Did you mean {matches[0]!r}?" if matches else "")
         allowed = "one of " + ", ".join(names) if names else "none"
-        error = cls.of(field, name, allowed, hint)
-        error.field = f"{field} {name}"
-        return error
+        # the hint first: lists may be long
+        got = f"{short(field)}: got {shown(name)}"
+        text = f"{got}. {hint} Allowed" if hint else f"{got}; allowed"
+        return cls._about(f"{field} {name}", f"{text}: {allowed}.", "")
 
 
 class DataError(InvalidInput):

@@ -26,11 +26,8 @@ def algorithms(
     from fedax.algorithms import algorithm_class, algorithm_classes
     from fedax.results.methods import panel
 
-    kinds = (
-        [algorithm_class(name) for name in names] if names else list(algorithm_classes().values())
-    )
     console = Console()
-    for kind in kinds:
-        console.print(panel(kind))
+    for name in names or algorithm_classes():
+        console.print(panel(algorithm_class(name)))
     example = names[0] if names else "scaffold"
     next_step("compares it with FedAvg.", "compare", "fedavg", example)

@@ -4,7 +4,6 @@ complaints, and the last line of a command.
 
 import errno
 import shlex
-import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 from typer import Exit, echo
 from typer.core import TyperCommand, TyperGroup
+
+from fedax.errors import FedaxError
 
 
 def shell(*words: str | Path | int) -> str:
@@ -88,10 +89,7 @@ class Commands(TyperGroup):
                 raise
             _print_error(f"{error.filename or ''}: {error.strerror or error}.")
             raise Exit(2) from error
-        except Exception as error:
-            core = sys.modules.get("fedax.core")  # not imported: an error of typer's
-            if core is None or not isinstance(error, core.FedaxError):
-                raise
+        except FedaxError as error:
             _print_error(str(error))
             raise Exit(2) from error
 

@@ -33,15 +33,10 @@ def compare(
     Example: `fedax compare fedavg fedprox:mu=1 feddane:mu=0.01,cohorts=shared --schedule
     cohort=10,epochs=20,batch_size=10 --rounds 50 --seeds 0,1,2`
     """
-    from rich.console import Console
-
-    from fedax.cli.summary import print_summary
+    from fedax.cli.summary import run_and_print
     from fedax.experiments.config.experiment import Experiment
     from fedax.experiments.config.shorthand import parse_options, parse_section, parse_value
     from fedax.experiments.config.user_code import resolve_data_paths
-    from fedax.experiments.results.store import fresh, slug
-    from fedax.experiments.running import runner
-    from fedax.experiments.running.progress import Display
 
     experiment = Experiment.of(
         name=task,
@@ -54,6 +49,4 @@ def compare(
         schedule=parse_options(schedule),
         algorithm=[parse_section(text) for text in algorithms],
     )
-    console = Console()
-    path = out or fresh(Path("runs"), slug(experiment.name))
-    print_summary(runner.run_experiment(experiment, path, Display(console)), console)
+    run_and_print(experiment, out)

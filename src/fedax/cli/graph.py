@@ -52,11 +52,10 @@ def graph(
             "links": f"{links:g}",
             "degrees": low if low == high else f"{low}-{high}",
             "lambda": "-",
-            "1 - lambda": "-",
         }
         # lambda is that of doubly stochastic matrices only
         if topology.sums == "both":
-            row |= {"lambda": f"{topology.lam:.5f}", "1 - lambda": f"{topology.spectral_gap:.5f}"}
+            row["lambda"] = f"{topology.lam:.5f}"
         for text, coder in coders.items():
             row[f"bits a round, {text}"] = f"{coder.bits(dim) * messages:,.0f}"
         rows.append(row)

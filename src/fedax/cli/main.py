@@ -36,10 +36,10 @@ from fedax.cli.command import Command, Commands, OneDeviceCommand
 app = Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    suggest_commands=False,  # Click does
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Compare federated optimizers.",
+    help="Compare, develop and deploy federated optimizers. Start with `fedax demo`.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -63,33 +63,21 @@ def parse_global_options(
     """Takes the options of `fedax` itself."""
 
 
-# in the order of the help
-for command in (
-    demo.demo,
-    run.run,
-    resume.resume,
-    validate.validate,
-    check.check,
-    doctor.doctor,
-    compare.compare,
-    algorithms.algorithms,
-    recipes.recipes,
-    reproduce.reproduce,
-    report.report,
-):
-    app.command(cls=Command)(command)
-app.command(cls=OneDeviceCommand)(bench.bench)
-for command in (
-    graph.graph,
-    theory.theory,
-    export.export,
-    predict.predict,
-    cite.cite,
-):
-    app.command(cls=Command)(command)
-app.add_typer(data.app, name="data")
-app.add_typer(deploy.app, name="deploy")
-app.add_typer(new.app, name="new")
+PANELS = {
+    "Start": (demo.demo, compare.compare, doctor.doctor),
+    "Experiments": (run.run, resume.resume, validate.validate),
+    "Results": (report.report, predict.predict, export.export, cite.cite),
+    "Methods": (algorithms.algorithms, check.check, bench.bench, graph.graph, theory.theory),
+    "Papers": (recipes.recipes, reproduce.reproduce),
+}
+"""Commands, in the order of the help."""
+for panel, commands in PANELS.items():
+    for command in commands:
+        kind = OneDeviceCommand if command is bench.bench else Command
+        app.command(cls=kind, rich_help_panel=panel)(command)
+app.add_typer(data.app, name="data", rich_help_panel="Start")
+app.add_typer(new.app, name="new", rich_help_panel="Start")
+app.add_typer(deploy.app, name="deploy", rich_help_panel="Experiments")
 
 
 def main() -> None:

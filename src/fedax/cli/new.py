@@ -100,13 +100,11 @@ def _check_name(name: str) -> None:
     module = name.lower()
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise InvalidInput.of("NAME", name, "letters and digits, a capital first, such as FedHalf")
-    if keyword.iskeyword(name) or keyword.iskeyword(module):
-        raise InvalidInput.of("NAME", name, "a name that is no keyword of Python")
-    if module in {*sys.stdlib_module_names, *packages_distributions()}:
-        got = f"{name}, whose file {module}.py would hide the module {module!r}"
-        raise InvalidInput.found("NAME", got, "a name that no installed module has")
-    if module in map(str.lower, dir(fedax)):
-        raise InvalidInput.of("NAME", name, "a name that fedax does not have")
+    taken = {*keyword.kwlist, *sys.stdlib_module_names, *packages_distributions(), *dir(fedax)}
+    if module in map(str.lower, taken):
+        got = f"{name}, whose file is {module}.py"
+        allowed = "a name that neither Python nor fedax nor an installed module has"
+        raise InvalidInput.found("NAME", got, allowed)
 
 
 def _skeleton(name: str) -> str:

@@ -5,14 +5,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-File = Annotated[
-    Path,
-    Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
-]
-OptionalFile = Annotated[
-    Path | None,
-    Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml"),
-]
+_FILE = Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml")
+File = Annotated[Path, _FILE]
+OptionalFile = Annotated[Path | None, _FILE]
 Settings = Annotated[
     list[str] | None,
     Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -33,15 +32,10 @@ def run(
     `--hosts` the simulation uses the devices of all hosts: `srun fedax run FILE --hosts`. Rank 0
     shows and keeps the results.
     """
-    from rich.console import Console
-
-    from fedax.cli.summary import print_summary
+    from fedax.cli.summary import run_and_print
     from fedax.engine.backends.mpi import MPI
     from fedax.engine.distributed.multihost import connect_hosts
     from fedax.experiments.config.experiment import Experiment
-    from fedax.experiments.results.store import fresh, slug
-    from fedax.experiments.running import runner
-    from fedax.experiments.running.progress import Display
     from fedax.experiments.running.ranks import team
 
     if hosts:
@@ -55,11 +49,8 @@ def run(
     # a launcher whose environment variables `team` does not know shows its ranks only through MPI
     if experiment.engine == "mpi" and follow_rank_0(MPI().process_group):
         return
-    console = Console()
-    path = out or fresh(Path("runs"), slug(experiment.name))
     cluster = cluster_for(experiment, jobs) if slurm else None
-    directory = runner.run_experiment(experiment, path, Display(console), jobs, cluster)
-    print_summary(directory, console)
+    run_and_print(experiment, out, jobs, cluster)
 
 
 def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typer import Exit
@@ -11,7 +12,24 @@ from fedax.cli.command import next_step, shell
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedax.experiments.config.experiment import Experiment
+    from fedax.experiments.config.sections import ClusterSection
     from fedax.experiments.results.store import RunDirectory
+
+
+def run_and_print(
+    experiment: Experiment, out: Path | None, jobs: int = 1, cluster: ClusterSection | None = None
+) -> None:
+    """Runs an experiment and prints its summary. By default its folder is a new one in `runs`."""
+    from rich.console import Console
+
+    from fedax.experiments.results.store import fresh, slug
+    from fedax.experiments.running.progress import Display
+    from fedax.experiments.running.runner import run_experiment
+
+    console = Console()
+    path = out or fresh(Path("runs"), slug(experiment.name))
+    print_summary(run_experiment(experiment, path, Display(console), jobs, cluster), console)
 
 
 def print_summary(directory: RunDirectory, console: Console, reading: str = "") -> None:
