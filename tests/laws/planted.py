@@ -133,6 +133,11 @@ class FirstTwice(Average):
         return Upload(client.minimize(start=w), weight=weight, reference=w)
 
 
+class WrongName(Average):
+    def train(self, client, w):
+        return Upload(w, weight=client.weight)
+
+
 PLANTED = {
     EqualWeights: {"weighs_examples_alike"},
     EqualWeightsDeclared: {"reduces_as_declared"},

@@ -90,6 +90,8 @@ def test_the_command_says_what_to_change():
     assert found.exit_code == 1
     assert "fed.answered.coverage" in found.output
     assert "1 holds, 1 broken." in found.output
+    unknown = call(f"{HERE / 'planted.py'}:WrongName")
+    assert unknown.output.count("Did you mean 'objective_weight'") == 1
     assert call("fedprox:mu=0.5", "--only", "learns").exit_code == 0
     assert "Did you mean 'learns'" in call("fedprox", "--only", "learn").output
 

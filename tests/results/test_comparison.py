@@ -144,8 +144,6 @@ def test_from_python(histories, tmp_path):
 def test_figures_of_histories(histories, tmp_path, ending):
     begin = {"pdf": b"%PDF", "png": b"\x89PNG"}[ending]
     assert fedax.compare(histories, tmp_path / f"a.{ending}").read_bytes().startswith(begin)
-    histories["FedAvg"][0].report(tmp_path / f"b.{ending}")
-    assert (tmp_path / f"b.{ending}").read_bytes().startswith(begin)
 
 
 @pytest.mark.slow

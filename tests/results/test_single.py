@@ -26,14 +26,22 @@ def history():
 
 
 def test_the_table_has_every_observation(history):
-    rows = [line.split() for line in history.table().splitlines()]
-    assert rows[0] == ["round", "seconds", "test_loss", "train_loss"] or rows[0][2:] == [
-        "train_loss",
-        "test_loss",
+    title, heads, *rows = [line.split() for line in str(history).splitlines()]
+    assert title[0] == "FedAvg:"
+    assert [(row[0], float(row[heads.index("train_loss")])) for row in rows] == [
+        ("0", 8.0),
+        ("1", 2.0),
+        ("2", 0.5),
+        ("3", 0.125),
     ]
-    assert [row[0] for row in rows[1:]] == ["0", "1", "2", "3"]
-    assert [float(row[2]) for row in rows[1:]] == [8.0, 2.0, 0.5, 0.125]
-    assert [line.split()[0] for line in history.table(every=2).splitlines()[1:]] == ["0", "2", "3"]
+
+
+def test_notebooks_show_curves_and_tables(history):
+    page = history._repr_html_()
+    assert "<svg" in page
+    assert "<td>0.125" in page
+    assert "numbers" in fedax.FedProx(mu=0.5)._repr_html_()
+    assert "synthetic" in fedax.task("synthetic", clients=3)._repr_html_().lower()
 
 
 def test_the_figure_has_a_curve_for_each_metric(history):
@@ -45,8 +53,8 @@ def test_the_figure_has_a_curve_for_each_metric(history):
 
 
 def test_the_page_is_one_file(history, tmp_path):
-    history.report(tmp_path / "new" / "run.html", "Four")
-    page = (tmp_path / "new" / "run.html").read_text()
+    path = tmp_path / "new" / "run.html"
+    page = fedax.compare({"FedAvg": history}, path, title="Four").read_text()
     assert "<title>Four" in page
     assert "FedAvg: ok." in page
 
@@ -81,8 +89,6 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
     versions = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
     assert versions["fedax"] == fedax.__version__
     assert {"jax", "numpy", "python", "platform"} <= set(versions)
-    history.report(tmp_path / "one.html")
-    assert "&#34;learning_rate&#34;: 0.5" in (tmp_path / "one.html").read_text()
     fedax.compare({"default": fedax.run(fedax.FedBC(), task, rounds=1)}, tmp_path / "default.html")
     text = (tmp_path / "default.html").read_text()
     for name in ("learning_rate", "epochs", "batch_size", "dual_lr"):

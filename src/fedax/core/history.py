@@ -1,6 +1,7 @@
 """The result of a run."""
 
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -135,7 +136,7 @@ def is_by_client(metric: str, values: np.ndarray, clients: Sequence[str] | None 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class History:
-    """The course of a run. In a notebook and by `print` it shows itself as a short table.
+    """The course of a run. `print` shows a short table, and a notebook the curves too.
 
     Attributes:
         rounds: rounds completed at each observation, starting with 0 (the initial model). Shape
@@ -206,11 +207,15 @@ class History:
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
-        return (
-            f"{head}\n{self.table(every=-(-len(self.rounds) // SHOWN_ROWS))}"
-            if len(self.rounds)
-            else head
-        )
+        table = self._shown.to_string(index=False, float_format="{:.6g}".format)
+        return f"{head}\n{table}" if len(self.rounds) else head
+
+    def _repr_html_(self) -> str:
+        """Returns the curves and a table, for notebooks."""
+        svg = io.StringIO()
+        if self._curves:
+            self.plot().savefig(svg, format="svg")
+        return svg.getvalue() + self._shown.to_html(index=False)
 
     modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
     personal_state: PyTree = dataclasses.field(repr=False, default=None)
@@ -248,7 +253,9 @@ class History:
         """
         import fedax  # core is below the rooms that write and show a history
 
-        fedax.save_params(self.params, path, about=self.about, state=self.final_state)
+        facts = {"algorithm": self.algorithm, "rounds": len(self.bits.up)}
+        about = facts | {"outcome": str(self.outcome)}
+        fedax.save_params(self.params, path, about=about, state=self.final_state)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns parameters and buffers of a PyTorch module as tensors, by their names.
@@ -305,32 +312,12 @@ class History:
         """The metrics that are one number for each observation."""
         return {name: values for name, values in self.metrics.items() if np.ndim(values) == 1}
 
-    def table(self, every: int = 1) -> str:
-        """Returns the observations as a text table: rounds, seconds and scalar metrics.
-
-        Shows one observation in `every`.
-
-        Raises:
-            InvalidInput: `every` below 1.
-        """
-        if not isinstance(every, int | np.integer) or every < 1:
-            raise InvalidInput.of("History.table(every=...)", every, "whole numbers >= 1")
-        columns = {
-            "round": [str(t) for t in self.rounds],
-            "seconds": [f"{s:.2f}" for s in self.seconds],
-        }
-        if self.clock is not None:
-            columns["hours"] = [f"{s / 3600:.4g}" for s in self.clock.seconds]
-        for name, values in self._curves.items():
-            columns[name] = [f"{value:.6g}" for value in values]
+    @property
+    def _shown(self) -> Any:
+        """Some observations as a data frame, the last one among them."""
         last = len(self.rounds) - 1
-        # every n-th observation, and the last one
-        shown = [i for i in range(last + 1) if i % every == 0 or i == last]
-        widths = {name: max(map(len, [name, *texts])) for name, texts in columns.items()}
-        lines = ["  ".join(name.rjust(width) for name, width in widths.items())]
-        for i in shown:
-            lines.append("  ".join(columns[name][i].rjust(w) for name, w in widths.items()))
-        return "\n".join(lines)
+        step = last // SHOWN_ROWS + 1
+        return self.to_pandas().iloc[[*range(0, last, step), last]]
 
     def plot(self, *metrics: str) -> Any:
         """Plots some metrics, or all that are one number, against rounds, by Matplotlib.
@@ -341,22 +328,6 @@ class History:
         import fedax
 
         return fedax.plot(self, *metrics)
-
-    def report(self, path: str | Path, title: str = "Run") -> None:
-        """Writes a page with curves and final values, which opens without a network.
-
-        Also `fedax run` writes such pages.
-
-        To a path that ends in `.pdf`, `.png` or `.svg` it writes a figure of the curves for a
-        paper.
-
-        Raises:
-            InvalidInput: another ending than `.html` and those.
-            WriteFailed: a file that cannot be written.
-        """
-        import fedax
-
-        fedax.compare({self.algorithm: self}, path, title=title)
 
     def to_pandas(self) -> Any:
         """The observations as a data frame of pandas: round, seconds, bits so far, and all metrics
@@ -380,15 +351,6 @@ class History:
         return pd.DataFrame(
             columns | {column_name(name): values for name, values in self._curves.items()}
         )
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The facts that stand beside a model in its file."""
-        return {
-            "algorithm": self.algorithm,
-            "rounds": len(self.bits.up),
-            "outcome": str(self.outcome),
-        }
 
     def by_client(self, metric: str) -> dict[str, np.ndarray]:
         """Returns a metric that has a number for each client, by the client's name, or its number

@@ -166,12 +166,20 @@ class Task(eqx.Module):
 
     def __repr__(self) -> str:
         """Returns a short table: examples, their arrays, scores."""
-        rows = {"name": self.name} | self.data.summary
-        rows["scores"] = ", ".join(["loss", *self.scores])
-        width = max(map(len, rows))
-        return "\n".join(
-            ["Task", *(f"  {name:<{width}}  {short(text)}" for name, text in rows.items())]
-        )
+        width = max(map(len, self._summary))
+        lines = [f"  {name:<{width}}  {short(text)}" for name, text in self._summary.items()]
+        return "\n".join(["Task", *lines])
+
+    def _repr_html_(self) -> str:
+        """Returns the same table, for notebooks."""
+        import pandas as pd  # takes long to import
+
+        return pd.Series(self._summary).to_frame("Task").to_html()
+
+    @property
+    def _summary(self) -> dict[str, str]:
+        scores = ", ".join(["loss", *self.scores])
+        return {"name": self.name} | self.data.summary | {"scores": scores}
 
     @property
     def train(self) -> Ragged:
