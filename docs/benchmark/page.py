@@ -69,13 +69,8 @@ def split_by_price(frame: pd.DataFrame, reference: str) -> tuple[pd.DataFrame, p
 def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
     """Returns what the comparison of a family says."""
     others = frame.drop(index=reference)
-    cheap, dear = split_by_price(frame, reference)
     found = np.expm1(others["detectable_rounds"].iloc[0])
     return [
-        f"A round costs no more than that of {reference}, and fewer are needed: "
-        f"{listed(cheap, 'rounds')}.",
-        f"A round costs more, and fewer are needed: {listed(dear, 'rounds')}. Fewer gradients: "
-        f"{listed(dear, 'gradients')}. Less traffic: {listed(dear, 'gigabits')}.",
         f"Less time on the virtual clock: {listed(others, 'hours')}.",
         *(
             f"Better {name.replace('_', ' ')} quality: {listed(others, name)}."
@@ -168,7 +163,7 @@ that is best on every task has 1. Methods in which all clients work stand last, 
 
 [A table](../benchmark/standing.csv) has all measures, with costs as logarithms of factors. `edges`
 counts the tasks whose selected setting is at the edge of its range, beyond which a better one may
-lie. Sentences name at most four methods.
+lie. Sentences name at most four methods. [Choosing an algorithm](../choose.md) says what follows.
 
 The numbers average five seeds on one draw of the data, with one tuning study. Intervals contain
 neither the draw nor the tuning. Final quality is that of settings which were selected for speed.

@@ -48,7 +48,7 @@ def count_claims() -> list[int]:
     """Returns how many claims hold, do not hold, and are undecided."""
     overview = (DOCS / "reproduction/README.md").read_text()
     rows = re.findall(r"^\| [^|]+ \| ([\d-]+) \| ([\d-]+) \| ([\d-]+) \| ", overview, re.MULTILINE)
-    return [sum(int(n) for n in column if n.isdigit()) for column in zip(*rows, strict=True)]
+    return [sum(int(n) for n in column if n.isdigit()) for column in zip(*rows)]
 
 
 def page() -> str:

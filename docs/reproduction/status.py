@@ -9,6 +9,7 @@ import json
 import re
 import tarfile
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -193,7 +194,7 @@ def distances(folders: list[Path]) -> str:
 
 
 def claim_list(folders: list[Path], verdicts: dict[str, dict[str, str]]) -> str:
-    """Returns the claims of the folders that ran at the paper's length, by verdict."""
+    """Returns the verdicts of the folders that ran at the paper's length, and refuted claims."""
     lines = []
     for folder in folders:
         if folder.name not in verdicts:
@@ -206,11 +207,11 @@ def claim_list(folders: list[Path], verdicts: dict[str, dict[str, str]]) -> str:
         rounds = " or ".join(f"{n:,}" for n in sorted({e["rounds"] for e in experiments}))
         runs = " to ".join(map(str, sorted({min(seeds.values()), max(seeds.values())})))
         length = f"{rounds} rounds, {runs} run{'s' if runs != '1' else ''}"
-        lines.append(f"- **{title_of(folder)}** ({length}; [all]({folder.name}/claims.csv))\n")
-        for verdict in VERDICTS[:3]:
-            claims = [claim for claim, found in verdicts[folder.name].items() if found == verdict]
-            if claims:
-                lines.append(f"    - {verdict}: *{'*; *'.join(claims)}*\n")
+        found = verdicts[folder.name]
+        counts = [f"{n} {verdict}" for verdict, n in Counter(found.values()).items()]
+        lines.append(f"- **{title_of(folder)}** ({length}): ")
+        lines.append(f"[{', '.join(sorted(counts))}]({folder.name}/claims.csv)\n")
+        lines += [f"    - *{claim}*\n" for claim in found if found[claim] == "does not hold"]
     return "".join(lines)
 
 
