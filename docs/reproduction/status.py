@@ -208,7 +208,7 @@ def claim_list(folders: list[Path], verdicts: dict[str, dict[str, str]]) -> str:
         runs = " to ".join(map(str, sorted({min(seeds.values()), max(seeds.values())})))
         length = f"{rounds} rounds, {runs} run{'s' if runs != '1' else ''}"
         found = verdicts[folder.name]
-        counts = [f"{n} {verdict}" for verdict, n in Counter(found.values()).items()]
+        counts = [f"{verdict}: {n}" for verdict, n in Counter(found.values()).items()]
         lines.append(f"- **{title_of(folder)}** ({length}): ")
         lines.append(f"[{', '.join(sorted(counts))}]({folder.name}/claims.csv)\n")
         lines += [f"    - *{claim}*\n" for claim in found if found[claim] == "does not hold"]

@@ -1,6 +1,6 @@
 """`fedax check`: tests a method or a task of your own against the laws that all of them obey."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
@@ -49,14 +49,14 @@ def check(
     for law in only or ():
         if law not in laws:
             raise UnknownName.among("--only", law, laws)
-    section, console, counts = parse_section(name), Console(highlight=False), Counter[str]()
-    subject = (make_task if task else make_algorithm)(**section)
+    section, console, counts = parse_section(name), Console(highlight=False), Counter()
+    subject: Any = (make_task if task else make_algorithm)(**section)
     try:
         # a name that `fed` or `client` lacks would break every law
         _ = task or Method.of(subject).footprint
     except AttributeError as error:
         known = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
-        raise UnknownName.among(f"{name}, in its round", error.name, known) from error
+        raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
     except InvalidInput:
         pass  # laws are skipped where the method refuses their setting
     # verdicts come one by one: each law takes seconds

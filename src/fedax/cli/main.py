@@ -65,10 +65,24 @@ def parse_global_options(
 
 PANELS = {
     "Start": (demo.demo, compare.compare, doctor.doctor),
-    "Experiments": (run.run, resume.resume, validate.validate),
-    "Results": (report.report, predict.predict, export.export, cite.cite),
-    "Methods": (algorithms.algorithms, check.check, bench.bench, graph.graph, theory.theory),
-    "Papers": (recipes.recipes, reproduce.reproduce),
+    "Experiments": (
+        run.run,
+        resume.resume,
+        validate.validate,
+        report.report,
+        predict.predict,
+        export.export,
+        cite.cite,
+    ),
+    "Methods": (
+        algorithms.algorithms,
+        check.check,
+        bench.bench,
+        graph.graph,
+        theory.theory,
+        recipes.recipes,
+        reproduce.reproduce,
+    ),
 }
 """Commands, in the order of the help."""
 for panel, commands in PANELS.items():

@@ -102,9 +102,8 @@ def _check_name(name: str) -> None:
         raise InvalidInput.of("NAME", name, "letters and digits, a capital first, such as FedHalf")
     taken = {*keyword.kwlist, *sys.stdlib_module_names, *packages_distributions(), *dir(fedax)}
     if module in map(str.lower, taken):
-        got = f"{name}, whose file is {module}.py"
         allowed = "a name that neither Python nor fedax nor an installed module has"
-        raise InvalidInput.found("NAME", got, allowed)
+        raise InvalidInput.found("NAME", f"{name}, whose file is {module}.py", allowed)
 
 
 def _skeleton(name: str) -> str:
