@@ -17,7 +17,6 @@ from fedax.conformance import Method, Skipped, laws
 from fedax.conformance.reference import EagerClient, EagerMinibatch
 from fedax.core import InvalidInput
 from fedax.core.hyper import declared
-from fedax.engine.round.context import RoundContext
 from problems import (
     WATCHED,
     all_algorithms,
@@ -26,13 +25,11 @@ from problems import (
     named,
     regression,
     state_arrays,
-    vector,
 )
 
 # 2 steps an epoch for client 0: its third is in the next
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 ONE = fedax.Simulation("sequential", devices=1)
-CHUNKS = fedax.Simulation("chunked", chunk=2, devices=2, microbatch=2)
 
 
 def marks(kind):
@@ -87,7 +84,9 @@ def few(param, fast=WATCHED):
     return pytest.param(*param.values, marks=[*param.marks, pytest.mark.slow], id=param.id)
 
 
-every_algorithm = pytest.mark.parametrize("kind", KINDS)
+# presets have the rounds of another method
+ROUNDS = [param for param in KINDS if not is_preset(param.values[0])]
+every_round = pytest.mark.parametrize("kind", ROUNDS)
 every_switch_too = pytest.mark.parametrize("kind", KINDS + SWITCHES)
 # what the engine does for all methods alike: fast tests ask one method of each kind
 some_fast = pytest.mark.parametrize("kind", [few(param) for param in KINDS] + SWITCHES)
@@ -120,17 +119,6 @@ def straight(kind):
     return go(kind())
 
 
-def close(a, b, tolerance=1e-12):
-    np.testing.assert_allclose(vector(a), vector(b), rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.slow
-@every_algorithm
-def test_pure(kind):
-    """The same inputs give the same bits, and nothing is written into the task."""
-    laws.repeats(method_of(kind))
-
-
 @some_fast
 def test_learns(kind):
     """Five rounds lower the training loss: the laws do not hold for a method that does nothing."""
@@ -138,7 +126,7 @@ def test_learns(kind):
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_round
 def test_another_seed_is_another_run(kind):
     """Of every method but those that take full gradients of everybody, and so have nothing to
     draw."""
@@ -146,7 +134,7 @@ def test_another_seed_is_another_run(kind):
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_round
 def test_gradients_traced_are_computed(kind, monkeypatch):
     """Counted in the reference engine, everyone at work: minibatch gradients, and full ones as an
     epoch of them.
@@ -188,39 +176,30 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_round
 def test_one_trace_for_many_rounds(kind):
     """More rounds, other seeds and other real hyperparameters are the same program."""
     laws.compiles_once(method_of(kind))
 
 
-def agree(kind, engine):
-    rounds = 2 if isinstance(engine, fedax.Eager) else 5
-    reference, other = go(kind(), rounds=rounds), go(kind(), rounds=rounds, engine=engine)
-    close(reference, other)
-    assert np.array_equal(reference.bits.up, other.bits.up)
-    assert np.array_equal(reference.bits.down, other.bits.down)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "choice",
-    [pytest.param(choice, id=named(choice)) for choice in CHOICES if not choice.inherited],
-)
-def test_every_choice_is_the_same_on_the_reference_engine(choice):
-    agree(choice, fedax.Eager())
-
-
-@pytest.mark.parametrize("kind", [few(param, AGREEING) for param in KINDS])
+@pytest.mark.parametrize("kind", [few(param, AGREEING) for param in ROUNDS] + SWITCHES)
 def test_same_on_the_reference_engine(kind):
-    agree(kind, fedax.Eager())
+    """It calls the work functions that the trace names, in order."""
+    method, called = method_of(kind), []
+
+    def look(work, cohort):
+        if not work.receives:
+            called.append(work.name)
+
+    with laws._watch_work(look):
+        laws.agrees_with_the_reference(method)
+    assert called == [phase.work for phase in method.footprint.phases] * 2
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_round
 def test_same_in_chunks(kind):
-    """Several clients at a time, on two devices, and batches in parts."""
-    agree(kind, CHUNKS)
+    laws.agrees_in_chunks(method_of(kind))
 
 
 @pytest.mark.slow
@@ -261,22 +240,6 @@ def test_vmap_over_hyperparameters_is_the_loop(kind):
     laws.varies_in_a_grid(method_of(kind))
 
 
-def traced_bits(algorithm):
-    """Down and up in a round of the regression, 3 of 5 drawn; a message to the neighbours goes over
-    every link."""
-    phases = fedax.footprint(algorithm, regression()).phases
-    links = (
-        int(np.asarray(fedax.Graph.named(algorithm.topology, 5).degrees).sum())
-        if phases[0].links
-        else 0
-    )
-    senders = [links if phase.links else 5 if phase.everyone else 3 for phase in phases]
-    pairs = list(zip(phases, senders, strict=True))
-    return sum(phase.down_bits * n for phase, n in pairs), sum(
-        phase.up_bits * n for phase, n in pairs
-    )
-
-
 @some_fast
 def test_bits_counted_are_bits_traced(kind):
     laws.counts_its_traffic(method_of(kind))
@@ -299,7 +262,7 @@ def test_bad_hyperparameters_are_refused(kind, name):
 
 
 @pytest.mark.slow
-@every_algorithm
+@every_round
 def test_non_finite_client_is_reported(kind):
     """Client 2 cannot compute its loss; the outcome names it and the round."""
     laws.names_a_broken_client(method_of(kind))
@@ -318,26 +281,15 @@ def test_flat_losses_change_nothing(kind):
 
 
 @pytest.mark.slow
-@every_algorithm  # a choice may draw a cohort of its own, which is never empty
+@every_round
 def test_round_without_clients_changes_nothing(kind):
-    """A Poisson cohort may be empty; then the state stays, bit for bit."""
+    laws.keeps_its_state_without_clients(method_of(kind))
+
+
+def test_some_rounds_of_that_law_have_no_clients():
     schedule = fedax.Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
-    task, empty = regression(sizes=(4, 5)), 0
-    history = go(kind(), task, rounds=0, schedule=schedule, observe_every=1)
-    for t in range(1, 15):
-        after = go(kind(), task, rounds=t, schedule=schedule, resume=history, observe_every=1)
-        assert after.outcome.ok
-        if after.bits.up[-1] == 0:
-            empty += 1
-            assert all(
-                np.array_equal(a, b)
-                for a, b in zip(state_arrays(after), state_arrays(history), strict=True)
-            )
-        history = after
-    phases = fedax.footprint(kind()).phases
-    assert (0 < empty < 14) == any(not phase.everyone for phase in phases)
-    eager = go(kind(), task, rounds=2, schedule=schedule, engine=fedax.Eager())
-    close(go(kind(), task, rounds=2, schedule=schedule, observe_every=1), eager)
+    history = go(fedax.FedAvg(), regression(sizes=(4, 5)), 12, schedule, observe_every=1)
+    assert 0 < (history.bits.up == 0).sum() < 12
 
 
 @pytest.mark.slow
@@ -346,29 +298,3 @@ def test_round_without_clients_changes_nothing(kind):
 )
 def test_declared_reductions(kind):
     laws.reduces_as_declared(method_of(kind))
-
-
-@pytest.mark.slow
-@every_algorithm
-def test_phases_traced_are_those_of_a_round(kind, monkeypatch):
-    """The trace names the work functions that a round really calls, in order, and the bits it
-    sends, whatever is chosen."""
-    seen = []
-    original = RoundContext._prepare
-
-    def spy(self, work, *rest, **options):
-        seen.append(work.__name__)
-        return original(self, work, *rest, **options)
-
-    for setting in [kind, *(choice for choice in choices_of(kind) if not choice.inherited)]:
-        algorithm = setting()
-        traced = [phase.work for phase in fedax.footprint(algorithm, regression()).phases]
-        seen.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(RoundContext, "_prepare", spy)
-            schedule = fedax.Schedule(cohort=3, steps=1, batch_size=4)
-            history = go(
-                algorithm, rounds=2, schedule=schedule, engine=fedax.Eager()
-            )  # who works in round 0 may be a choice
-        assert seen == traced * 2, setting
-        assert (history.bits.down[1], history.bits.up[1]) == traced_bits(algorithm), setting
