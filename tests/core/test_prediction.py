@@ -8,7 +8,6 @@ import pytest
 import fedax
 from fedax.core import DataError
 from fedax.data import FederatedData
-from fedax.engine.round import evaluation
 
 RNG = np.random.default_rng(0)
 CLIENTS = {name: {"x": RNG.normal(size=(6, 2)), "y": np.arange(6.0) % 2} for name in ("a", "b")}
@@ -45,24 +44,6 @@ def test_more_examples_than_pass_at_once(monkeypatch):
     x = task.train.arrays["x"][:10]
     np.testing.assert_allclose(
         task.predict(params, x), task.predictions(params, {"x": jnp.asarray(x)}, None), rtol=1e-5
-    )
-
-
-@pytest.mark.slow
-def test_predictions_of_an_evaluation_pass_in_pieces(monkeypatch):
-    """The last of more than two is shorter."""
-    monkeypatch.setattr(evaluation, "PIECE", 100)
-    task = fedax.task("synthetic", clients=3)
-    start = task.start(jax.random.key(0))
-    params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), leaf.dtype), start)
-    whole = task.predictions(params, {"x": jnp.asarray(task.train.arrays["x"])}, None)
-    assert task.train.total > 200
-    assert task.train.total % 100
-    np.testing.assert_allclose(
-        evaluation.map_examples(lambda e: task.predictions(params, e, None), task.train),
-        whole,
-        rtol=1e-5,
-        atol=1e-7,
     )
 
 

@@ -73,7 +73,7 @@ def test_top_k_with_feedback_against_numpy():
 
 @pytest.mark.parametrize(
     "kind",
-    [fedax.SCAFFOLD, fedax.FedDANE, fedax.FedBC, fedax.DFedAvgM],
+    [fedax.FedDANE, fedax.DFedAvgM],
     ids=lambda kind: kind.__name__,
 )
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.trace import initial_carry
 from fedax.examples.ragged import Population
 from fedax.numerics.permutation import permutation, permutation_by_size
-from marks import slow
 
 DRAWS = 4000
 
@@ -174,14 +173,11 @@ class MeanNumber(fedax.Algorithm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine", [fedax.Simulation(devices=1), slow(fedax.Eager())], ids=["compiled", "eager"]
-)
-def test_simple_averages_are_unbiased_with_replacement_only(engine):
+def test_simple_averages_are_unbiased_with_replacement_only():
     """Sizes 1, 2 and 7, two draws: sum_k p_k k = 1.6 on average; without replacement what
     enumeration says."""
     task = fedax.Task(0.0, lambda w, x: 0 * x + w, [[1.0], [1.0] * 2, [1.0] * 7])
-    rounds = 600 if isinstance(engine, fedax.Simulation) else 150
+    rounds = 600
     expected = {
         "proportional": 1.6,
         "proportional_without_replacement": sum(
@@ -191,7 +187,7 @@ def test_simple_averages_are_unbiased_with_replacement_only(engine):
     assert expected["proportional_without_replacement"] < 1.4
     for sampling, value in expected.items():
         schedule = fedax.Schedule(cohort=2, sampling=sampling)
-        options = {"rounds": rounds, "observe_every": rounds, "engine": engine}
+        options = {"rounds": rounds, "observe_every": rounds}
         notes = fedax.run(MeanNumber(), task, schedule=schedule, **options).logged
         assert abs(notes["mean"].mean() - value) < 5 * notes["mean"].std() / np.sqrt(rounds)
         parts = [sum((0.1, 0.2, 0.7)[k] for k in set(row)) for row in notes["ids"].tolist()]

@@ -3,7 +3,6 @@ NumPy."""
 
 import functools
 
-import jax
 import numpy as np
 import pytest
 
@@ -329,17 +328,6 @@ def test_dsgd_mixes_the_states_of_the_round_before(engine):
     means = [mean for _, _, mean in nodes]
     np.testing.assert_allclose(found.model_state.all()["mean"], means, rtol=1e-10)
     np.testing.assert_allclose(found.params["w"], np.mean([n[0] for n in nodes], 0), rtol=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["average", "local"])
-def test_resumed_from_a_checkpoint(policy, tmp_path):
-    history(policy, rounds=1, checkpoint=str(tmp_path))
-    found = history(policy, checkpoint=str(tmp_path))
-    for a, b in zip(
-        *(jax.tree.leaves((h.params, h.model_state)) for h in (found, history(policy))), strict=True
-    ):
-        assert np.array_equal(a, b)
 
 
 def test_gathering_methods_average_the_state_too():

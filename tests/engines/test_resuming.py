@@ -122,19 +122,6 @@ def test_a_budget_may_grow_in_a_folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoints_keep_the_account(tmp_path):
-    """Of the same privacy; other noise does not continue them."""
-    kept = {"checkpoint": tmp_path, "checkpoint_every": 1}
-    go(channel=private(1.0), **kept)
-    whole = go(channel=private(1.0), rounds=4, **kept)
-    assert whole.metrics["epsilon"][-1] == go(channel=private(1.0), rounds=4).metrics["epsilon"][-1]
-    for other in (private(1.3), None):
-        refuses("run(checkpoint=...)", "channel", channel=other, **kept)
-    # a history of a checkpoint continues in memory too
-    assert len(go(channel=private(1.0), rounds=5, resume=whole).bits.up) == 5
-
-
-@pytest.mark.slow
 def test_a_grid_is_continued_in_its_order():
     methods = [fedax.FedProx(mu=mu) for mu in (0.1, 0.2)]
     given = {

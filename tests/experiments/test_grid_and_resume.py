@@ -2,11 +2,6 @@
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -259,38 +254,3 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
     first = batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0]
     assert len(first.runs) == 1
-
-
-@pytest.mark.slow
-def test_a_killed_process_is_resumed_by_processes(tmp_path, straight):
-    """SIGKILL while two processes of the library work; the same directory is then finished by two
-    others."""
-    (tmp_path / "a.toml").write_text(TINY.replace("rounds = 2", "rounds = 2\ncheckpoint_every = 1"))
-    environment = os.environ | {
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": "1",
-    }
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    base = [sys.executable, "-m", "fedax.cli"]
-    begin = [*base, "run", "a.toml", "--out", "a", "--jobs", "1"]
-    with subprocess.Popen(
-        begin, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        deadline = time.monotonic() + 120
-        while (
-            not list((tmp_path / "a" / "runs").glob("*/run.json")) and time.monotonic() < deadline
-        ):
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    more = [*base, "resume", "a", "--jobs", "2"]
-    done = subprocess.run(
-        more, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    directory = RunDirectory.load(tmp_path / "a")
-    assert directory.status == "finished"
-    for kept in directory.records:
-        expected = np.frombuffer(straight[kept.label, kept.seed], kept.metrics["train_loss"].dtype)
-        np.testing.assert_allclose(kept.metrics["train_loss"], expected, rtol=1e-12)

@@ -178,18 +178,6 @@ def test_who_sleeps_keeps_its_state_to_the_bit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [fedax.GradientTracking])
-def test_a_resumed_run_has_the_same_bits(kind):
-    method = kind(graph=HARD.noisy(0.02))
-    whole, half = run(method), run(method, rounds=2)
-    rest = run(method, resume=half)
-    for a, b in zip(
-        jax.tree.leaves(whole.state.all()), jax.tree.leaves(rest.state.all()), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.slow
 def test_noise_has_the_declared_deviation():
     """One exchange of zeros: entry noise of deviation sigma * sqrt(sum of the others' squared
     weights), independent at every client; push-sum's scalar arrives without noise."""

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import fedax
 from fedax.data import FederatedData
 from fedax.models import MLP, Affine, Softmax
 from fedax.tasks import classification
@@ -30,17 +29,6 @@ def test_cross_entropy_is_minus_the_log_probability_of_the_label():
     np.testing.assert_allclose(
         OfOutputs(MODEL, cross_entropy)(PARAMS, EXAMPLES, None), expected, rtol=1e-12
     )
-
-
-def test_its_gradient_is_probability_minus_label():
-    gradient = jax.grad(
-        lambda params: OfOutputs(MODEL, cross_entropy)(params, EXAMPLES, None).sum()
-    )(PARAMS)
-    error = probabilities(PARAMS, EXAMPLES) - np.eye(3)[np.asarray(EXAMPLES["y"])]
-    np.testing.assert_allclose(
-        gradient.kernel, np.asarray(EXAMPLES["x"]).T @ error, rtol=1e-10, atol=1e-12
-    )
-    np.testing.assert_allclose(gradient.bias, error.sum(axis=0), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -110,10 +98,3 @@ def test_classes_and_functions_that_make_a_model_are_called_with_the_sizes_of_th
         start = classification(data(), maker).start
         shapes = [leaf.shape for leaf in jax.tree.leaves(start(jax.random.key(0)))]
         assert shapes == [(4, 3), (3,)]
-
-
-def test_models_have_the_names_of_experiment_files():
-    """As the tasks by name: both make the same model."""
-    task = classification(fedax.data.digits(clients=3), "mlp")
-    assert task.loss.model == MLP((64, 200, 200, 10))
-    assert task.loss == fedax.task("digits", clients=3, model="mlp").loss

@@ -56,17 +56,3 @@ def test_mlp_forward_has_no_activation_on_top():
     np.testing.assert_allclose(
         model.apply(params, None, jnp.asarray(x), None)[0], expected, rtol=1e-9
     )
-
-
-def test_equal_models_share_one_compiled_program():
-    traces = []
-
-    def forward(model, params, x):
-        traces.append(model)
-        return model.apply(params, None, x, None)[0]
-
-    compiled = jax.jit(forward, static_argnums=0)
-    for model in (Softmax(3, 2), Softmax(3, 2)):
-        compiled(model, model.init(jax.random.key(0))[0], jnp.ones((4, 3)))
-    assert len(traces) == 1
-    assert MLP((3, 2)) == MLP((3, 2)) != MLP((3, 4, 2))

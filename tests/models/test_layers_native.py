@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -297,28 +298,18 @@ def test_a_large_mean_does_not_spoil_the_variance():
 
 @pytest.mark.slow
 @native
-@pytest.mark.parametrize("setting", ["0", "plain", "avx2"])
-def test_other_settings(setting):
-    """Each instruction set in a process of its own; 0 switches the extension off."""
-    program = (
-        "import jax, numpy as np, jax.numpy as jnp\n"
-        "from fedax.ops import convolve, max_pool, group_norm\n"
-        "from fedax.ops.extension import status\n"
-        "rng = np.random.default_rng(0)\n"
-        "x, k = (jnp.asarray(rng.normal(size=s), 'float32') for s in [(5, 6, 6, 3), (3, 3, 3, "
-        "4)])\n"
-        "f = lambda x, k: (group_norm(max_pool(convolve(x, k)), jnp.ones(4), jnp.ones(4), 2) ** "
-        "3).sum()\n"
-        "print(status().level, *(float(jnp.abs(g).sum()) for g in jax.grad(f, (0, 1))(x, k)))\n"
-    )
-    answers = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "FEDAX_NATIVE": value, "JAX_PLATFORMS": "cpu"},
-            capture_output=True, text=True, check=True,
-        ).stdout.split(" ")
-        for value in (setting, "")
-    ]  # fmt: skip
-    levels, numbers = zip(*((answer[0], np.array(answer[1:], float)) for answer in answers))
-    assert levels[0] in (("",) if setting == "0" else ("plain", setting))
-    np.testing.assert_allclose(*numbers, rtol=1e-4)
+@pytest.mark.parametrize("level", ["0", "plain", "avx2"])
+def test_other_instruction_sets(level):
+    """The fast tests of layers in a process with fewer instructions, or without the extension."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-k",
+        "layers",
+        Path(__file__).parent,
+    ]
+    subprocess.run(command, env=os.environ | {"FEDAX_NATIVE": level}, check=True)

@@ -1,9 +1,6 @@
 """Convolutions with bias, ReLU and pooling in one operation, whose gradients read the winners of
 the windows."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 
 import jax
@@ -111,27 +108,3 @@ def test_no_gradient_of_all_outputs_is_written():
     # two blocks, two gradients of kernels and one of images: none of the data
     assert text.count('custom_call_target="fedax_convolve"') == 5
     assert "scatter" not in text
-
-
-@pytest.mark.slow
-@native
-@pytest.mark.parametrize("level", ["plain", "avx2"])
-def test_smaller_instruction_sets(level):
-    if level == "avx2" and status().level == "plain":
-        pytest.skip("no AVX2 here")
-    script = f"""
-import jax, jax.numpy as jnp, numpy as np
-from fedax.ops import activate, conv, convolve_activate
-from fedax.ops.extension import status
-assert status().level == {level!r}, status()
-rng = np.random.default_rng(0)
-plain = lambda x, k: conv._convolve_by_xla(x, k, conv.make_plan(x, k, 1, "VALID"))
-for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
-    x, k, b = (jnp.asarray(rng.normal(size=s), dtype) for s in ((33, 12, 11, 6), (5, 5, 6, 8), (8,)))
-    forms = (lambda x, k, b: convolve_activate(x, k, b, (2, 1)),
-             lambda x, k, b: activate(plain(x, k), b, (2, 1)))
-    for own, other in zip(*(jax.grad(lambda *a, f=f: (f(*a) ** 2).sum(), (0, 1, 2))(x, k, b) for f in forms)):
-        assert np.abs(own - other).max() <= tolerance * np.abs(other).max()
-"""
-    environment = os.environ | {"FEDAX_NATIVE": level, "JAX_ENABLE_X64": "1"}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True)

@@ -1,8 +1,5 @@
 """Convolutions with fewer multiplications: the forms that many channels get, against XLA's."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 
 import hypothesis
@@ -110,35 +107,3 @@ def test_few_channels_take_rows():
     y = jnp.isnan(jax.jit(convolve)(x, kernel))
     assert y[:, :3, :4].all()
     assert y.sum() == y[:, :3, :4].size
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", ["plain", "avx2"])
-def test_smaller_instruction_sets(level):
-    if level == "avx2" and status().level == "plain":
-        pytest.skip("a processor without AVX2")
-    script = """
-import jax, numpy as np
-from fedax.ops import conv
-from fedax.ops.extension import status
-assert status().level == {0!r}, status()
-for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
-    with jax.enable_x64(dtype == "float64"):
-        rng = np.random.default_rng(0)
-        for channels, outputs in ((33, 30), (7, 12)):
-            shapes = (18, 9, 10, channels), (3, 3, channels, outputs), (18, 9, 10, outputs)
-            x, kernel, y = (rng.normal(size=s).astype(dtype) for s in shapes)
-            sides = []
-            plan = conv.make_plan(x, kernel, 1, "SAME")
-            for form in (conv.outputs, conv._convolve_by_xla):
-                out, pull = jax.vjp(lambda x, k: form(x, k, plan), x, kernel)
-                sides.append((out, *pull(jax.numpy.asarray(y))))
-            for own, other in zip(*sides):
-                assert own.dtype == dtype
-                assert np.abs(own - other).max() < tolerance * np.abs(other).max()
-"""
-    subprocess.run(
-        [sys.executable, "-c", script.format(level)],
-        env=os.environ | {"FEDAX_NATIVE": level},
-        check=True,
-    )

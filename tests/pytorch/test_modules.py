@@ -216,16 +216,6 @@ def test_statistics_are_in_saved_models_and_start_further_runs(tmp_path):
         run(task, 0, params=history.params)
 
 
-def test_adapters_start_from_a_state_dict_with_its_statistics():
-    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10))
-    x, y = images(8, 1, 2)
-    task = make_task(net, [{"x": x, "y": y}])
-    history = run(task, 2)
-    for params in (history, history.state_dict()):
-        adapted = fedax.lora(task, 2, targets="1.weight", params=params)
-        assert run(adapted, 0).metrics["train_loss"][0] == history.metrics["train_loss"][-1]
-
-
 def test_merged_adapters_go_back_into_the_module_with_its_statistics():
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 10), nn.BatchNorm1d(10)).double()
     x, y = images(8, 1, 2)
@@ -237,18 +227,6 @@ def test_merged_adapters_go_back_into_the_module_with_its_statistics():
     with torch.no_grad():
         outputs = torch.softmax(net.eval()(x.double()), 1)
     np.testing.assert_allclose(outputs, history.predict(x.numpy()), rtol=0, atol=1e-12)
-
-
-def test_data_sets_become_arrays_by_the_collate_of_pytorch():
-    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), images(8, 1, 2)
-    whole = torch.utils.data.TensorDataset(x, y)
-    clients = []
-    for rows in ([0, 1, 2], [3, 4, 5, 6, 7]):
-        items = [*torch.utils.data.Subset(whole, rows)]
-        clients.append(dict(zip("xy", torch.utils.data.default_collate(items), strict=True)))
-    task = make_task(net, clients)
-    np.testing.assert_array_equal(task.train.arrays["x"], x)
-    np.testing.assert_array_equal(task.train.arrays["y"], y)
 
 
 def test_several_arguments_are_a_tuple():
@@ -272,11 +250,6 @@ def test_several_arguments_are_a_tuple():
 class Unknown(nn.Module):
     def forward(self, x):
         return torch.linalg.matrix_exp(x.reshape(-1, 2, 2)).reshape(-1, 4)
-
-
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
 
 
 class Drawing(nn.Module):
@@ -306,12 +279,6 @@ class Taking(nn.Module):
 )
 def test_operators_without_a_form_are_named(module, message):
     with pytest.raises(fedax.InvalidInput, match=message):
-        fedax.models.torch(module, images(3, 1, 2)[0])
-
-
-@pytest.mark.parametrize("module", [Branching(), nn.Linear(7, 3)], ids=["branch", "shape"])
-def test_what_cannot_be_exported_has_the_error_of_pytorch(module):
-    with pytest.raises(Exception, match=r"data-dependent|reduction dim|Could not guard"):
         fedax.models.torch(module, images(3, 1, 2)[0])
 
 

@@ -1,12 +1,10 @@
 """Figures: positions of points, intervals and marks, axes, and legends."""
 
 import dataclasses
-import io
 import re
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure as MatplotlibFigure
 from PIL import Image
 from scipy import stats
 
@@ -242,28 +240,6 @@ def test_panels_and_lines():
     assert Drawer(runs).draw(Figure(name="f", y="weight_gap")) is None, "no run has it"
 
 
-def test_further_lines_than_six_are_grey():
-    """The six that are the best at the end have colours of their own."""
-    frame = curves_frame([run(f"A{i}", end=0.1 * i) for i in range(9)])
-    (axes,) = drawing.curves(frame).axes
-    assert set(lines(axes)) == {"others", *(f"A{i}" for i in range(3, 9))}
-    assert len({line.get_color() for line in axes.lines}) == 7
-    assert len(lines(drawing.curves(frame, lines=9).axes[0])) == 9
-
-
-def test_lines_are_named_at_their_ends_where_there_is_room():
-    def texts(**ends):
-        figure = drawing.curves(curves_frame([run(k, end=v) for k, v in ends.items()]))
-        assert bool(figure.legends) != bool(figure.axes[0].texts)
-        return {text.get_text(): text.get_position()[1] for text in figure.axes[0].texts}
-
-    found = texts(A=0.5, B=0.9, C=0.901)
-    assert found["C"] - found["B"] > 0.07, "apart, in their order"
-    assert found["B"] > found["A"]
-    assert not texts(**{f"A{i}": 0.9 for i in range(6)}), "there is a legend"
-    assert not texts(A=0.5, **{"a label of many words": 0.9})
-
-
 def test_audits_stand_beside_the_variant_that_they_attack():
     audits = [
         record(
@@ -300,23 +276,3 @@ def test_drawings_of_a_page_keep_the_texts_of_users_and_take_its_colours():
     assert svg.count("#0072b2") == 1
     assert "var(--c0)" in svg
     assert not re.search(r'[ "]-?\d+\.\d\d', svg.replace(label, ""))
-
-
-@pytest.mark.parametrize("length", [97])
-def test_long_labels_are_wrapped_to_the_width_of_the_figure(length, tmp_path, monkeypatch):
-    label = ("FedProx, " + "learning_rate=0.01, " * 25)[:length].strip()
-    found, original = {}, MatplotlibFigure.savefig
-
-    def finished(figure, *arguments, **options):
-        original(figure, io.BytesIO(), format="png", dpi=figure.dpi)
-        found["boxes"] = [text.get_window_extent() for text in figure.legends[0].get_texts()]
-        found["axes"] = figure.axes[0].get_window_extent().height / figure.dpi
-        found["figure"] = figure.bbox
-
-    monkeypatch.setattr(MatplotlibFigure, "savefig", finished)
-    save(draw_curves([run(label), run("FedAvg")])[:1], tmp_path, ["png"])
-    for box in found["boxes"]:
-        assert box.x0 >= 0
-        assert box.x1 <= found["figure"].x1
-        assert box.y0 >= 0
-    assert found["axes"] > 1.2, "the panel keeps its height"
