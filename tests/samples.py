@@ -7,7 +7,8 @@ import numpy as np
 
 from fedax.core import Outcome
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.planned import data_seed
+from fedax.experiments.results.grid import edges, judge_members
+from fedax.experiments.results.planned import planned_runs, read_study, study_of
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
 from fedax.results.versions import made_with
@@ -103,17 +104,36 @@ def record(
     )
 
 
+def begin(directory, experiments):
+    """Writes experiments into a run directory, as running them does first."""
+    for name, value in study_of(experiments).items():
+        setattr(directory, name, value)
+    directory.begin()
+
+
 def put(directory, *records):
     """Keeps made-up runs in a run directory, each as the planned run of its names."""
-    planned = {
-        (experiment.name, run.member.label, run.seed, data_seed(experiment)): run
-        for run in directory.planned
-        for experiment in [directory.experiments[run.experiment]]
+    known = {
+        (run.task, run.label, run.seed, run.draw): (run.id, settings)
+        for run, *_, settings in planned_runs(read_study(directory, trust=True))
     }
     for kept in records:
-        run = planned[kept.task, kept.label, kept.seed, kept.draw]
-        full = dataclasses.replace(kept, settings=run.settings, versions=made_with())
-        directory.take({run.id: full})
+        run, settings = known[kept.task, kept.label, kept.seed, kept.draw]
+        directory.take({run: dataclasses.replace(kept, settings=settings, versions=made_with())})
+
+
+def judge(experiment, records):
+    """The judged members of a grid of which made-up runs are there, and what is said of edges."""
+    runs = {planned.run.label: planned.run for planned in planned_runs([experiment])}
+    pairs = [
+        (
+            runs[record.label].model_copy(update={"selects": record.seed not in experiment.seeds}),
+            record,
+        )
+        for record in records
+    ]
+    judged = judge_members(pairs, experiment.select, experiment.reads)
+    return judged, edges(pairs, judged)
 
 
 def made_up(path, *records):
@@ -134,15 +154,11 @@ def made_up(path, *records):
                 ],
             )
         )
-    directory.configure(experiments)
+    begin(directory, experiments)
     put(directory, *records)
     return directory
 
 
 def ids(directory):
     """The ids of a directory's runs by label and seed."""
-    return {
-        (run.member.label, run.seed): run.id
-        for run in directory.planned
-        if run.id in directory.runs
-    }
+    return {(run.label, run.seed): run.id for run in directory.planned if run.id in directory.runs}

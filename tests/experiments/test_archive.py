@@ -9,13 +9,12 @@ from typer.testing import CliRunner
 from fedax import cli, papers
 from fedax.core import InvalidInput, Outcome
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.planned import data_seed
 from fedax.experiments.results.store import PACKED, RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
 from fedax.papers.study import PaperDirectory, open_directory
 from fedax.results.store import pack, unpack
-from samples import OWN, TINY, put, record
+from samples import OWN, TINY, begin, put, record
 
 MORE = """
 [[claim]]
@@ -40,11 +39,11 @@ def directory(tmp_path_factory):
     recipe = papers.Recipe.parse(OWN + MORE).model_copy(update={"ran": "small"})
     made = PaperDirectory(tmp_path_factory.mktemp("kept") / "a", "A", recipe=recipe)
     made.make_folder()
-    made.configure(recipe.experiments("small"))
+    begin(made, recipe.experiments("small"))
     for run in made.planned:
-        draw, label = data_seed(made.experiments[run.experiment]), run.member.label
+        draw, label = run.draw, run.label
         lost = Outcome("non-finite", 1, 0) if (draw, label) == (1, "Plain") else None
-        if label == "Prox, mu=10000.0" and not run.selecting:
+        if label == "Prox, mu=10000.0" and not run.selects:
             continue
         end = 0.5 + draw / 8 + (label == "Prox, mu=10000.0")
         accuracy = np.array([0.1, 0.5, 0.7 + draw / 7 + (label != "Plain") / 100])
@@ -138,7 +137,7 @@ def test_damaged_curves_are_named(directory, tmp_path):
 def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     made = RunDirectory(tmp_path / "a", "A")
     made.make_folder()
-    made.configure([Experiment.parse(TINY)])
+    begin(made, [Experiment.parse(TINY)])
     put(made, *(record("FedAvg", "Tiny <run>", seed, 0, (1.0, 0.5)) for seed in (0, 1)))
     made.keep(tmp_path / "b")
     before = (tmp_path / "b" / PACKED).read_bytes()

@@ -72,7 +72,7 @@ def leaky(tmp_path_factory):
 @pytest.mark.slow
 def test_a_recipe_attacks_every_variant_beside_its_runs(leaky):
     titles = ["Digits", "Digits, membership inference"]
-    assert [experiment.name for experiment in leaky.experiments] == titles
+    assert list(leaky.reads) == titles
     audits = [run for run in leaky.records if run.task == titles[1]]
     assert {(run.label, run.seed) for run in audits} == {
         (label, seed) for label in ("Plain", "Prox") for seed in (0, 1)
@@ -114,7 +114,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
         else r
         for r in runs
     ]
-    leak, loss = Comparison(leaky.recipe, runs, leaky.experiments).verdicts
+    leak, loss = Comparison(leaky.recipe, runs, leaky.planned).verdicts
     assert leak[1].verdict == "does not hold"
     assert loss[1].verdict == "holds"
 

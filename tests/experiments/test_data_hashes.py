@@ -81,7 +81,7 @@ def test_other_data_are_refused_to_continue_with(finished, folder):
     second.rename(aside)
     try:
         write_files(folder, last=0.5)
-        with pytest.raises(RunExists, match="of other data"):
+        with pytest.raises(RunExists, match="other settings or data"):
             resume(finished.path, Display())
         assert not second.exists()
         write_files(folder)

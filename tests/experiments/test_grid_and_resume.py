@@ -8,13 +8,14 @@ import pytest
 
 from fedax import papers
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.grid import judge_members, selected
+from fedax.experiments.results.grid import selected
+from fedax.experiments.results.planned import read_study
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import batches_of, run_batch
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.papers.study import reproduce
-from samples import OWN, TINY, ids, record
+from samples import OWN, TINY, ids, judge, record
 
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
     "[grid]\nseeds = [7, 8]\nfedprox.mu = [0.0, 1.0, 5.0]\n"
@@ -101,7 +102,7 @@ def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finishe
     ]
     assert "Grid: Tiny" in page
     assert len(json.loads((finished.path / "summary.json").read_text())["runs"]) == 8
-    kept = RunDirectory.load(finished.path).experiments[0].resolved()
+    kept = read_study(RunDirectory.load(finished.path))[0].resolved()
     assert kept.pop("data").keys() == {"examples"}
     assert kept == Experiment.parse(GRID).resolved()
 
@@ -146,18 +147,18 @@ def test_a_diverged_run_counts_as_worst():
         for label, both in losses.items()
         for i, ends_ in enumerate(both)
     ]
-    assert selected(judge_members(experiment, runs)) == {"FedProx mu=1": labels[2]}
+    assert selected(judge(experiment, runs)[0]) == {"FedProx mu=1": labels[2]}
     runs[-1] = record(labels[2], "T", 8, losses=(2.0, 3.0))  # ends above its start
-    assert selected(judge_members(experiment, runs)) == {"FedProx mu=1": labels[1]}
+    assert selected(judge(experiment, runs)[0]) == {"FedProx mu=1": labels[1]}
     all_bad = [record(label, "T", losses=(1.0, 9.0 - i)) for i, label in enumerate(labels)]
-    assert selected(judge_members(experiment, all_bad)) == {"FedProx mu=1": labels[2]}
+    assert selected(judge(experiment, all_bad)[0]) == {"FedProx mu=1": labels[2]}
     by_accuracy = Experiment.parse(GRID.replace("Tiny <run>", "T") + 'select = "test_accuracy"\n')
     good = [
         record(label, "T", test_accuracy=np.array([0.0, 0.5, 0.5 + i / 10]))
         for i, label in enumerate(labels)
     ]
-    assert selected(judge_members(by_accuracy, good))["FedProx mu=1"] == labels[2]
-    rows = judge_members(by_accuracy, good)
+    assert selected(judge(by_accuracy, good)[0])["FedProx mu=1"] == labels[2]
+    rows = judge(by_accuracy, good)[0]
     np.testing.assert_allclose(rows["mean"], [50, 60, 70])
     assert list(rows["selected"]) == [False, False, True]
 
@@ -167,7 +168,7 @@ def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     batches = batches_of([Experiment.parse(more)])
     assert [len(batch.labels) for batch in batches] == [2, 2, 6, 6]
     assert {batch.seeds for batch in batches} == {(7, 8)}
-    names = [run.id for batch in batches for run in batch.runs]
+    names = [name for batch in batches for name in batch.ids]
     assert len(set(names)) == len(names) == 32
     plan = Experiment.parse(more).plan()
     label = "FedAvg, learning_rate=0.2, cohort=1"

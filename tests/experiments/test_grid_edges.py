@@ -7,10 +7,9 @@ import pytest
 from rich.console import Console
 
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.grid import edges, judge_members
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from samples import record
+from samples import judge, record
 
 SECTIONS = {
     "name": "T",
@@ -27,10 +26,10 @@ def of(**grid):
 
 
 def best_is(experiment, best):
-    """The judged members of runs of which those with some label are best."""
+    """What is said of runs of which those with some label are best."""
     labels = [member.label for member in experiment.members()]
     runs = [record(label, "T", 1, losses=(2.0, 0.1 if label == best else 1.0)) for label in labels]
-    return judge_members(experiment, runs)
+    return judge(experiment, runs)[1]
 
 
 @pytest.mark.parametrize(
@@ -43,13 +42,13 @@ def best_is(experiment, best):
 )
 def test_an_edge_is_named(mu, sentences):
     experiment = of(Prox={"mu": [0.5, 0.1, 1.0]})
-    found = edges(experiment, best_is(experiment, f"Prox, mu={mu}"))
+    found = best_is(experiment, f"Prox, mu={mu}")
     assert [sentence for sentence in found if sentence.startswith("Prox")] == sentences
 
 
 def test_the_end_of_a_range_is_no_edge():
     experiment = of(Prox={"mu": [0.0, 1.0]}, solver={"learning_rate": [0.1]})
-    assert edges(experiment, best_is(experiment, "Prox, mu=0.0, learning_rate=0.1")) == []
+    assert best_is(experiment, "Prox, mu=0.0, learning_rate=0.1") == []
 
 
 @pytest.mark.slow

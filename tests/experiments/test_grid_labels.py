@@ -10,10 +10,9 @@ from fedax.core import Schedule
 from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import SOLVERS
-from fedax.experiments.results.grid import edges, judge_members
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from samples import record
+from samples import judge, record
 
 VALUES = (0.25, 0.5, 1, 2)
 SCHEDULE_VALUES = {"order": ["shuffled", "given"]}
@@ -93,7 +92,7 @@ def test_the_range_is_that_of_the_owner():
         record(member.label, "T", 1, losses=(2.0, 0.1 if member.label == best else 1.0))
         for member in experiment.members()
     ]
-    assert edges(experiment, judge_members(experiment, runs)) == [
+    assert judge(experiment, runs)[1] == [
         "FedBC: solver.gamma = 0.25 is the smallest of its list (0.25, 0.5). Try smaller values."
     ]
 

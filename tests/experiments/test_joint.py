@@ -2,14 +2,14 @@
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, comparison_page, merge_records
-from samples import TINY, put, record
+from samples import TINY, begin, put, record
 
 
 def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     experiment = Experiment.parse(TINY)
     directory = RunDirectory(tmp_path / "a", "A")
     directory.make_folder()
-    directory.configure([experiment])
+    begin(directory, [experiment])
     put(directory, record("FedAvg", experiment.name, 0))
     (tmp_path / "link").symlink_to(tmp_path / "a")
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume
-from samples import TINY, put, record
+from samples import TINY, begin, put, record
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def folder(tmp_path):
     """Four runs, made up."""
     directory = RunDirectory(tmp_path / "a", "A")
     directory.make_folder()
-    directory.configure([Experiment.parse(TINY).model_copy(update={"data": {"examples": "5e"}})])
+    begin(directory, [Experiment.parse(TINY).model_copy(update={"data": {"examples": "5e"}})])
     labels = [(label, seed) for label in ("FedAvg", "FedProx mu=1") for seed in (0, 1)]
     put(directory, *(record(label, "Tiny <run>", seed) for label, seed in labels))
     return directory.path
@@ -58,7 +58,7 @@ def test_a_directory_is_read_back_with_any_method(tmp_path):
     experiment = Experiment.read(tmp_path / "a.toml")
     directory = RunDirectory(tmp_path / "a", "A")
     directory.make_folder()
-    directory.configure([experiment])
+    begin(directory, [experiment])
     labels = [(member.label, seed) for member in experiment.members() for seed in (0, 1)]
     put(directory, *(record(label, experiment.name, seed) for label, seed in labels))
     again = RunDirectory.load(directory.path)

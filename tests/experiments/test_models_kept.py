@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import fedax
 from fedax import cli
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.planned import read_study
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
@@ -176,7 +177,7 @@ def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     again = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
     losses = [made.records[0].metrics["train_loss"] for made in (again, finished)]
     assert losses[0][0] == losses[1][-1]
-    assert RunDirectory.load(again.path).experiments[0].task.options["params"] == str(path)
+    assert read_study(RunDirectory.load(again.path))[0].task.options["params"] == str(path)
     with pytest.raises(fedax.InvalidInput, match=r"missing\.safetensors: cannot be read"):
         Experiment.parse(text.replace(str(path), "missing.safetensors")).plan()
 

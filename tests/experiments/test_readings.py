@@ -21,7 +21,7 @@ from fedax.results.tables.reductions import (
     read_curve,
 )
 from fedax.results.tables.summary import scale_of
-from samples import OWN, put, record
+from samples import OWN, begin, put, record
 
 REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 FOLDERS = sorted(path.parent.name for path in REPRODUCTION.glob("*/runs.tar.xz"))
@@ -155,7 +155,7 @@ def test_a_rebuilt_archive_has_the_columns_that_a_changed_recipe_reads(tmp_path)
     ran = recipe.model_copy(update={"ran": "paper"})
     made = PaperDirectory(tmp_path / "a", "A", recipe=ran)
     made.make_folder()
-    made.configure(made.recipe.experiments("paper"))
+    begin(made, made.recipe.experiments("paper"))
     put(made, record("Plain", "Only", 0, 5, losses=(9.0, 3.0, 1.0)))
     made.close("finished")
     made.keep(tmp_path / "b")

@@ -7,12 +7,11 @@ import pytest
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.results.grid import judge_members
 from fedax.experiments.results.planned import planned_runs
 from fedax.experiments.results.store import PACKED
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from samples import TINY, record
+from samples import TINY, judge, record
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,11 @@ def test_copied_runs_are_taken_up(first, tmp_path, packed):
 def test_another_run_has_another_id(old, new):
     assert old in TINY
     one, other = (
-        {run.id for run in planned_runs([Experiment.parse(text)]) if run.member.position == 0}
+        {
+            run.id
+            for run, _, member, _ in planned_runs([Experiment.parse(text)])
+            if not member.position
+        }
         for text in (TINY, TINY.replace(old, new, 1))
     )
     assert one.isdisjoint(other)
@@ -96,7 +99,7 @@ GRID = (
 
 def test_runs_without_the_metric_that_selects_are_others():
     by_loss, by_auc = (
-        {run.id for run in planned_runs([Experiment.parse(GRID + line)])}
+        {planned.run.id for planned in planned_runs([Experiment.parse(GRID + line)])}
         for line in ("", 'select = "validation_auc"\n')
     )
     assert by_loss.isdisjoint(by_auc)
@@ -106,4 +109,4 @@ def test_a_member_without_the_metric_that_selects_is_no_selection():
     experiment = Experiment.parse(GRID + 'select = "validation_auc"\n')
     runs = [record(member.label, experiment.name, 7) for member in experiment.members()]
     with pytest.raises(InvalidInput, match=r"grid.select"):
-        judge_members(experiment, runs)
+        judge(experiment, runs)

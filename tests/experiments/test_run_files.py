@@ -20,7 +20,7 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.results.store import from_files, to_files
 from fedax.utils.lock import held, holder
-from samples import TINY, put, record
+from samples import TINY, begin, put, record
 
 
 @pytest.mark.parametrize("name", ["run.json", "curves.npz"])
@@ -44,7 +44,7 @@ def test_any_flipped_bit_of_a_run_is_noticed(name):
 def directory(tmp_path):
     made = RunDirectory(tmp_path / "a", "A")
     made.make_folder()
-    made.configure([Experiment.parse(TINY)])
+    begin(made, [Experiment.parse(TINY)])
     put(made, record(task="Tiny <run>", label="FedAvg"))
     return made
 

@@ -24,7 +24,7 @@ from fedax.experiments.running import pools
 from fedax.experiments.running.batches import Batch
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
-from samples import TINY
+from samples import TINY, begin
 
 SWEEP = TINY + "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n[cluster]\nminutes = 5\n"
 SLURM = ClusterSection(minutes=5)
@@ -128,7 +128,7 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
     directory.make_folder()
     experiment = Experiment.parse(text)
     experiment = experiment.model_copy(update={"data": experiment.plan().data_hashes})
-    directory.configure([experiment])
+    begin(directory, [experiment])
     directory.close("interrupted")
     (tmp_path / "a" / "slurm").mkdir()
     (tmp_path / "a" / "slurm" / "jobs.txt").write_text("--me\n77\n")

@@ -20,7 +20,7 @@ from fedax.experiments.results.store import RunDirectory, comparison_page
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.results import render
-from samples import TINY
+from samples import TINY, begin
 
 CODE = '''
 import dataclasses
@@ -227,7 +227,7 @@ def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, mo
     directory.make_folder()
     experiment = Experiment.parse(text)
     experiment = experiment.model_copy(update={"data": experiment.plan().data_hashes})
-    directory.configure([experiment])
+    begin(directory, [experiment])
     directory.close("interrupted")
     sys.modules.pop("foreign_module")
     with pytest.raises(InvalidInput, match="names code"):

@@ -6,6 +6,7 @@ from test_models_kept import call
 
 import fedax
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.planned import read_study
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
@@ -57,7 +58,7 @@ def finished(folder, tmp_path_factory):
 def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path):
     """The larger step learns what validation asks for, which is wrong in all of the test: the other
     one would win there."""
-    assert finished.experiments[0].resolved()["grid"]["select"] == "validation_loss"
+    assert finished.selects[finished.planned[0].task] == "validation_loss"
     assert finished.selections() == {"Flipped": {"FedAvg": FAST}}
     text = TEXT.format(folder=folder)
     on_test = run_experiment(
@@ -120,4 +121,4 @@ def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
     ]
     assert files[0] == files[1]
     assert len(files[0]) == 2 * len(straight.runs)
-    assert again.experiments[0].resolved()["early_stopping"]["patience"] == 2
+    assert read_study(again)[0].resolved()["early_stopping"]["patience"] == 2

@@ -11,6 +11,7 @@ import pytest
 from fedax import papers
 from fedax.core import DataError
 from fedax.data import MissingFile
+from fedax.experiments.results.planned import read_study
 from fedax.experiments.running.progress import Display
 from fedax.papers.numbers import Results
 from fedax.papers.study import reproduce
@@ -143,7 +144,7 @@ def test_recipes_on_data_that_a_user_brings_run_where_they_are(name, leaf_folder
     assert {record.task for record in directory.shown()} == {"FEMNIST", "Sent140", "Shakespeare"}
     rates = {
         e.name: (e.solver.options["learning_rate"], e.algorithm[1].options["mu"])
-        for e in directory.experiments
+        for e in read_study(directory)
     }
     assert rates == {"FEMNIST": (0.003, 1.0), "Sent140": (0.3, 0.01), "Shakespeare": (0.8, 0.001)}
 

@@ -6,16 +6,13 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from typer import Argument, echo
 
 import fedax
 from fedax.cli.command import next_step
 from fedax.utils.plugins import is_user_code, title_of
-
-if TYPE_CHECKING:
-    from fedax.experiments.config.experiment import Experiment
 
 FEDAX = f"""% the library
 @software{{fedax,
@@ -44,8 +41,8 @@ def cite(
         experiments, paper = read_run(path)
         papers.append(paper)
         for experiment in experiments:
-            tasks[experiment.task.name] = None
-            methods |= dict.fromkeys(section.name for section in experiment.algorithm)
+            tasks[experiment["task"]["name"]] = None
+            methods |= dict.fromkeys(section["name"] for section in experiment["algorithm"])
     echo(bibtex([*methods], [*tasks], " ".join(papers)))
     if runs[0].is_dir():
         next_step("prints their table.", "report", *runs, "--table", "latex")
@@ -76,18 +73,20 @@ def entries() -> list[Entry]:
     return bibliography
 
 
-def read_run(path: Path) -> tuple[list[Experiment], str]:
-    """Returns the experiments of a run directory or an experiment file, and the paper of its
-    recipe, if any.
+def read_run(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Returns the experiments of a run directory or an experiment file as plain values, and the
+    paper of its recipe, if any.
     """
     from fedax.experiments.config.experiment import Experiment
+    from fedax.experiments.config.toml import Source
     from fedax.papers.study import PaperDirectory, open_directory
 
     if path.is_file():
-        return [Experiment.read(path)], ""
+        return [Experiment.read(path).resolved()], ""
     directory = open_directory(path)
+    study = Source(directory.study, str(path)).document
     paper = directory.recipe.paper if isinstance(directory, PaperDirectory) else ""
-    return directory.experiments, paper
+    return study.get("experiment", [study]), paper
 
 
 def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -> str:

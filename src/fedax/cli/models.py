@@ -5,8 +5,8 @@ import warnings
 from fedax.core import InvalidInput, Task
 from fedax.examples.encoding import Encoding
 from fedax.experiments.config.plan import Plan
-from fedax.experiments.config.user_code import with_code
-from fedax.experiments.results.planned import PlannedRun, is_reported
+from fedax.experiments.results.planned import data_seed, read_study
+from fedax.experiments.results.runs import Run
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
 from fedax.results.versions import differing_versions, made_with
@@ -33,11 +33,14 @@ def task_of(directory: RunDirectory, run: str, trust: bool = False) -> Task:
         run: its id.
         trust: whether the user code that the directory names may be run.
     """
-    position = next(planned.experiment for planned in directory.planned if planned.id == run)
-    experiment = with_code(directory.experiments[position], trust)
+    planned = next(planned for planned in directory.planned if planned.id == run)
     # not the whole plan: a deployment's engine exists only in its server, and the cohort of a
     # deployment may be larger than its stand-in task
-    return task(experiment.task.name, **experiment.task.options)
+    return next(
+        task(experiment.task.name, **experiment.task.options)
+        for experiment in read_study(directory, trust)
+        if (experiment.name, data_seed(experiment)) == (planned.task, planned.draw)
+    )
 
 
 def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
@@ -90,16 +93,12 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
     runs = {
         run.id: run
         for run in directory.planned
-        if run.id in directory.runs
-        and (name is not None or is_reported(run, directory.experiments, chosen))
+        if run.id in directory.runs and (name is not None or run.is_reported(chosen))
     }
 
-    def title(run: PlannedRun, label: str) -> str:
-        return f"{directory.experiments[run.experiment].name}, {label}, seed {run.seed}"
-
-    def matches(run: PlannedRun) -> bool:
+    def matches(run: Run) -> bool:
         # of a grid, the member that is reported stands for its algorithm
-        titles = [title(run, label) for label in (run.member.label, run.member.method)]
+        titles = [run.title, run.model_copy(update={"label": run.method}).title]
         return run.id.startswith(name or "") or any(t.endswith(f", {name}") for t in titles)
 
     matching = [run.id for run in runs.values() if matches(run)]
@@ -112,5 +111,5 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
         reason += f"; its newest checkpoint is {newest}" if newest else ""
         hint = "`fedax resume`, or `flwr run` of a deployment, continues it."
         raise InvalidInput.because(str(directory.path), reason, hint)
-    choices = "; ".join(f"{run.id}: {title(run, run.member.label)}" for run in runs.values())
+    choices = "; ".join(f"{run.id}: {run.title}" for run in runs.values())
     raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")

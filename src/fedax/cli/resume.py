@@ -21,6 +21,7 @@ def resume(
     from fedax.cli.summary import print_summary
     from fedax.engine.distributed.multihost import connect_hosts
     from fedax.errors import InvalidInput
+    from fedax.experiments.results.planned import read_study
     from fedax.experiments.running import runner
     from fedax.experiments.running.progress import Display
     from fedax.experiments.running.ranks import team
@@ -36,8 +37,8 @@ def resume(
         reason = "--slurm runs commands of the shell that the directory's [cluster] names"
         hint = "Read its configuration, and pass --trust-code."
         raise InvalidInput.because(str(folder), reason, hint)
-    # [cluster] of the directory's own file; a directory without one is refused by `resume`
-    experiments = open_directory(folder, repair=True).experiments if slurm else []
-    cluster = cluster_for(experiments[0], jobs) if experiments else None
+    # [cluster] of the directory's own file
+    study = read_study(open_directory(folder, repair=True), trust) if slurm else []
+    cluster = cluster_for(study[0], jobs) if study else None
     directory = runner.resume(folder, Display(console), jobs, trust, cluster, open_directory)
     print_summary(directory, console)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.runs import Run
 from fedax.papers.cells import compare_cells, summarize_z
 from fedax.papers.claims import Evidence, Part
 from fedax.papers.numbers import Results
@@ -54,7 +54,7 @@ class Comparison:
         recipe: with the scale that ran.
         records: the runs that reports show, or their lines in `runs.csv`. Interrupted runs are left
             out.
-        experiments: what was run.
+        planned: the runs of the study.
 
     Attributes:
         cells: the frame of `compare_cells`; without a comparison where the runs are of another
@@ -62,15 +62,13 @@ class Comparison:
         verdicts: claims, as text, with their evidence.
     """
 
-    def __init__(
-        self, recipe: Recipe, records: Sequence[Record], experiments: Sequence[Experiment]
-    ) -> None:
+    def __init__(self, recipe: Recipe, records: Sequence[Record], planned: Sequence[Run]) -> None:
         self.recipe = recipe
         self.read = recipe.table_read
-        ran_tasks = {experiment.name for experiment in experiments}
+        ran_tasks = {run.task for run in planned}
         self.left_out = [title for title in recipe.titles if title not in ran_tasks]
         # by label: of a grid's members, the algorithm that they stand for
-        methods = {member.label: member.method for e in experiments for member in e.members()}
+        methods = {run.label: run.method for run in planned}
         complete = [run for run in records if run.outcome.kind != "interrupted"]
         self.results = Results(complete, methods)
         self.cells = compare_cells(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, is_archive
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
@@ -35,18 +34,18 @@ class PaperDirectory(RunDirectory):
     def read_more(cls, path: Path) -> dict[str, Any]:
         return {"recipe": Recipe.parse(read_text(path / RECIPE), RECIPE)}
 
-    def configure(self, experiments: Sequence[Experiment]) -> None:
-        super().configure(experiments)
+    def begin(self) -> None:
+        super().begin()
         write(self.path / RECIPE, self.recipe.text)
 
     def comparison(self) -> Comparison:
         """Compares the paper's numbers and claims with the runs."""
-        return Comparison(self.recipe, self.shown(), self.experiments)
+        return Comparison(self.recipe, self.shown(), self.planned)
 
     def figures(self) -> list[Picture]:
         recipe = self.recipe
         # of a grid's members, the algorithm that they stand for
-        methods = {run.member.label: run.member.method for run in self.planned}
+        methods = {run.label: run.method for run in self.planned}
         drawer = Drawer(
             [run.with_label(methods[run.label]) for run in self.shown()],
             recipe.metric,

@@ -49,7 +49,12 @@ from fedax.experiments.config.sections import (
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, explain_error, map_texts, to_toml_values
-from fedax.experiments.config.user_code import check_sources, resolve_code_path, resolve_data_paths
+from fedax.experiments.config.user_code import (
+    check_sources,
+    refuse_code,
+    resolve_code_path,
+    resolve_data_paths,
+)
 from fedax.observe.base import Observer
 from fedax.results.tables.reductions import ValueReduction
 from fedax.tasks.sources import find_task, task_options
@@ -135,39 +140,43 @@ class Experiment(Table):
     """Hashes of the data, see `Plan.data_hashes`; a run directory's copy has them."""
 
     _source: Source | None = PrivateAttr(None)
-    _is_stored: bool = PrivateAttr(False)
 
     @classmethod
-    def read(cls, path: Path, settings: Sequence[str] = (), kept: bool = False) -> "Experiment":
+    def read(cls, path: Path, settings: Sequence[str] = ()) -> "Experiment":
         """Reads and checks a TOML file, with some of its values replaced.
 
         Args:
             path: the file.
             settings: `path=value` each, as `fedax run --set` takes them: `task.alpha=0.5`,
                 `algorithm.0.mu=1`.
-            kept: whether it is a run directory's copy. No user code that it names is loaded: the
-                directory may come from somebody else. `user_code.with_code` gives an experiment
-                that can be run.
 
         Raises:
             SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line
                 and what is allowed.
         """
         source = Source.read(path)
-        if not kept:
-            document = map_texts(source.document, lambda text: resolve_code_path(text, path.parent))
-            source.document = resolve_data_paths(document, path.parent)
+        document = map_texts(source.document, lambda text: resolve_code_path(text, path.parent))
+        source.document = resolve_data_paths(document, path.parent)
         for setting in settings:
             source.override(setting)
         if settings:
             # those of the command line begin in the working directory
             source.document = resolve_data_paths(source.document, Path())
-        return cls._from_source(source, kept)
+        return cls._from_source(source)
 
     @classmethod
-    def parse(cls, text: str, name: str = "experiment", kept: bool = False) -> "Experiment":
-        """Reads and checks TOML text; `name` is for messages, `kept` as in `read`."""
-        return cls._from_source(Source(text, name), kept)
+    def parse(cls, text: str, name: str = "experiment", trust: bool = True) -> "Experiment":
+        """Reads and checks TOML text.
+
+        Args:
+            text: of the file.
+            name: for messages.
+            trust: whether user code that it names may be loaded.
+
+        Raises:
+            SpecError: as `read`; user code that is not trusted.
+        """
+        return cls._from_source(Source(text, name), trust)
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
@@ -178,16 +187,13 @@ class Experiment(Table):
             raise explain_error(error)[1] from error
 
     @classmethod
-    def _from_source(cls, source: Source, is_stored: bool) -> "Experiment":
+    def _from_source(cls, source: Source, trust: bool = True) -> "Experiment":
         experiment = source.validate(cls)
         experiment._source = source
-        experiment._is_stored = is_stored
-        return experiment._checked()
+        return experiment._checked(trust)
 
-    def _checked(self) -> "Experiment":
+    def _checked(self, trust: bool = True) -> "Experiment":
         """Checks everything that needs no data and no single key says, and records user code.
-
-        A run directory's copy was checked when it ran; nothing that it names is made to read it.
 
         Raises:
             InvalidInput: the first problem; a `SpecError` with its line if read from a file.
@@ -197,8 +203,8 @@ class Experiment(Table):
         with self._at("algorithm"):
             check_labels([section.shown() for section in self.algorithm])
             check_labels([member.label for member in self.members()])
-        if self._is_stored:
-            return self
+        if not trust:
+            refuse_code(self)
         for position, name in enumerate(self.observe or ()):
             with self._at("observe", position):
                 self._observer(name)
@@ -257,11 +263,6 @@ class Experiment(Table):
         with self._at(*place, "schedule"):
             schedule = self._make_schedule(member.schedule)
         return algorithm, {"solver": solver, "schedule": schedule}
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether it is a run directory's copy, which loads no user code."""
-        return self._is_stored
 
     def _make_solver(self, section: SolverSection) -> Solver:
         """Makes a solver; one whose step size follows from the data with any number, to check its
@@ -483,12 +484,11 @@ class Experiment(Table):
         values = self.model_dump(by_alias=True, exclude_none=True)
         changed = self.model_dump(by_alias=True, exclude_defaults=True).keys() | WRITTEN
         values = {key: value for key, value in values.items() if key in changed}
-        if not self._is_stored:
-            options = task_options(self.task.name, self.task.options)
-            defaults = {key: option.default for key, option in options.items()}
-            plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
-            values["task"] = plain | values["task"]
-            values["schedule"] = self._make_schedule(self.schedule).options
+        options = task_options(self.task.name, self.task.options)
+        defaults = {key: option.default for key, option in options.items()}
+        plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
+        values["task"] = plain | values["task"]
+        values["schedule"] = self._make_schedule(self.schedule).options
         values["solver"] = self._all_values(self.solver)
         values["algorithm"] = [
             self._all_values(section)
@@ -505,10 +505,8 @@ class Experiment(Table):
         return to_toml_values(values)
 
     def _all_values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
-        """Returns name and hyperparameters of a section; a run directory's copy has written all."""
+        """Returns name and hyperparameters of a section."""
         values = {"name": section.name} | section.options
-        if self._is_stored:
-            return values
         is_by_theory = isinstance(section, SolverSection) and section.by_theory
         owner = self._make_solver(section) if isinstance(section, SolverSection) else section.make()
         values |= {name: getattr(owner, name) for name in declared(owner)}

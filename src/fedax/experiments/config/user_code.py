@@ -86,14 +86,9 @@ def check_sources(experiment: Any) -> dict[str, str]:
     """Returns the SHA-256 of the files of user code, by the name in the experiment.
 
     Raises:
-        InvalidInput: a file that has changed since the experiment was read; the experiment of a run
-            directory, whose code is loaded by `with_code` only.
+        InvalidInput: a file that has changed since the experiment was read.
     """
-    code = user_code(experiment)
-    if experiment.is_stored and code:
-        reason = f"a run directory names code ({', '.join(code)}) that is not loaded here"
-        raise InvalidInput.because(experiment.name, reason)
-    hashes = {name: load(kind, name).sha256 for name, kind in code.items()}
+    hashes = {name: load(kind, name).sha256 for name, kind in user_code(experiment).items()}
     for name, current in hashes.items():
         recorded = experiment.sources.get(name, current)
         if current != recorded:
@@ -103,21 +98,12 @@ def check_sources(experiment: Any) -> dict[str, str]:
     return hashes
 
 
-def with_code(experiment: Any, trust: bool) -> Any:
-    """Returns the experiment of a run directory with the user code that it names, so that it can be
-    run.
-
-    Raises:
-        InvalidInput: code that is not trusted, is not there, or has changed.
-    """
-    code = user_code(experiment)
-    if not experiment.is_stored or not code:
-        return experiment
-    if not trust:
+def refuse_code(experiment: Any) -> None:
+    """Refuses user code, before any of it is loaded, in what may come from somebody else."""
+    if code := user_code(experiment):
         reason = f"the run directory names code ({', '.join(code)})"
         hint = "Read it: --trust-code runs it, if its files are those of the runs."
         raise InvalidInput.because(experiment.name, reason, hint)
-    return type(experiment).of(**experiment.resolved())
 
 
 def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:

@@ -1,15 +1,13 @@
 """The table of grids, and which of their members stand for their algorithms."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
 from fedax.core import InvalidInput
-from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.runs import Pairs
 from fedax.observe.modes import is_higher_better
-from fedax.results import Record, Sheet
+from fedax.results import Sheet
 from fedax.results.frame import numbers_frame
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.summary import column_of, unit_of
@@ -27,13 +25,18 @@ HEADS = {
 """Columns of a grid's table, with their heads in reports; further ones are settings."""
 
 
-def judge_members(experiment: Experiment, records: Sequence[Record]) -> pd.DataFrame:
+def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     """Judges the members of a grid that have run, in the order of the file, by the runs that
     select.
 
     A member with a diverged run is worse than all without, then the mean of the selecting metric
     decides. A run without a finite number counts as diverged, and in the mean as the worst of the
     grid.
+
+    Args:
+        pairs: the runs of one task.
+        select: the metric that selects.
+        read: how its curve becomes a number.
 
     Returns:
         A row for each member: `task`, `algorithm`, `label`, `metric`, `runs`, `mean` (in the
@@ -44,42 +47,38 @@ def judge_members(experiment: Experiment, records: Sequence[Record]) -> pd.DataF
         InvalidInput: a member none of whose runs has the metric that selects, or a metric without a
             direction.
     """
-    select, read = experiment.select, experiment.reads
-    on_task = [run for run in records if run.task == experiment.name]
-    higher = is_higher_better(select, [run.modes for run in on_task])
-    numbers = numbers_frame(on_task, {experiment.name: read}, [select])
+    records = [record for _, record in pairs]
+    higher = is_higher_better(select, [record.modes for record in records])
+    numbers = numbers_frame(records, {record.task: read for record in records}, [select])
     numbers["bad"] = numbers["diverged"] | numbers["lost"]
-    # without selection seeds the reported runs decide
-    selects = ~numbers["seed"].isin(experiment.seeds)
+    # without runs that select the reported ones decide
+    selects = pd.Series([pairs[i][0].selects for i in numbers["run"]], dtype=bool)
     runs = numbers[selects | ~selects.groupby(numbers["method"]).transform("any")]
     groups = runs.groupby("method").agg(
         runs=("value", "size"), mean=("value", "mean"), lost=("lost", "all"), bad=("bad", "sum")
     )
     found = {row["method"]: row for row in groups.reset_index().to_dict("records")}
-    labels = {run.label for run in on_task}
     rows, keys = [], dict[str, None]()
-    for member in experiment.members():
-        keys |= dict.fromkeys(member.settings)
-        if member.label not in labels:
-            continue
-        if member.label not in found:
+    for label, run in {run.label: run for run, _ in pairs}.items():
+        if label not in found:
             raise InvalidInput.because(
                 "grid.select",
-                f"no run of {member.label!r} of {experiment.name!r} has {select}, which selects",
+                f"no run of {label!r} of {run.task!r} has {select}, which selects",
                 "Select by a metric that they have, or run again in another folder.",
             )
-        own = found[member.label]
+        keys |= dict.fromkeys(run.settings)
+        own = found[label]
         judged = {
-            "task": experiment.name,
-            "algorithm": member.method,
-            "label": member.label,
+            "task": run.task,
+            "algorithm": run.method,
+            "label": label,
             "metric": select,
             "runs": own["runs"],
             "mean": math.nan if own["lost"] else own["mean"],
             "diverged": own["bad"],
             "selected": False,
         }
-        rows.append(judged | member.settings)
+        rows.append(judged | run.settings)
     for method in dict.fromkeys(row["algorithm"] for row in rows):
         tried = [row for row in rows if row["algorithm"] == method]
         min(tried, key=lambda row: _rank(row["diverged"], row["mean"], higher))["selected"] = True
@@ -93,74 +92,38 @@ def _rank(diverged: int, mean: float, higher: bool) -> tuple[int, float]:
     return diverged, -mean if higher else mean
 
 
-def judge_grids(
-    experiments: Sequence[Experiment], records: Sequence[Record]
-) -> list[tuple[Experiment, pd.DataFrame]]:
-    """Returns one experiment with a grid for every task, on whose draw of the data members are
-    selected, with its judged members.
-    """
-    grids: dict[str, Experiment] = {}
-    for experiment in experiments:
-        if experiment.grid and experiment.grid.selects:
-            grids.setdefault(experiment.name, experiment)
-    return [(experiment, judge_members(experiment, records)) for experiment in grids.values()]
-
-
 def selected(judged: pd.DataFrame) -> dict[str, str]:
     """Returns by algorithm the label of its selected member."""
     rows = judged[judged["selected"].astype(bool)]
     return dict(zip(rows["algorithm"], rows["label"], strict=True))
 
 
-def edges(experiment: Experiment, judged: pd.DataFrame) -> list[str]:
-    """Returns a sentence for each selected number that is the smallest or the largest of its list,
-    and not of its range.
-
-    The best value may then lie beyond the list.
-    """
-    members = {member.label: member for member in experiment.members()}
-    sentences = []
-    for method, label in selected(judged).items():
-        own = [member.settings for member in members.values() if member.method == method]
-        for key, value in members[label].settings.items():
-            numbers = sorted({settings[key] for settings in own if _is_number(settings.get(key))})
-            # a value at the end of its declared range has nothing beyond it
-            if len(numbers) < 2 or value in experiment.limits_of(members[label], key):
-                continue
-            ends = {numbers[0]: ("smallest", "smaller"), numbers[-1]: ("largest", "larger")}
-            if value in ends:
-                side, direction = ends[value]
-                sentences.append(
-                    f"{method}: {key} = {value} is the {side} of its list "
-                    f"({', '.join(map(str, numbers))}). Try {direction} values."
-                )
-    return sentences
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def grid_sheet(experiment: Experiment, judged: pd.DataFrame) -> Sheet:
-    """Returns the grid for the report: one row per member, with the runs that select."""
-    select, read = experiment.select, experiment.reads
+def grid_sheet(pairs: Pairs, judged: pd.DataFrame, read: str) -> Sheet:
+    """Returns the grid of a task for the report: one row per member, with the runs that select."""
+    select = judged["metric"][0]
     shown = judged.drop(columns=["task", "label", "metric"]).astype(object)
     shown["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
     shown["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
     title = f"{column_of(select).title} ({unit_of(select)})".removesuffix(" ()")
     shown = shown.fillna("-").rename(columns=HEADS | {"mean": title})
-    seeds = experiment.grid.selecting(experiment.seeds) if experiment.grid else []
+    seeds = dict.fromkeys(str(run.seed) for run, _ in pairs if run.selects)
     # the reading in words that fit into the sentence below
     words = {"last": "final value", "best": "best value over the rounds"}
     reading = words.get(read) or describe_reduction(read).replace("Means", "mean", 1)
     highest = "highest" if is_higher_better(select) else "lowest"
     sentences = [
         f"Selected: the {highest} {reading} in the mean over the runs with the seeds "
-        f"{', '.join(map(str, seeds))}, which are not reported; a member with a diverged run "
+        f"{', '.join(seeds)}, which are not reported; a member with a diverged run "
         "counts as worst. Algorithms of one member are shown with their own runs.",
-        *edges(experiment, judged),
+        *edges(pairs, judged),
     ]
     if select.startswith("test"):
         sentences.append("These are test examples: on new ones the numbers would be worse.")
     rows = shown.astype(str).values.tolist()
-    return Sheet(f"Grid: {experiment.name}", list(shown), rows, " ".join(sentences))
+    return Sheet(f"Grid: {judged['task'][0]}", list(shown), rows, " ".join(sentences))
+
+
+def edges(pairs: Pairs, judged: pd.DataFrame) -> list[str]:
+    """Returns a sentence for each selected number that is at the edge of its list."""
+    found = {run.label: run.edges for run, _ in pairs}
+    return [sentence for label in selected(judged).values() for sentence in found[label]]

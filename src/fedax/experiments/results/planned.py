@@ -1,11 +1,17 @@
 """The runs that experiments need, each with the settings that determine it."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import tomli_w
+
 from fedax.experiments.config.experiment import Experiment, Member
+from fedax.experiments.config.toml import Source
 from fedax.experiments.config.user_code import fingerprint_sources
+from fedax.experiments.results.runs import Run
+from fedax.experiments.results.store import STUDY, RunDirectory
 from fedax.results.store import run_id
 
 _NO_SETTINGS = (
@@ -25,22 +31,18 @@ _NO_SETTINGS = (
 
 
 class PlannedRun(NamedTuple):
-    """A run that experiments may need.
+    """A run with all that makes it.
 
     Attributes:
-        id: the name of its folder, see `fedax.results.store.run_id`.
+        run: as a folder lists it.
         experiment: index of the experiment.
         member: the algorithm with its settings.
-        seed: of the run.
-        selecting: whether it only selects among the members of a grid, and is not reported.
         settings: all that determines it, as plain values.
     """
 
-    id: str
+    run: Run
     experiment: int
     member: Member
-    seed: int
-    selecting: bool
     settings: dict[str, Any]
 
 
@@ -54,6 +56,11 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
     for position, experiment in enumerate(experiments):
         members = experiment.members()
         methods = [member.method for member in members]
+        numbers = defaultdict[tuple[str, str], set[float]](set)
+        for member in members:
+            for key, value in member.settings.items():
+                if _is_number(value):
+                    numbers[member.method, key].add(value)
         resolved = experiment.resolved()
         common = {name: value for name, value in resolved.items() if name not in _NO_SETTINGS}
         if experiment.observe is None:
@@ -61,14 +68,51 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
             common["observe"] = ["default", *sorted(experiment.required_metrics().values())]
         for member in members:
             settings = _settings_of(experiment, member, common)
+            about = {
+                "task": experiment.name,
+                "method": member.method,
+                "label": member.label,
+                "draw": data_seed(experiment),
+                "settings": member.settings,
+                "edges": _edges(experiment, member, numbers),
+            }
             # an algorithm with a single member has nothing to select
             seeds = [(seed, False) for seed in experiment.seeds]
             if experiment.grid is not None and methods.count(member.method) > 1:
                 seeds = [(s, True) for s in experiment.grid.selecting(experiment.seeds)] + seeds
-            for seed, selecting in seeds:
+            for seed, selects in seeds:
                 full = settings | {"seed": seed}
-                runs.append(PlannedRun(run_id(full), position, member, seed, selecting, full))
+                run = Run(id=run_id(full), seed=seed, selects=selects, **about)
+                runs.append(PlannedRun(run, position, member, full))
     return runs
+
+
+def study_of(experiments: Sequence[Experiment]) -> dict[str, Any]:
+    """Returns what the run directory of experiments knows of them, as its fields."""
+    documents = [experiment.resolved() for experiment in experiments]
+    study = documents[0] if len(documents) == 1 else {"experiment": documents}
+    return {
+        "study": tomli_w.dumps(study),
+        "planned": [planned.run for planned in planned_runs(experiments)],
+        "reads": {experiment.name: experiment.reads for experiment in experiments},
+        "selects": {experiment.name: experiment.select for experiment in experiments},
+    }
+
+
+def read_study(directory: RunDirectory, trust: bool = False) -> list[Experiment]:
+    """Returns the experiments of a run directory, so that they can be run.
+
+    Args:
+        directory: that may come from somebody else.
+        trust: whether the user code that it names may be loaded.
+
+    Raises:
+        InvalidInput: no experiments, or code that is not trusted, is not there, or has changed.
+    """
+    name = str(directory.path / STUDY)
+    documents = Source(directory.study, name).document.get("experiment")
+    texts = [directory.study] if documents is None else map(tomli_w.dumps, documents)
+    return [Experiment.parse(text, name, trust) for text in texts]
 
 
 def _settings_of(
@@ -89,32 +133,39 @@ def _to_plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
+def _edges(
+    experiment: Experiment, member: Member, numbers: Mapping[tuple[str, str], set[float]]
+) -> list[str]:
+    """Returns a sentence for each number that is the smallest or the largest of its list, and not
+    of its range.
+
+    The best value may then lie beyond the list.
+
+    Args:
+        experiment: with a grid.
+        member: of the grid.
+        numbers: that it tries, by method and key.
+    """
+    sentences = []
+    for key, value in member.settings.items():
+        tried = sorted(numbers[member.method, key])
+        # a value at the end of its declared range has nothing beyond it
+        if not _is_number(value) or len(tried) < 2 or value in experiment.limits_of(member, key):
+            continue
+        ends = {tried[0]: ("smallest", "smaller"), tried[-1]: ("largest", "larger")}
+        if value in ends:
+            side, direction = ends[value]
+            sentences.append(
+                f"{member.method}: {key} = {value} is the {side} of its list "
+                f"({', '.join(map(str, tried))}). Try {direction} values."
+            )
+    return sentences
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def data_seed(experiment: Experiment) -> int:
     """Returns the seed of the data."""
     return int(experiment.task.options.get("seed", 0))
-
-
-def is_reported(
-    run: PlannedRun, experiments: Sequence[Experiment], chosen: Mapping[str, Mapping[str, str]]
-) -> bool:
-    """Returns whether reports show a run.
-
-    Args:
-        run: of the experiments.
-        experiments: all of them.
-        chosen: by task and algorithm, the label of the member that a grid selected.
-    """
-    label, labels = run.member.label, chosen.get(experiments[run.experiment].name, {})
-    return not run.selecting and labels.get(run.member.method, label) == label
-
-
-def other_data(others: Sequence[Mapping[str, Any]], planned: Sequence[PlannedRun]) -> int:
-    """Returns how many settings of other runs are those of planned ones but for the data."""
-    expected = {_without_data(run.settings) for run in planned}
-    return sum(_without_data(settings) in expected for settings in others)
-
-
-def _without_data(settings: Mapping[str, Any]) -> str:
-    # what the data are, and what is told of them
-    left_out = ("data", "encoding", "majority")
-    return run_id({name: value for name, value in settings.items() if name not in left_out})

@@ -8,19 +8,16 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
-import tomli_w
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
-from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.toml import Source, explain_error
-from fedax.experiments.results.grid import edges, grid_sheet, judge_grids, selected
+from fedax.experiments.results.grid import edges, grid_sheet, judge_members, selected
 from fedax.experiments.results.models import keep_models
-from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
+from fedax.experiments.results.runs import Name, Pairs, Run
 from fedax.results import Page, Record, Sheet, render
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
@@ -29,6 +26,7 @@ from fedax.results.figures import draw_curves
 from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.record import by_task, with_named_clients
 from fedax.results.store import pack, read_run, unpack, write_run
+from fedax.results.tables.reductions import ValueReduction
 from fedax.results.tables.summary import counted
 from fedax.results.versions import made_with
 from fedax.utils.files import portable, read, read_text, write, writing
@@ -39,28 +37,35 @@ STUDY = "study.toml"
 PACKED = "runs.tar.xz"
 """The runs of an archive in one file."""
 Status = Literal["running", "finished", "interrupted", "failed"]
-_Name = Annotated[str, AfterValidator(printable)]
 
 
 class _Header(BaseModel):
-    """The part of `summary.json` that is read again."""
+    """The part of `summary.json` that is read again, besides the runs."""
 
-    title: _Name
-    notes: dict[_Name, _Name]
+    title: Name
+    notes: dict[Name, Name]
     status: Status
-    reason: _Name = ""
+    reason: Name = ""
     jobs: int = 1
-    versions: dict[_Name, _Name | bool | int | float | None]
+    versions: dict[Name, Name | bool | int | float | None]
+    reads: dict[Name, ValueReduction] = {}
+    selects: dict[Name, Name] = {}
+
+
+class _Summary(_Header):
+    runs: list[Run]
 
 
 @dataclasses.dataclass
 class RunDirectory:
     """A folder with the results of one or more experiments.
 
-    Files: `study.toml` (the experiments with every default), `runs/<id>/` (of each run `run.json`
-    with its settings and versions, `curves.npz` with all observations, and its models), and
-    `summary.json`. When the runs have ended also `metrics.csv` (all scalars as one long table),
-    `clients.csv` (the clients' own numbers at the end, where clients have names) and `report.html`.
+    Files: `summary.json` (its runs, whether they are there or not, and how they ended),
+    `study.toml` (the experiments with every default, from which it can be continued), and
+    `runs/<id>/` (of each run `run.json` with its settings and versions, `curves.npz` with all
+    observations, and its models). When the runs have ended also `metrics.csv` (all scalars as one
+    long table), `clients.csv` (the clients' own numbers at the end, where clients have names) and
+    `report.html`.
 
     Attributes:
         path: the folder.
@@ -68,11 +73,13 @@ class RunDirectory:
         notes: one line about a task, by the task's title.
         status: `"running"`, `"finished"`, `"interrupted"` or `"failed"`.
         runs: the runs so far by id.
-        experiments: what the folder is for, in its order.
+        planned: the runs that its study may need, in its order.
+        reads: how curves become numbers, by task.
+        selects: the metric by which grids select, by task.
+        study: the experiments as a file.
         versions: of the libraries that the runs were made with, and the machine.
         jobs: processes among which the runs were spread.
         reason: why a run failed or was interrupted, where that is known.
-        planned: the runs that the experiments need.
     """
 
     path: Path
@@ -80,14 +87,13 @@ class RunDirectory:
     notes: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     status: Status = "running"
     runs: dict[str, Record] = dataclasses.field(default_factory=dict[str, Record])
-    experiments: list[Experiment] = dataclasses.field(default_factory=list[Experiment])
+    planned: list[Run] = dataclasses.field(default_factory=list[Run], repr=False)
+    reads: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
+    selects: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
+    study: str = dataclasses.field(default="", repr=False)
     versions: dict[str, Any] = dataclasses.field(default_factory=made_with)
     jobs: int = 1
     reason: str = ""
-    planned: list[PlannedRun] = dataclasses.field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.planned = planned_runs(self.experiments)
 
     @classmethod
     def read_more(cls, path: Path) -> dict[str, Any]:
@@ -114,30 +120,27 @@ class RunDirectory:
             InvalidInput: no run directory, or one whose files are damaged.
         """
         try:
-            header = _Header.model_validate(json.loads(read_text(path / SUMMARY)))
+            summary = _Summary.model_validate_json(read_text(path / SUMMARY))
             if is_archive(path):
                 runs = unpack(read(path / PACKED))[0]
             else:
                 runs = _read_runs(path / "runs", repair)
-            about = {name: getattr(header, name) for name in _Header.model_fields}
+            about = {name: getattr(summary, name) for name in _Header.model_fields}
             about |= cls.read_more(path)
-            return cls(path, runs=runs, experiments=_read_experiments(path), **about)
+            study = read_text(path / STUDY) if summary.runs else ""
+            return cls(path, runs=runs, planned=summary.runs, study=study, **about)
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             # every kind of damage ends in one error that names the directory
-            problem = explain_error(error)[1] if isinstance(error, ValidationError) else error
-            reason = f"a run directory with damaged files: {problem}"
+            reason = f"a run directory with damaged files: {error}"
             raise InvalidInput.because(str(path), reason) from error
 
-    def configure(self, experiments: Sequence[Experiment]) -> None:
-        """Writes the experiments."""
-        self.experiments = list(experiments)
-        self.planned = planned_runs(self.experiments)
-        documents = [experiment.resolved() for experiment in experiments]
-        study = documents[0] if len(documents) == 1 else {"experiment": documents}
-        write(self.path / STUDY, tomli_w.dumps(study))
+    def begin(self) -> None:
+        """Writes the study."""
+        write(self.path / STUDY, self.study)
+        self.save()
 
     def take(self, runs: Mapping[str, Record]) -> None:
         """Keeps runs by their ids."""
@@ -194,19 +197,17 @@ class RunDirectory:
 
     def save(self) -> None:
         """Writes `summary.json`."""
+        done = {
+            run.id: {
+                "rounds": int(record.rounds[-1]),
+                "outcome": str(record.outcome),
+                "seconds": round(float(record.seconds[-1]), 3),
+            }
+            for run, record in self.pairs()
+        }
         summary = {name: getattr(self, name) for name in _Header.model_fields} | {
             "runs": [
-                {
-                    "id": run.id,
-                    "task": record.task,
-                    "algorithm": record.label,
-                    "seed": record.seed,
-                    "draw": record.draw,
-                    "rounds": int(record.rounds[-1]),
-                    "outcome": str(record.outcome),
-                    "seconds": round(float(record.seconds[-1]), 3),
-                }
-                for run, record in self._planned_records()
+                run.model_dump(exclude_defaults=True) | done.get(run.id, {}) for run in self.planned
             ],
         }
         write(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
@@ -235,7 +236,7 @@ class RunDirectory:
         """Returns the tables as text files by name; an archive has no long ones."""
         records = self.records
         texts = dict[str, str]()
-        if grids := [judged.astype({"selected": int}) for _, judged in self.grids()]:
+        if grids := [judged.astype({"selected": int}) for _, judged in self.grids().values()]:
             texts["grid.csv"] = pd.concat(grids).to_csv(index=False, float_format="%.9g")
         if not is_archive(self.path):
             texts["metrics.csv"] = curves_csv(records)
@@ -249,7 +250,7 @@ class RunDirectory:
 
     def grid_sheets(self) -> list[Sheet]:
         """Returns the tables of its grids."""
-        return [grid_sheet(*grid) for grid in self.grids()]
+        return [grid_sheet(*grid, self.reads[task]) for task, grid in self.grids().items()]
 
     def figures(self) -> list[Picture]:
         """Returns the figures of its recipe, none here."""
@@ -258,13 +259,12 @@ class RunDirectory:
     def page(self) -> Page:
         """Returns the content of the report."""
         shown = self.shown()
-        study = self.path / STUDY
         return Page(
             self.title,
             " ".join([self.line(), *find_doubts(shown)]),
             shown,
             self.notes,
-            {STUDY: read_text(study)} if study.exists() else {},
+            {STUDY: self.study} if self.study else {},
             self.versions,
             self.sheets(),
             self.figures(),
@@ -277,16 +277,13 @@ class RunDirectory:
         """Returns the curves of some metrics, by default of those that reports draw."""
         return draw_curves(self.shown(), against or "rounds", metrics)
 
-    def _planned_records(self) -> list[tuple[PlannedRun, Record]]:
-        """Returns the runs that are there, with the names that the experiments give them."""
+    def pairs(self) -> Pairs:
+        """Returns the runs that are there, with the names that the study gives them."""
         return [
             (
                 run,
                 dataclasses.replace(
-                    self.runs[run.id],
-                    task=self.experiments[run.experiment].name,
-                    label=run.member.label,
-                    draw=data_seed(self.experiments[run.experiment]),
+                    self.runs[run.id], task=run.task, label=run.label, draw=run.draw
                 ),
             )
             for run in self.planned
@@ -296,7 +293,7 @@ class RunDirectory:
     @property
     def records(self) -> list[Record]:
         """All runs, in the order of the experiments."""
-        return [record for _, record in self._planned_records()]
+        return [record for _, record in self.pairs()]
 
     def shown(self) -> list[Record]:
         """Returns the runs that reports show.
@@ -305,30 +302,26 @@ class RunDirectory:
         selected them.
         """
         chosen = self.selections()
-        return [
-            record
-            for run, record in self._planned_records()
-            if is_reported(run, self.experiments, chosen)
-        ]
+        return [record for run, record in self.pairs() if run.is_reported(chosen)]
 
-    def grids(self) -> list[tuple[Experiment, pd.DataFrame]]:
-        """Returns the experiments with grids and their judged members, see `judge_grids`."""
-        return judge_grids(self.experiments, self.records)
-
-    @property
-    def reads(self) -> dict[str, str]:
-        """The reading of curves as numbers, by task."""
-        return {experiment.name: experiment.reads for experiment in self.experiments}
+    def grids(self) -> dict[str, tuple[Pairs, pd.DataFrame]]:
+        """Returns by task the runs of a grid and its judged members, see `judge_members`."""
+        grids = {}
+        for task in dict.fromkeys(run.task for run in self.planned if run.selects):
+            if pairs := [pair for pair in self.pairs() if pair[0].task == task]:
+                judged = judge_members(pairs, self.selects[task], self.reads[task])
+                grids[task] = pairs, judged
+        return grids
 
     def selections(self) -> dict[str, dict[str, str]]:
         """Returns by task and algorithm the label of the member that a grid's rule selects among
         those that have run.
         """
-        return {experiment.name: selected(judged) for experiment, judged in self.grids()}
+        return {task: selected(judged) for task, (_, judged) in self.grids().items()}
 
     def warnings(self) -> list[str]:
         """Returns a sentence for each selected value at an edge of its grid."""
-        return [sentence for grid in self.grids() for sentence in edges(*grid)]
+        return [sentence for grid in self.grids().values() for sentence in edges(*grid)]
 
     def doubts(self) -> list[str]:
         """Returns a sentence for each task whose numbers cannot mean anything."""
@@ -337,13 +330,13 @@ class RunDirectory:
     def line(self) -> str:
         """Returns the results in one line: how many runs, and how they ended."""
         records = self.records
-        names = {(run.member.method, run.member.label) for run, _ in self._planned_records()}
+        names = {(run.method, run.label) for run, _ in self.pairs()}
         counts = [
             counted(len({method for method, _ in names}), "algorithm"),
             counted(len(by_task(records)), "task"),
             counted(len(records), "run"),
         ]
-        if any(run.selecting for run in self.planned):
+        if any(run.selects for run in self.planned):
             counts.insert(1, counted(len({label for _, label in names}), "setting"))
         ended = {
             "diverged": sum(record.diverged for record in records),
@@ -388,16 +381,6 @@ def open_folder(
     if names - {"runs"}:
         raise RunExists(f"{path} is not empty; {advice}, or remove this one.")
     return None
-
-
-def _read_experiments(folder: Path) -> list[Experiment]:
-    path = folder / STUDY
-    if not path.exists():
-        return []
-    documents = Source.read(path).document.get("experiment")
-    if documents is None:
-        return [Experiment.read(path, kept=True)]
-    return [Experiment.parse(tomli_w.dumps(text), str(path), kept=True) for text in documents]
 
 
 def _read_runs(folder: Path, repair: bool) -> dict[str, Record]:

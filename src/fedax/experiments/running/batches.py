@@ -20,7 +20,7 @@ from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.plan import majority_of
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of
-from fedax.experiments.results.planned import PlannedRun, data_seed, is_reported, planned_runs
+from fedax.experiments.results.planned import PlannedRun, data_seed, planned_runs
 from fedax.flower.server.engine import current_engine
 from fedax.results import Record
 from fedax.results.store import run_id
@@ -49,19 +49,23 @@ class Batch:
     @property
     def selecting(self) -> bool:
         """Whether the runs only select among the members of a grid."""
-        return self.runs[0].selecting
+        return self.runs[0].run.selects
+
+    @property
+    def ids(self) -> list[str]:
+        return [planned.run.id for planned in self.runs]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(run.member.label for run in self.runs))
+        return tuple(dict.fromkeys(planned.run.label for planned in self.runs))
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(run.seed for run in self.runs))
+        return tuple(dict.fromkeys(planned.run.seed for planned in self.runs))
 
     def folder(self, out: Path) -> Path:
         """Returns the folder of its checkpoints."""
-        return out / "checkpoints" / run_id({"runs": [run.id for run in self.runs]})
+        return out / "checkpoints" / run_id({"runs": self.ids})
 
     def heading(self, experiment: Experiment, several: bool) -> str:
         """Returns the heading of its progress bar."""
@@ -102,8 +106,8 @@ class Batch:
         if experiment.engine != "flower":
             facts["majority"] = majority_of(plan.task)
         return [
-            dataclasses.replace(record, settings=run.settings | facts, versions=made_with())
-            for run, record in zip(self.runs, records, strict=True)
+            dataclasses.replace(record, settings=planned.settings | facts, versions=made_with())
+            for planned, record in zip(self.runs, records, strict=True)
         ]
 
 
@@ -146,18 +150,19 @@ def batches_of(
     # by label, the runs in the order of their seeds; each id once
     missing: dict[tuple[int, str], list[PlannedRun]] = {}
     ids = set[str]()
-    for run in planned_runs(experiments):
-        is_wanted = run.selecting if chosen is None else is_reported(run, experiments, chosen)
+    for planned in planned_runs(experiments):
+        run = planned.run
+        is_wanted = run.selects if chosen is None else run.is_reported(chosen)
         if is_wanted and run.id not in done and run.id not in ids:
             ids.add(run.id)
-            missing.setdefault((run.experiment, run.member.label), []).append(run)
+            missing.setdefault((planned.experiment, run.label), []).append(planned)
     # members of one program that lack the same seeds, of all seeds together or of each
     batches: dict[Any, list[PlannedRun]] = {}
     for (position, _), runs in missing.items():
         experiment = experiments[position]
         program = _batch_key(experiment, runs[0].member)
         for part in [runs] if shares_program(experiment) else [[run] for run in runs]:
-            seeds = tuple(run.seed for run in part)
+            seeds = tuple(planned.run.seed for planned in part)
             batches.setdefault((position, program, seeds), []).extend(part)
     return [Batch(tuple(runs)) for runs in batches.values()]
 
@@ -191,7 +196,7 @@ def count_runs(experiment: Experiment) -> str:
     >>> count_runs(experiment)
     'The experiment makes 6 runs of 100 rounds: 4 to select in the grid, 2 to report.'
     """
-    selecting = sum(run.selecting for run in planned_runs([experiment]))
+    selecting = sum(planned.run.selects for planned in planned_runs([experiment]))
     # whichever member is selected, its method needs as many runs
     reporting = len(experiment.algorithm) * len(experiment.seeds)
     runs, rounds = counted(selecting + reporting, "run"), counted(experiment.rounds, "round")

@@ -12,6 +12,7 @@ from fedax.engine.distributed import abort
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.planned import study_of
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
 
@@ -62,9 +63,11 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
     return ranks
 
 
-def receive_directory(ranks: ProcessGroup) -> Following:
-    """Returns the directory that rank 0 works on, once it has said that it can keep it."""
+def receive_directory(ranks: ProcessGroup) -> tuple[Following, list[Experiment]]:
+    """Returns the directory that rank 0 works on, once it has said that it can keep it, and its
+    experiments.
+    """
     experiments, runs = ranks.broadcast(None)
     # only rank 0 sends curves to trackers
     quiet = [experiment.model_copy(update={"trackers": []}) for experiment in experiments]
-    return Following(NOWHERE, "", runs=runs, experiments=quiet, versions={})
+    return Following(NOWHERE, "", runs=runs, versions={}, **study_of(quiet)), quiet

@@ -18,8 +18,7 @@ from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.plan import merge_settings
 from fedax.experiments.config.sections import ClusterSection
-from fedax.experiments.config.user_code import with_code
-from fedax.experiments.results.planned import PlannedRun, data_seed, other_data
+from fedax.experiments.results.planned import PlannedRun, read_study, study_of
 from fedax.experiments.results.store import RunDirectory, open_folder, slug
 from fedax.experiments.running.batches import Batch, batches_of, client_sizes, plan_of
 from fedax.experiments.running.interruption import Interruption
@@ -98,7 +97,7 @@ def run_experiments(
         _check_versions(earlier)
     check_installed(experiments[0].trackers)
     experiments, notes = _prepare(experiments)
-    about = {"title": printable(title), "notes": notes, "experiments": experiments}
+    about = {"title": printable(title), "notes": notes} | study_of(experiments)
     directory = make(path=out, jobs=jobs, **about)
     if earlier is None:
         directory.make_folder()
@@ -115,9 +114,8 @@ def run_experiments(
     # the lock is held until the last run is written
     with held(out):
         with writing(out):
-            directory.configure(experiments)
-            directory.save()
-        return _run_missing(directory, display, jobs, cluster)
+            directory.begin()
+        return _run_missing(directory, experiments, display, jobs, cluster)
 
 
 def _check_earlier(directory: RunDirectory, earlier: RunDirectory, exactly: bool) -> None:
@@ -129,11 +127,9 @@ def _check_earlier(directory: RunDirectory, earlier: RunDirectory, exactly: bool
     """
     ids, then = ({run.id for run in each.planned} for each in (directory, earlier))
     if then and (ids != then if exactly else ids.isdisjoint(then)):
-        changed = other_data([run.settings for run in earlier.planned], directory.planned)
-        reason = "of other data" if changed else "of other settings"
         raise RunExists(
-            f"{directory.path} holds runs {reason}; nothing was overwritten. Choose another "
-            "folder, or put back what has changed."
+            f"{directory.path} holds runs of other settings or data; nothing was overwritten. "
+            "Choose another folder, or put back what has changed."
         )
 
 
@@ -192,12 +188,11 @@ def resume(
             versions or other random settings of JAX.
     """
     directory = open_folder(out, load)
-    if directory is None or not directory.experiments:
+    if directory is None or not directory.planned:
         hint = "Remove the folder, and run again."
         raise InvalidInput.because(str(out), "no run was begun there", hint)
-    experiments = [with_code(experiment, trust) for experiment in directory.experiments]
     return run_experiments(
-        experiments,
+        read_study(directory, trust),
         out,
         directory.title,
         display,
@@ -215,11 +210,12 @@ def follow(ranks: ProcessGroup) -> None:
     Args:
         ranks: of the job.
     """
-    _run_missing(receive_directory(ranks), Display(), 1)
+    _run_missing(*receive_directory(ranks), Display(), 1)
 
 
 def _run_missing(
     directory: Directory,
+    experiments: Sequence[Experiment],
     display: Display,
     jobs: int,
     cluster: ClusterSection | None = None,
@@ -227,10 +223,10 @@ def _run_missing(
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
     """
-    ranks = team_of(directory.experiments, jobs)
+    ranks = team_of(experiments, jobs)
     if ranks.rank == 0:
         # ranks that follow get the experiments and the finished runs by this call
-        ranks.broadcast((directory.experiments, directory.runs))
+        ranks.broadcast((experiments, directory.runs))
     directory.status, directory.reason = "running", ""
     elsewhere = jobs > 1 or cluster is not None
     with display, Interruption(display, elsewhere, ranks) as interruption:
@@ -247,10 +243,12 @@ def _run_missing(
             work = functools.partial(run_in_processes, jobs=jobs)
         else:
             work = functools.partial(_run_in_turn, display=display, interruption=interruption)
-        run_stage = functools.partial(_run_stage, directory, display, interruption, work)
+        run_stage = functools.partial(
+            _run_stage, directory, experiments, display, interruption, work
+        )
         try:
             # selection comes first, because it decides which runs are reported
-            if any(run.selecting for run in directory.planned):
+            if any(run.selects for run in directory.planned):
                 run_stage(None)
                 if interruption.asked:
                     raise KeyboardInterrupt
@@ -283,13 +281,14 @@ def _run_missing(
 
 def _run_stage(
     directory: RunDirectory,
+    experiments: Sequence[Experiment],
     display: Display,
     interruption: Interruption,
     work: Callable[[Sequence[Batch], Sequence[Experiment], Path], Done],
     chosen: Mapping[str, Mapping[str, str]] | None,
 ) -> None:
     """Makes the missing runs that select, or, with what is `chosen`, those to report."""
-    experiments, folder = directory.experiments, directory.path
+    folder = directory.path
     batches = batches_of(experiments, chosen, directory.runs)
     for position, (batch, records) in enumerate(work(batches, experiments, folder), start=1):
         experiment = experiments[batch.experiment]
@@ -299,11 +298,10 @@ def _run_stage(
         if experiment.engine == "flower":
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
         if experiment.trackers and (interruption.later or len(batch.runs) > 1):
-            for run, record in zip(batch.runs, records, strict=True):
-                with _make_tracking(experiment, run, folder) as tracking:
+            for planned, record in zip(batch.runs, records, strict=True):
+                with _make_tracking(experiment, planned, folder) as tracking:
                     tracking.replay(record)
-        ids = [run.id for run in batch.runs]
-        directory.take(dict(zip(ids, records, strict=True)))
+        directory.take(dict(zip(batch.ids, records, strict=True)))
         if any(record.outcome.kind == "interrupted" for record in records):
             raise KeyboardInterrupt
         # not before the records are on disk: until then the checkpoint is the only copy
@@ -351,14 +349,15 @@ def _run_in_turn(
         yield batch, records
 
 
-def _make_tracking(experiment: Experiment, run: PlannedRun, folder: Path) -> Tracking:
-    member, seed, draw = run.member, run.seed, data_seed(experiment)
-    name = slug(f"{experiment.name} {member.label.replace('.', 'p')} draw {draw} seed {seed}")
+def _make_tracking(experiment: Experiment, planned: PlannedRun, folder: Path) -> Tracking:
+    member, run = planned.member, planned.run
+    label = run.label.replace(".", "p")
+    name = slug(f"{run.task} {label} draw {run.draw} seed {run.seed}")
     config = {
         "algorithm": member.algorithm.name,
-        "label": member.label,
-        "seed": seed,
-        "draw": draw,
+        "label": run.label,
+        "seed": run.seed,
+        "draw": run.draw,
         "rounds": experiment.rounds,
         "task": experiment.task.name,
     } | merge_settings(member.algorithm.options, member.solver.options, member.schedule)

@@ -1,0 +1,52 @@
+"""The runs of a study, as its folder lists them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel
+
+from fedax.errors import printable
+from fedax.results import Record
+
+Name = Annotated[str, AfterValidator(printable)]
+Pairs = Sequence[tuple["Run", Record]]
+"""Runs that are there, with their records."""
+
+
+class Run(BaseModel):
+    """A run that a study may need.
+
+    Attributes:
+        id: the name of its folder, see `fedax.results.store.run_id`.
+        task: title of the task.
+        method: title of the algorithm.
+        label: the same with the settings that the grid varies.
+        seed: of the run.
+        draw: seed of the data.
+        selects: whether it only selects among the members of a grid, and is not reported.
+        settings: what the grid varies.
+        edges: a sentence for each of these that is at the edge of its list.
+    """
+
+    id: Name
+    task: Name
+    method: Name
+    label: Name
+    seed: int
+    draw: int
+    selects: bool = False
+    settings: dict[Name, Any] = {}
+    edges: list[Name] = []
+
+    @property
+    def title(self) -> str:
+        return f"{self.task}, {self.label}, seed {self.seed}"
+
+    def is_reported(self, chosen: Mapping[str, Mapping[str, str]]) -> bool:
+        """Returns whether reports show it.
+
+        Args:
+            chosen: by task and algorithm, the label of the member that a grid selected.
+        """
+        selected = chosen.get(self.task, {}).get(self.method, self.label)
+        return not self.selects and selected == self.label
