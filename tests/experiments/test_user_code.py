@@ -16,7 +16,7 @@ from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import fingerprint_sources
-from fedax.experiments.results.store import RunDirectory, comparison_page
+from fedax.experiments.results.store import RunDirectory, merge
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.results import render
@@ -188,7 +188,7 @@ def test_a_run_directory_is_read_without_its_code(here):
         assert "Half" in call("cite", folder).output
         assert call("export", folder, "--run", run, here / "model.safetensors").exit_code == 0
         directory = RunDirectory.load(folder)
-        render(comparison_page([directory, directory]))
+        render(merge([directory, directory]).page())
     assert times_run(here) == before
     assert call("report", here / "out", foreign, "--out", here / "both.html").exit_code == 0
     for command in (["resume", foreign], ["predict", foreign, "--run", run, "train"]):

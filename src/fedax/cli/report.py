@@ -1,13 +1,18 @@
 """`fedax report`: run directories as a page, as a table for a paper, or as figures."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, echo
 
 from fedax.cli.command import next_step
 from fedax.cli.options import Folders
+
+if TYPE_CHECKING:
+    from fedax.experiments.results.store import RunDirectory
 
 
 def report(
@@ -48,7 +53,11 @@ def report(
     Example: `fedax report runs/study --table latex --metric test_accuracy --out table.tex`
     """
     from fedax.core import InvalidInput
-    from fedax.experiments.results.store import is_archive
+    from fedax.experiments.results.store import merge
+    from fedax.papers.study import open_directory
+    from fedax.results import render
+    from fedax.results.drawing import save
+    from fedax.utils.files import write
 
     work = {"--table": table, "--figures": figures, "--keep": keep}
     asked = [name for name, value in work.items() if value is not None]
@@ -56,105 +65,47 @@ def report(
         raise InvalidInput.because("report", f"{asked[0]} and {asked[1]} exclude each other")
     if (metric or against) and table is None and figures is None:
         raise InvalidInput.because("report", "--metric and --against need --table or --figures")
+    if keep is not None and len(folders) > 1:
+        raise InvalidInput.found("--keep", "several folders", "one run directory")
+    directory = merge([open_directory(folder) for folder in folders])
     if table is not None:
-        _write_table(folders, table, metric, out)
+        _write_table(directory, table, metric, out)
+        next_step("draws the curves.", "report", *folders, "--figures", "pdf,png")
     elif figures is not None:
-        _draw_figures(folders, figures, metric, against, out)
-    elif len(folders) == 1 and is_archive(folders[0]):
-        if out is not None or keep is not None:
-            reason = "is made by --keep, so --out and --keep do not apply"
-            raise InvalidInput.because(str(folders[0]), reason)
-        _renew_copy(folders[0])
+        target = out or directory.path / "figures"
+        pictures = directory.pictures(against, metric)
+        for file in save(pictures, target, [name.strip() for name in figures.split(",")]):
+            echo(str(file))
+        next_step("prints BibTeX for what the runs used.", "cite", *folders)
     else:
-        _write_page(folders, out, keep)
+        # several directories have no folder of their own
+        page = Path("comparison.html")
+        if len(folders) == 1:
+            directory.renew()
+            page = directory.path / "report.html"
+        if out or len(folders) > 1:
+            page = out or page
+            write(page, render(directory.page()))
+        for sentence in (directory.line(), *directory.doubts()):
+            echo(sentence)
+        if keep is not None:
+            directory.keep(keep)
+        echo(f"Report: {page}")
+        next_step("prints a table for a paper.", "report", *folders, "--table", "latex")
 
 
 def _write_table(
-    folders: Sequence[Path], form: str, metrics: Sequence[str] | None, out: Path | None
+    directory: RunDirectory, form: str, metrics: Sequence[str] | None, out: Path | None
 ) -> None:
-    from fedax.experiments.results.store import merge_records
-    from fedax.papers.study import open_directory
     from fedax.results.compare import compare_runs
     from fedax.results.forms import format_tables
     from fedax.utils.files import write, writing
 
-    directories = [open_directory(folder) for folder in folders]
-    # reversed, so that the first directory with a task says how its curves are read
-    reads = {
-        task: read for directory in reversed(directories) for task, read in directory.reads.items()
-    }
-    text = format_tables(compare_runs(merge_records(directories), reads, metrics), form).rstrip(
-        "\n"
-    )
+    comparison = compare_runs(directory.shown(), directory.reads, metrics)
+    text = format_tables(comparison, form).rstrip("\n")
     if out is None:
         echo(text)
     else:
         with writing(out):
             write(out, text + "\n")
         echo(f"Table: {out}")
-    next_step("draws the curves.", "report", *folders, "--figures", "pdf,png")
-
-
-def _draw_figures(
-    folders: Sequence[Path],
-    formats: str,
-    metrics: Sequence[str] | None,
-    against: str | None,
-    out: Path | None,
-) -> None:
-    from fedax.experiments.results.store import merge_records
-    from fedax.papers.study import open_directory
-    from fedax.results.drawing import save
-    from fedax.results.figures import draw_curves
-
-    directories = [open_directory(folder) for folder in folders]
-    names = [name.strip() for name in formats.split(",")]
-    # figures of a recipe belong to one directory
-    if len(directories) == 1:
-        pictures = directories[0].pictures(against, metrics)
-        target = out or folders[0] / "figures"
-    else:
-        records = merge_records(directories)
-        pictures = draw_curves(records, against or "rounds", metrics)
-        target = out or Path("figures")
-    for file in save(pictures, target, names):
-        echo(str(file))
-    next_step("prints BibTeX for what the runs used.", "cite", *folders)
-
-
-def _renew_copy(folder: Path) -> None:
-    from fedax.papers.study import open_directory
-    from fedax.utils.files import writing
-
-    with writing(folder):
-        files = open_directory(folder).write_outputs()
-    for file in files:
-        echo(str(file))
-
-
-def _write_page(folders: Sequence[Path], out: Path | None, keep: Path | None) -> None:
-    from fedax.core import InvalidInput
-    from fedax.experiments.results.store import comparison_page
-    from fedax.papers.study import open_directory
-    from fedax.results import render
-    from fedax.utils.files import write
-
-    if keep is not None and len(folders) > 1:
-        raise InvalidInput.found("--keep", "several folders", "one run directory")
-    directories = [open_directory(folder) for folder in folders]
-    if len(directories) > 1:
-        page = out or Path("comparison.html")
-        write(page, render(comparison_page(directories)))
-    else:
-        (directory,) = directories
-        directory.renew()
-        for sentence in (directory.line(), *directory.doubts()):
-            echo(sentence)
-        page = directory.path / "report.html"
-        if out is not None:
-            write(out, page.read_text(encoding="utf-8"))
-            page = out
-        if keep is not None:
-            directory.keep(keep)
-    echo(f"Report: {page}")
-    next_step("prints a table for a paper.", "report", *folders, "--table", "latex")
