@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from fedax import cli, data
 from fedax.data.files import FILES, File
-from fedax.results.drawing import label_counts
 from fedax.tasks.sources import DATASETS, DataSet
 
 
@@ -61,19 +60,6 @@ def test_a_description_counts():
     assert all(row in rows for row in (["partition", "shards"], ["clients", "5"]))
     assert ["shards_per_client", "1"] in rows
     assert "at least 1" in text
-
-
-def test_a_picture_shows_sizes_and_shares():
-    parts = [{"x": np.zeros((n, 1)), "y": np.arange(n) % 3} for n in (4, 9, 6)]
-    test = [{"x": np.zeros((n, 1)), "y": np.zeros(n, int)} for n in (0, 1, 5)]
-    made = data.FederatedData.from_arrays(parts, classes=3, test=test)
-    splits = {"train": made.sizes, "test": made.test_sizes}
-    bars, heat, _ = label_counts(made.label_counts, splits, "three clients").axes
-    train, tested = ([bar.get_height() for bar in bars.containers[i]] for i in (0, 1))
-    assert (train, tested) == ([6, 9, 4], [5, 1, 0])
-    np.testing.assert_allclose(
-        heat.images[0].get_array(), np.array([[2, 2, 2], [3, 3, 3], [2, 1, 1]]).T / [6, 9, 4]
-    )
 
 
 @pytest.fixture

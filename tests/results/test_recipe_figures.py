@@ -9,7 +9,6 @@ from fedax import papers
 from fedax.core import Outcome
 from fedax.experiments.results.planned import planned_runs
 from fedax.results import Record
-from fedax.results.captions import describe_source
 from fedax.results.figures import Drawer
 from fedax.results.looks import choose_looks
 
@@ -35,7 +34,7 @@ def pictures(name):
             along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0, planned.settings)
             draw = experiment.task.options.get("seed", 0)
             records.append(Record(experiment.name, planned.run.method, 0, draw, rounds, *along))
-    source = describe_source(recipe.paper, recipe.shows)
+    source = f"{recipe.paper}, {recipe.shows}"
     drawer = Drawer(records, recipe.metric, recipe.read, recipe.cells, source)
     return {picture.name: picture for picture in drawer.draw_all(recipe.figure)}
 
@@ -52,7 +51,8 @@ def test_dfedavgm_figure_6_has_rounds_beside_bits():
         if list(line.get_xdata()) == [0, 1]
     }
     assert set(across) == {96.81}
-    assert across[96.81] == choose_looks(["FedAvg"])["FedAvg"].colour
+    looks = choose_looks(papers.load("dfedavgm-figure-6").algorithms)
+    assert across[96.81] == looks["FedAvg"].colour
 
 
 @pytest.mark.parametrize("name", list(papers.recipe_files()))

@@ -1,11 +1,10 @@
-"""`fedax data`: lists, describes, draws and prepares data sets."""
+"""`fedax data`: lists, describes and prepares data sets."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option, Typer, echo
+from typer import Argument, Typer, echo
 
 from fedax.cli.command import Command, next_step, print_table
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from fedax.data import FederatedData
 
-app = Typer(no_args_is_help=True, help="List, describe, plot and prepare data sets.")
+app = Typer(no_args_is_help=True, help="List, describe and prepare data sets.")
 
 Named = Annotated[str, Argument(help="Data set, as name:key=value,...", metavar="NAME")]
 
@@ -59,7 +58,7 @@ def describe(name: Named) -> None:
         rows.append({"option": key, "value": value, "allowed": _describe_range(schema)})
     echo()
     print_table(rows)
-    next_step("draws the clients.", "data", "plot", name)
+    next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
 
 
 def _describe_range(schema: dict[str, Any]) -> str:
@@ -77,33 +76,6 @@ _WORDS = {
     "exclusiveMaximum": "below ",
     "exclusiveMinimum": "above ",
 }
-
-
-@app.command(cls=Command)
-def plot(
-    name: Named,
-    out: Annotated[
-        Path | None,
-        Option(help="File to write, .pdf, .png or .svg.  [default: NAME.png]", show_default=False),
-    ] = None,
-) -> None:
-    """Draw the clients' sizes and label histograms as one picture."""
-    from fedax.errors import InvalidInput
-    from fedax.experiments.config.shorthand import parse_section
-    from fedax.results.drawing import FORMATS, Picture, label_counts, save_as
-    from fedax.tasks.sources import load
-
-    section = parse_section(name)
-    path = out or Path(f"{section['name']}.png")
-    if path.suffix.removeprefix(".") not in FORMATS:
-        raise InvalidInput.of("--out", str(path), "a file that ends in .pdf, .png or .svg")
-    data = load(**section)
-    title = f"{data.name}: {data.clients} clients, {int(data.sizes.sum()):,} training examples"
-    splits = {"train": data.sizes, "test": data.test_sizes}
-    figure = label_counts(data.label_counts, {k: v for k, v in splits.items() if v.any()}, title)
-    save_as(Picture(path.stem, figure), path)
-    echo(f"Picture: {path}")
-    next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)
 
 
 @app.command(name="prepare", cls=Command)

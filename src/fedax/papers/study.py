@@ -12,7 +12,6 @@ from fedax.experiments.running.runner import run_experiments
 from fedax.papers.comparison import Comparison
 from fedax.papers.recipe import Recipe
 from fedax.results import Sheet
-from fedax.results.captions import describe_source
 from fedax.results.drawing import Picture, save
 from fedax.results.figures import Drawer
 from fedax.utils.files import read_text, write
@@ -51,7 +50,7 @@ class PaperDirectory(RunDirectory):
             recipe.metric,
             recipe.table_read,
             recipe.cells,
-            describe_source(recipe.paper, recipe.shows),
+            f"{recipe.paper}, {recipe.shows}",
         )
         return drawer.draw_all(recipe.figure)
 

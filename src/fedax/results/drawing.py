@@ -23,9 +23,9 @@ import pandas as pd
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import mode_of
-from fedax.results.looks import COLOURS, THEME, Look, choose_looks
+from fedax.results.looks import THEME, Look, choose_looks
 from fedax.results.record import Record, is_percent
-from fedax.results.tables.statistics import effect_of, units_of
+from fedax.results.tables.statistics import units_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write, writing
 
@@ -209,8 +209,6 @@ def curves(
     *,
     log: bool | None = None,
     band: bool = True,
-    points: bool = False,
-    shared: bool = False,
     legend: bool = True,
     lines: int = LINES,
     y_title: str = "",
@@ -233,8 +231,6 @@ def curves(
         log: whether the vertical axis is logarithmic; by default for losses and gaps, where all
             that is drawn is positive.
         band: whether there are bands.
-        points: whether the single observations of each first run are drawn, without means.
-        shared: whether the panels of a row have one vertical axis.
         legend: whether lines are named.
         lines: how many have a look of their own: the best at the end, if there are more.
         y_title: of the vertical axes.
@@ -248,13 +244,13 @@ def curves(
     cols += [name for name in ("metric", "axis") if name not in (*cols, *hues)]
     directions = {name: (modes or {}).get(name) or mode_of(name) for name in listed(y)}
     observed = _melt(frame, listed(x), directions, {*hues, *cols})
-    figure, panels = _divide(observed, hues, cols, width, sharey="row" if shared else False)
+    figure, panels = _divide(observed, hues, cols, width)
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
     for panel in panels:
         axes, drawn, numbers = panel.axes, dict[str, pd.DataFrame](), list[float]()
         for label, rows in panel.rows.groupby("label", sort=False):
             first = rows.iloc[0]
-            curve = mean_curve(rows[rows["run"] == rows["run"].min()] if points else rows)
+            curve = mean_curve(rows)
             if curve["mean"].isna().all():
                 continue
             thin = np.linspace(0, len(curve) - 1, min(len(curve), most)).round().astype(int)
@@ -264,15 +260,14 @@ def curves(
                 colour = looks[str(label)].colour
                 axes.axhline(printed[0], color=colour, linestyle=":", linewidth=1.1)
         if drawn:
-            _scale(axes, panel.metric, drawn.values(), numbers, log, shared)
+            # those that are served worst are in sight
+            whole = panel.rows["axis"].iloc[0] == "rank"
+            _scale(axes, panel.metric, drawn.values(), numbers, log, whole)
         best = _best(drawn, lines, directions[panel.metric])
         for position, (label, curve) in enumerate(drawn.items()):
             if label not in best:
                 grey = {"color": _LINE, "linewidth": 0.8, "zorder": 1, "label": "others"}
                 axes.plot(curve["x"], curve["mean"], **grey)
-            elif points:
-                dots = looks[label].options | _DOTS
-                axes.plot(curve["x"], curve["mean"], label=label, **dots)
             else:
                 _draw_line(axes, label, curve, looks[label], (position, len(drawn)), band)
     xs = [TITLES.get(column, column) for column in (panel.rows["axis"].iloc[0] for panel in panels)]
@@ -390,9 +385,6 @@ def _best(drawn: Mapping[str, pd.DataFrame], most: int, mode: Mode | None) -> li
     return sorted(drawn, key=lambda label: (math.isnan(ends[label]), ends[label]))[:most]
 
 
-_DOTS = {"linestyle": "none", "alpha": 0.75, "markersize": 3.2, "markeredgewidth": 0}
-
-
 def _draw_line(
     axes: Any, label: str, curve: pd.DataFrame, look: Look, place: tuple[int, int], band: bool
 ) -> None:
@@ -418,10 +410,10 @@ def _scale(
     drawn: Iterable[pd.DataFrame],
     numbers: Sequence[float],
     log: bool | None,
-    shared: bool = False,
+    whole: bool,
 ) -> None:
     """Sets scale and limits of a vertical axis: logarithmic only where all can be shown, and
-    accuracies from where they are.
+    accuracies from where they are, unless the `whole` axis is to be seen.
     """
     rows = pd.concat(drawn)
     values = np.append(rows[["mean", "low", "high"]].to_numpy().ravel(), numbers)
@@ -430,7 +422,7 @@ def _scale(
     keeps = (log is True or metric == "objective_gap") and (values > 0).any()
     if (column_of(metric).logarithmic if log is None else log) and (keeps or (values > 0).all()):
         axes.set_yscale("log")
-    elif is_percent(metric) and not shared and len(values):
+    elif is_percent(metric) and not whole and len(values):
         # in the first tenth of the axis accuracies rise from chance
         start, end = rows["x"].min(), rows["x"].max()
         late = rows[rows["x"] >= start + 0.1 * (end - start)][["mean", "low", "high"]]
@@ -514,19 +506,19 @@ def _draw_means(
     across: bool,
 ) -> pd.DataFrame:
     """Draws means of units at the places of their categories, with bars of one standard deviation,
-    or across with 95 % intervals and the single units, and the paper's numbers as diamonds.
+    and the paper's numbers as diamonds; across also the single units.
 
     Returns:
-        `kind` (`ours` or `paper`), `place`, `mean`, `low` and `high` of what is drawn.
+        `mean`, `low` and `high` of what is drawn.
     """
     axes, drawn = panel.axes, []
     labels = list(dict.fromkeys(panel.rows["label"]))
 
-    def draw(kind: str, place: float, mean: float, low: float, high: float, **look: Any) -> None:
+    def draw(place: float, mean: float, low: float, high: float, **look: Any) -> None:
         reach = np.nan_to_num(np.array([[mean - low], [high - mean]]))
         bars = {"xerr" if across else "yerr": reach, "elinewidth": 0.9}
         axes.errorbar(*((mean, -place) if across else (place, mean)), **bars, **look)
-        drawn.append({"kind": kind, "place": place, "mean": mean, "low": low, "high": high})
+        drawn.append({"mean": mean, "low": low, "high": high})
 
     for position, label in enumerate(labels):
         rows, look, line = panel.rows[panel.rows["label"] == label], looks[label], []
@@ -545,16 +537,15 @@ def _draw_means(
             if printed := paper(first["metric"], first["task"], first["method"]):
                 mean, deviation = (*printed, 0.0)[:2]
                 ends = mean - deviation, mean + deviation
-                draw("paper", place - 0.25, mean, *ends, label=PUBLISHED, **_DIAMOND)
+                draw(place - 0.25, mean, *ends, label=PUBLISHED, **_DIAMOND)
             numbers, _ = units_of(runs["value"].to_numpy(), runs["draw"].to_numpy())
             mean = float(numbers.mean())
             deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
             ends = mean - deviation, mean + deviation
             if across:
-                _, *ends = effect_of(numbers, "")[:3]
                 at = np.full(len(numbers), -place - shift)
                 axes.plot(numbers, at, ".", color=look.colour, alpha=0.45, markersize=4)
-            draw("ours", place + shift, mean, *ends, **look.options, **named)
+            draw(place + shift, mean, *ends, **look.options, **named)
             line.append((place + shift, mean))
         if not across:
             axes.plot(*np.transpose(line), **look.options | {"marker": ""})
@@ -613,22 +604,19 @@ def against_value(
 @_style()
 def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure":
     """Draws a row for each method in a panel for each task: the paper's number with its deviation,
-    and below it the mean of ours with its 95 % confidence interval and the single units.
-
-    Means far from all of the paper's numbers are named at the end of the axis, so that they do not
-    press the others together.
+    and below it the mean of ours with its deviation and the single units.
 
     Args:
         frame: a row for each run, as `numbers_frame` gives them for one metric.
         paper: returns the paper's numbers of a metric, task and method, mean first.
     """
-    rows = frame.assign(source="ours, 95 % interval of the mean")
+    rows = frame.assign(source="ours, ± standard deviation")
     height = 0.7 + 0.26 * rows.groupby("task")["method"].nunique().max()
     figure, panels = _divide(rows, ["source"], ["task"], _WIDTH, 2, height)
     looks = choose_looks(rows["source"])
     for panel in panels:
         methods = list(dict.fromkeys(panel.rows["method"]))
-        drawn = _draw_means(panel, "method", methods, looks, paper, True)
+        _draw_means(panel, "method", methods, looks, paper, True)
         lost = panel.rows.groupby("method")["lost"].agg(["sum", "size"])
         texts = [
             f"{method}\n{lost['sum'][method]} of {lost['size'][method]} diverged"
@@ -639,30 +627,9 @@ def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure
         panel.axes.set_yticks(-np.arange(len(methods)), texts)
         panel.axes.set_ylim(0.5 - len(methods), 0.5)
         panel.axes.grid(axis="y", visible=False)
-        _cut(panel.axes, drawn)
     _title_axes(panels, [_title_of(panel.metric) for panel in panels], [""] * len(panels))
     _add_legend(figure)
     return figure
-
-
-def _cut(axes: Any, drawn: pd.DataFrame) -> None:
-    """Ends an axis where the paper's numbers and the means near them are, and names the others."""
-    printed, means = (drawn[drawn["kind"] == kind] for kind in ("paper", "ours"))
-    low, high = printed["low"].min(), printed["high"].max()
-    reach = max(1.5 * (high - low), 0.15 * abs(high))
-    is_near = means["mean"].between(low - reach, high + reach)
-    if not len(printed):
-        return
-    near = [low, high, *means["mean"][is_near]]
-    # intervals of few runs may be far wider
-    pad = 0.25 * (max(near) - min(near)) or 1.0
-    axes.set_xlim(min(near) - pad, max(near) + pad)
-    for place, mean in means.loc[~is_near, ["place", "mean"]].dropna().to_numpy():
-        options = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        if mean < low:
-            axes.text(0.0, -place, f"◂ {mean:.3g}", ha="left", **options)
-        else:
-            axes.text(1.0, -place, f"{mean:.3g} ▸", ha="right", **options)
 
 
 def modes_of(records: Sequence[Record]) -> dict[str, Mode]:
@@ -698,36 +665,4 @@ def swatch(look: Look) -> "matplotlib.figure.Figure":
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **look.options)
-    return figure
-
-
-@_style()
-def label_counts(
-    counts: np.ndarray, splits: Mapping[str, np.ndarray], title: str
-) -> "matplotlib.figure.Figure":
-    """Draws the clients' sizes as bars above the shares of the labels in each client, from the
-    largest client to the smallest.
-
-    Args:
-        counts: examples by client and label, shape (clients, labels).
-        splits: sizes by split, each of shape (clients,).
-        title: of the figure.
-    """
-    import matplotlib.figure
-
-    # stable, so that clients of equal size keep their order
-    order = np.argsort(-sum(splits.values()), kind="stable")
-    figure = matplotlib.figure.Figure(figsize=(_WIDTH, 4.5), layout="constrained")
-    bars, heat = figure.subplots(2, 1, sharex=True, height_ratios=(2, 3))
-    base, ranks = np.zeros(len(order)), np.arange(len(order))
-    for position, (split, sizes) in enumerate(splits.items()):
-        bars.bar(ranks, sizes[order], 1.0, base, label=split, color=COLOURS[position])
-        base = base + sizes[order]
-    bars.set(title=title, ylabel="examples")
-    bars.legend()
-    shares = (counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))[order]
-    image = heat.imshow(shares.T, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
-    heat.grid(visible=False)
-    heat.set(xlabel="clients, from the largest", ylabel="label")
-    figure.colorbar(image, ax=heat, label="share of the client")
     return figure

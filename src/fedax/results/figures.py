@@ -49,7 +49,6 @@ class Figure(BaseModel):
             metrics for values.
         variants, algorithms: only these.
         log: whether the vertical axis is logarithmic; by default losses and gaps are.
-        points: of curves, the single observations of the first run, where the paper shows points.
         band: of curves, whether the standard deviation is shown.
     """
 
@@ -66,7 +65,6 @@ class Figure(BaseModel):
     variants: list[str] | None = None
     algorithms: list[str] | None = None
     log: bool | None = None
-    points: bool = False
     band: bool = True
 
     @property
@@ -147,10 +145,9 @@ class Drawer:
             title = figure.x_title or _title(path)
             drawn = drawing.against_value(frame, path, lines, columns, x_title=title, **options)
         else:
-            kind = "dots" if figure.points else "curve"
+            kind = "curve"
             axes = [_check_axis(frame, name) for name in drawing.listed(figure.x)]
-            options |= {"points": figure.points, "shared": figure.points, "band": figure.band}
-            options["modes"] = drawing.modes_of(runs)
+            options |= {"band": figure.band, "modes": drawing.modes_of(runs)}
             drawn = drawing.curves(frame, axes, metrics, lines, columns, **options)
         note = self._describe(figure.band, kind, read, metrics, runs)
         return Picture(figure.name, drawn, figure.title, note)
@@ -164,9 +161,7 @@ class Drawer:
             groups.setdefault((run.task, run.label), []).append(run)
         printed = any(self._paper_numbers(name, *key) for name in metrics for key in groups)
         texts = [describe_figure(kind, read, list(groups.values()), printed, band)]
-        several = len({run.task for run in runs}) > 1
-        for (task, method), own in groups.items():
-            texts.append(describe_early_ends(f"{method}, {task}" if several else method, own))
+        texts.append(describe_early_ends(runs))
         texts.append(self.source and f"{self.source}.")
         return " ".join(filter(None, texts))
 

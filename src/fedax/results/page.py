@@ -178,15 +178,13 @@ def _describe_task(
     mean = "; mean of the runs" if has_several_runs else ""
     accuracies = drawing.accuracies(runs)
     if len(accuracies):
-        # shared: also those that are served worst are in sight
         figure = drawing.curves(
-            accuracies, "rank", "client_accuracy", col=[], band=False, shared=True, **options
+            accuracies, "rank", "client_accuracy", col=[], band=False, **options
         )
         charts.append(("Accuracy by client", f"on its own test examples{mean}", {"": figure}))
     caption = f"{describe_reduction(read)}. {note_of(compared)}"
     if has_several_runs:
         caption += " Bands stay within the range of the runs."
-    ends = [describe_early_ends(label, own) for label, own in labels.items()]
     privacy = PRIVACY if any("epsilon" in run.metrics for run in runs) else ""
     _, *rows = grid_of(compared, lambda row: (cell_text(row), row["top"]), ("-", False))
     about = {row["method"]: row | {"runs": len(labels[row["method"]])} for row in compared}
@@ -194,7 +192,7 @@ def _describe_task(
     return {
         "title": title,
         "note": f"{note} {privacy}".strip(),
-        "caption": " ".join(filter(None, [caption, *ends])),
+        "caption": f"{caption} {describe_early_ends(runs)}".strip(),
         "charts": charts,
         "labels": list(labels),
         "head": list(heads.items()),
