@@ -18,10 +18,8 @@ from fedax.core.hyper import bound_to, check_population, declared
 from fedax.engine.driver.options import no_shared_memory
 from fedax.experiments.config.observers import (
     OBSERVERS,
-    Optimum,
     default_observers,
     make_observer,
-    minimiser,
 )
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
@@ -380,8 +378,7 @@ class Experiment(Table):
                 check_population(algorithms[member.label], len(sizes))
             overrides[member.label] = made
         with self._at("observe"):
-            runs = [(algorithms[label], made["schedule"]) for label, made in overrides.items()]
-            observers = self._make_observers(task, runs)
+            observers = self._make_observers(task)
         for section, metric in self.required_metrics().items():
             if metric in OBSERVERS and self._observer(metric) not in observers:
                 with self._at(section):
@@ -464,17 +461,14 @@ class Experiment(Table):
             needed["grid"] = self.select
         return needed
 
-    def _observer(self, name: str, best: Optimum | None = None) -> Observer:
-        return make_observer(name, self.minimum, self.unseen_steps, best)
+    def _observer(self, name: str) -> Observer:
+        return make_observer(name, self.minimum, self.unseen_steps)
 
-    def _make_observers(
-        self, task: Task, runs: Sequence[tuple[Algorithm[Any], Schedule]]
-    ) -> list[Observer]:
+    def _make_observers(self, task: Task) -> list[Observer]:
         if self.observe is None:
             needed = self.required_metrics().values()
             return default_observers(task, self._observer, needed, self._is_private)
-        best = minimiser(task, runs) if "optimum" in self.observe else None
-        observers = [self._observer(name, best) for name in self.observe]
+        observers = [self._observer(name) for name in self.observe]
         for observer in observers:
             observer.check(task)
         return observers

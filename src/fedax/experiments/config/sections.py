@@ -427,43 +427,16 @@ def engine_of(name: str, options: SimulationSection | None) -> Engine:
     return Simulation(**options.model_dump())
 
 
-class ClusterSection(Table):
+class ClusterSection(OpenTable):
     """`[cluster]`: the jobs that `--slurm` submits, one for each part of the work that a compiled
-    program serves.
+    program serves. Further keys are parameters of submitit, such as `slurm_partition`,
+    `cpus_per_task`, `gpus_per_node`, `mem_gb` and `slurm_setup`, a list of commands of the shell.
     """
 
-    partition: str | None = None
-    """Partition of the cluster; its default one if none is named."""
-    account: str | None = None
-    """Account that pays for the jobs, where the cluster asks for one."""
-    options: dict[str, str | int | bool] = {}
-    """Further options of sbatch, such as `{qos = "long", constraint = "a100"}`."""
-    setup: list[str] = []
-    """Commands of the shell that each job runs first, such as `["module load cuda"]`."""
-    minutes: Count = 60
+    timeout_min: Count = 60
     """Minutes that a job may take, at least 1."""
-    cpus: Count = 1
-    """Cores of a job, at least 1."""
-    gpus: CountOrZero = 0
-    """GPUs of a job, at least 0."""
-    memory: Annotated[float, Field(gt=0)] | None = None
-    """Memory of a job in GB, above 0; the partition's default if none is named."""
     jobs: Count | None = None
     """Jobs that wait or run at a time, at least 1; by default all."""
-
-    def parameters(self) -> dict[str, Any]:
-        """Returns what submitit takes."""
-        arguments = {
-            "timeout_min": self.minutes,
-            "gpus_per_node": self.gpus,
-            "cpus_per_task": self.cpus,
-            "slurm_partition": self.partition,
-            "slurm_account": self.account,
-            "slurm_additional_parameters": self.options or None,
-            "slurm_setup": self.setup or None,
-            "mem_gb": self.memory,
-        }
-        return {name: value for name, value in arguments.items() if value is not None}
 
 
 class AuditSection(Table):

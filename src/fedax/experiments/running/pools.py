@@ -107,7 +107,7 @@ def run_on_cluster(
         _cancel(ids_file.read_text(encoding="utf-8").split(), folder)
     try:
         executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
-        executor.update_parameters(**cluster.parameters())
+        executor.update_parameters(**cluster.model_dump(exclude={"jobs"}))
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
     logs.mkdir(exist_ok=True)
