@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, echo
 
-from fedax.cli.command import next_step
+from fedax.cli.command import next_step, print_table
 
 
 def algorithms(
@@ -21,13 +21,26 @@ def algorithms(
 
     Each has its paper, defaults and ranges, traffic, memory and special cases.
     """
-    from rich.console import Console
-
     from fedax.algorithms import algorithm_class, algorithm_classes
-    from fedax.results.methods import panel
+    from fedax.results.methods import describe_algorithm
 
-    console = Console()
     for name in names or algorithm_classes():
-        console.print(panel(algorithm_class(name)))
+        kind = algorithm_class(name)
+        about = describe_algorithm(kind)
+        facts = {
+            "paper": "; ".join(filter(None, (about["paper"], about["equation"]))),
+            "read": ", ".join(about["read"]),
+            "round": about["round"],
+            **about["forms"],
+            "memory": about["memory"],
+            "special cases": "; ".join(about["reductions"]),
+        }
+        echo(f"{kind.__name__} ({kind.__name__.lower()})")
+        for title, fact in facts.items():
+            echo(f"  {title}: {fact or '-'}")
+        heads = "hyperparameter", "default", "allowed", ""
+        if rows := [dict(zip(heads, row, strict=True)) for row in about["hyperparameters"]]:
+            print_table(rows)
+        echo()
     example = names[0] if names else "scaffold"
     next_step("compares it with FedAvg.", "compare", "fedavg", example)

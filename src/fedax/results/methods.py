@@ -3,11 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm
 from fedax.core.hyper import declared
@@ -48,30 +43,6 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
             for limits in fields.values()
         ],
     }
-
-
-def panel(kind: type[Algorithm[Any]]) -> RenderableType:
-    """Returns an algorithm's description for the terminal."""
-    about = describe_algorithm(kind)
-    facts = [
-        ("paper", "; ".join(filter(None, (about["paper"], about["equation"])))),
-        ("read", ", ".join(about["read"])),
-        ("round", about["round"]),
-        *about["forms"].items(),
-        ("memory", about["memory"]),
-        *(("special case", text) for text in about["reductions"]),
-    ]
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    for name, fact in facts:
-        lines.add_row(Text(name, style="dim"), Text(fact))
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title in ("hyperparameter", "default", "allowed", ""):
-        table.add_column(title)
-    for row in about["hyperparameters"]:
-        table.add_row(*row)
-    head = Text.assemble((kind.__name__, "bold"), (f"  {kind.__name__.lower()}", "cyan"))
-    tables = [lines, table] if table.rows else [lines]
-    return Group(head, *(Padding(part, (0, 0, 0, 2)) for part in tables), Text())
 
 
 def _format_phases(phases: Sequence[PhaseCost]) -> str:
