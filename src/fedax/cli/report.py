@@ -54,10 +54,6 @@ def report(
     """
     from fedax.core import InvalidInput
     from fedax.experiments.results.store import merge
-    from fedax.papers.study import open_directory
-    from fedax.results import render
-    from fedax.results.drawing import save
-    from fedax.utils.files import write
 
     work = {"--table": table, "--figures": figures, "--keep": keep}
     asked = [name for name, value in work.items() if value is not None]
@@ -67,17 +63,22 @@ def report(
         raise InvalidInput.because("report", "--metric and --against need --table or --figures")
     if keep is not None and len(folders) > 1:
         raise InvalidInput.found("--keep", "several folders", "one run directory")
-    directory = merge([open_directory(folder) for folder in folders])
+    directory = merge([_open(folder) for folder in folders])
     if table is not None:
         _write_table(directory, table, metric, out)
         next_step("draws the curves.", "report", *folders, "--figures", "pdf,png")
     elif figures is not None:
+        from fedax.results.drawing import save
+
         target = out or directory.path / "figures"
         pictures = directory.pictures(against, metric)
         for file in save(pictures, target, [name.strip() for name in figures.split(",")]):
             echo(str(file))
         next_step("prints BibTeX for what the runs used.", "cite", *folders)
     else:
+        from fedax.results import render
+        from fedax.utils.files import write
+
         # several directories have no folder of their own
         page = Path("comparison.html")
         if len(folders) == 1:
@@ -92,6 +93,17 @@ def report(
             directory.keep(keep)
         echo(f"Report: {page}")
         next_step("prints a table for a paper.", "report", *folders, "--table", "latex")
+
+
+def _open(folder: Path) -> RunDirectory:
+    from fedax.experiments.results.store import RunDirectory
+
+    if not (folder / "recipe.toml").exists():
+        return RunDirectory.load(folder)
+    # recipes take long to import
+    from fedax.papers.study import open_directory
+
+    return open_directory(folder)
 
 
 def _write_table(

@@ -9,8 +9,6 @@ from fedax.errors import printable
 from fedax.results import Record
 
 Name = Annotated[str, AfterValidator(printable)]
-Pairs = Sequence[tuple["Run", Record]]
-"""Runs that are there, with their records."""
 
 
 class Run(BaseModel):
@@ -50,3 +48,7 @@ class Run(BaseModel):
         """
         selected = chosen.get(self.task, {}).get(self.method, self.label)
         return not self.selects and selected == self.label
+
+
+Pairs = Sequence[tuple[Run, Record]]
+"""Runs that are there, with their records."""

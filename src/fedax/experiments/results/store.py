@@ -189,11 +189,13 @@ class RunDirectory:
             raise InvalidInput.because(str(target), reason, hint)
         with writing(target):
             target.mkdir(parents=True, exist_ok=True)
-            for name in (STUDY, "recipe.toml", SUMMARY):
+            for name in (STUDY, "recipe.toml"):
                 if (self.path / name).exists():
                     shutil.copy(self.path / name, target / name)
             write(target / PACKED, pack(self.runs))
-            dataclasses.replace(self, path=target).write_tables()
+            kept = dataclasses.replace(self, path=target, planned=[run for run, _ in self.pairs()])
+            kept.save()
+            kept.write_tables()
 
     def save(self) -> None:
         """Writes `summary.json`."""
