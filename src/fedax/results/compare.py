@@ -56,7 +56,6 @@ def compare_runs(
           interval, positive where the method is worse; `p`: adjusted; `pairs`, `unit`: how many
           seeds or draws were tested. Missing for the best itself.
         - `common`: runs that all methods have; NaN for a single method.
-        - `rounds`, `outcome`, `ok`: of all runs of the method.
 
     Raises:
         InvalidInput: no runs.
@@ -75,15 +74,12 @@ def compare_runs(
         numbers = numbers_frame(runs, reads, shown)
         # plain arrays: groups of a frame are a hundred times slower
         columns = {name: numbers[name].to_numpy() for name in numbers}
-        methods = _describe_methods(runs)
+        labels = by_label(runs)
         for metric in shown:
             rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
             title = f"{column_of(metric).title} ({unit_of(metric)})".removesuffix(" ()")
             heads = {"table": task, "column": title, "task": task, "metric": metric}
-            parts += [
-                heads | {"method": label} | EMPTY | about | rows.get(label, {})
-                for label, about in methods.items()
-            ]
+            parts += [heads | {"method": label} | EMPTY | rows.get(label, {}) for label in labels]
     frame = pd.DataFrame(parts)
     if metrics and len(metrics) == 1 and len(by_task(records)) > 1:
         frame[["table", "column"]] = frame[["column", "table"]]
@@ -109,24 +105,6 @@ EMPTY: dict[str, Any] = {
     "common": math.nan,
 }
 """Of a method without any number."""
-
-
-def _describe_methods(runs: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """Returns by method the rounds, and how its runs ended."""
-    methods = {}
-    for label, own in by_label(runs).items():
-        kinds = ["diverged" if run.diverged else run.outcome.kind for run in own]
-        outcome = own[0].ending
-        if len(own) > 1:
-            order = ("ok", "stopped", "diverged", "interrupted")
-            counts = [f"{kinds.count(kind)} {kind}" for kind in order if kind in kinds]
-            outcome = "ok" if set(kinds) == {"ok"} else ", ".join(counts)
-        methods[label] = {
-            "rounds": max(int(run.rounds[-1]) for run in own),
-            "outcome": outcome,
-            "ok": set(kinds) <= {"ok", "stopped"},
-        }
-    return methods
 
 
 def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:

@@ -187,7 +187,7 @@ def _describe_task(
         caption += " Bands stay within the range of the runs."
     privacy = PRIVACY if any("epsilon" in run.metrics for run in runs) else ""
     _, *rows = grid_of(compared, lambda row: (cell_text(row), row["top"]), ("-", False))
-    about = {row["method"]: row | {"runs": len(labels[row["method"]])} for row in compared}
+    about = describe_methods(runs)
     heads = {row["column"]: ABOUT.get(row["metric"], "") for row in compared}
     return {
         "title": title,
@@ -198,3 +198,23 @@ def _describe_task(
         "head": list(heads.items()),
         "rows": [(about[label], cells) for label, *cells in rows],
     }
+
+
+def describe_methods(runs: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """Returns by method the number of its runs, their rounds, and how they ended."""
+    methods = {}
+    for label, own in by_label(runs).items():
+        kinds = ["diverged" if run.diverged else run.outcome.kind for run in own]
+        outcome = own[0].ending
+        if len(own) > 1:
+            order = ("ok", "stopped", "diverged", "interrupted")
+            counts = [f"{kinds.count(kind)} {kind}" for kind in order if kind in kinds]
+            outcome = "ok" if set(kinds) == {"ok"} else ", ".join(counts)
+        methods[label] = {
+            "method": label,
+            "runs": len(own),
+            "rounds": max(int(run.rounds[-1]) for run in own),
+            "outcome": outcome,
+            "ok": set(kinds) <= {"ok", "stopped"},
+        }
+    return methods

@@ -26,7 +26,6 @@ from fedax.results.figures import draw_curves
 from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.record import by_task, with_named_clients
 from fedax.results.store import pack, read_run, unpack, write_run
-from fedax.results.tables.reductions import ValueReduction
 from fedax.results.tables.summary import counted
 from fedax.results.versions import made_with
 from fedax.utils.files import portable, read, read_text, write, writing
@@ -48,7 +47,7 @@ class _Header(BaseModel):
     reason: Name = ""
     jobs: int = 1
     versions: dict[Name, Name | bool | int | float | None]
-    reads: dict[Name, ValueReduction] = {}
+    reads: dict[Name, Name] = {}
     selects: dict[Name, Name] = {}
 
 
@@ -121,8 +120,8 @@ class RunDirectory:
         """
         try:
             summary = _Summary.model_validate_json(read_text(path / SUMMARY))
-            if is_archive(path):
-                runs = unpack(read(path / PACKED))[0]
+            if (packed := path / PACKED).exists():
+                runs = unpack(read(packed))[0]
             else:
                 runs = _read_runs(path / "runs", repair)
             about = {name: getattr(summary, name) for name in _Header.model_fields}
