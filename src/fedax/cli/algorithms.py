@@ -38,7 +38,7 @@ def algorithms(
         echo(f"{kind.__name__} ({kind.__name__.lower()})")
         for title, fact in facts.items():
             echo(f"  {title}: {fact or '-'}")
-        heads = "hyperparameter", "default", "allowed", ""
+        heads = ["hyperparameter", "default", "allowed", ""]
         if rows := [dict(zip(heads, row, strict=True)) for row in about["hyperparameters"]]:
             print_table(rows)
         echo()

@@ -100,7 +100,7 @@ def selected(judged: pd.DataFrame) -> dict[str, str]:
 
 def grid_sheet(pairs: Pairs, judged: pd.DataFrame, read: str) -> Sheet:
     """Returns the grid of a task for the report: one row per member, with the runs that select."""
-    select = judged["metric"][0]
+    select = str(judged["metric"][0])
     shown = judged.drop(columns=["task", "label", "metric"]).astype(object)
     shown["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
     shown["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
