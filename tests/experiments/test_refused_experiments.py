@@ -30,7 +30,7 @@ REFUSED = [
     ("mu = 1", "mu = 1\n[clock]\nspeed = [[1, 2], [3]]", 25, "clock.speed"),
     ("[[algorithm]]", "", 19, "schedule: got 'name'"),
     ("mu = 1", "mu = 1\n[audit]\nhidden = 99999999999", 25, "audit.hidden"),
-    ("mu = 1", 'mu = 1\n[cluster]\npartiton = "gpu"', 25, "Did you mean 'partition'"),
+    ("mu = 1", "mu = 1\n[cluster]\ntimeout_min = 0", 25, "cluster.timeout_min"),
     ("mu = 1", "mu = 1\n[budget]\nhours = 1.0", 24, "budget"),
     ("mu = 1", "mu = 1\n[clock]\n[budget]", 25, "Budget"),
     # what names stand for: tasks, observers, solvers, schedules, methods

@@ -243,8 +243,12 @@ class Experiment(Table):
             self._make_schedule(self.schedule)
         with self._at("clock"):
             clock = self.clock and self.clock.make()
+        messages: dict[str, Any] = {}
+        for name, section in self.channel or ():
+            with self._at("channel", name):
+                messages[name] = section and section.make()
         with self._at("channel"):
-            channel = self.channel and self.channel.make()
+            channel = Channel(**messages) if messages else None
         return {"clock": clock, "channel": channel}
 
     def _make_member(self, member: Member) -> tuple[Algorithm[Any], dict[str, Any]]:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from fedax import algorithms
 from fedax.audit import Attack
 from fedax.communication import attacks, codecs
-from fedax.communication.channel import Channel, Codec
+from fedax.communication.channel import Codec
 from fedax.communication.privacy import Privacy
 from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
@@ -396,9 +396,6 @@ class ChannelSection(Table):
     """Attack of some of the clients."""
     privacy: PrivacySection | None = None
     """Clipping and noise."""
-
-    def make(self) -> Channel:
-        return Channel(**{name: section and section.make() for name, section in self})
 
 
 class SimulationSection(Table):
