@@ -11,7 +11,7 @@ from problems import SIZES, regression, squares, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
 TEST_SIZES = (3, 9, 2, 0, 30)
-COUNT = 6  # examples of the adapting step: more than some clients have, fewer than others
+COUNT = 20  # examples of the adapting step: more than some clients have, fewer than others
 
 
 def with_test_examples():
@@ -125,9 +125,7 @@ def test_perfedavg(order, on):
             models.append(mine)
         w = np.average(models, axis=0, weights=P[cohort])
     own = [adapted(world, w, alpha, on, test, k) for k in range(5)]
-    agree(
-        run(fedax.PerFedAvg(alpha=alpha, order=order, adapt_on=on, adapt_batch=COUNT), task), w, own
-    )
+    agree(run(fedax.PerFedAvg(alpha=alpha, order=order, adapt_on=on), task), w, own)
 
 
 def beyond_consensus(world, local, dual_lr):
@@ -155,9 +153,7 @@ def test_fedbc_finetune(on):
     )
     used = np.where(visited[:, None], own, z)
     personal = [adapted(world, used[k], alpha, on, test, k) for k in range(5)]
-    method = fedax.FedBCFineTune(
-        dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on=on, adapt_batch=COUNT
-    )
+    method = fedax.FedBCFineTune(dual_lr=0.3, lam=0.2, gamma=0.01, alpha=alpha, adapt_on=on)
     agree(run(method, task), z, personal)
 
 
@@ -180,7 +176,6 @@ def test_perfedbc(start, inner):
     options = {
         "alpha": alpha,
         "adapt_on": "test",
-        "adapt_batch": COUNT,
         "start": start,
         "inner_steps": inner,
     }

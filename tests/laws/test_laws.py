@@ -156,15 +156,11 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
     counted(EagerMinibatch, "minibatch")
     counted(EagerClient, "full")
     task, schedule = regression(sizes=[5, 5]), fedax.Schedule(steps=1, batch_size=2)
-    settings = [{}]
-    settings += [
-        {name: choice} for name, known in declared(kind).items() for choice in known.choices or ()
-    ]
-    settings += [
-        {name: 2 * known.default} for name, known in declared(kind).items() if name == "inner_steps"
-    ]
+    settings = [kind, *(choice for choice in choices_of(kind) if not choice.inherited)]
+    if "inner_steps" in declared(kind):
+        settings.append(functools.partial(kind, inner_steps=4))
     for setting in settings:
-        algorithm = kind(**setting)
+        algorithm = setting()
         counts.update(minibatch=0, full=0)
         with jax.disable_jit():  # a loop inside a step is then a loop of Python
             go(algorithm, task, rounds=1, schedule=schedule, engine=fedax.Eager())

@@ -232,14 +232,12 @@ class Client(ABC):
         """Returns the first `count` examples, or all if there are fewer, in the given order."""
 
     def adapted(
-        self, w: Float[Array, "dim"], rate: Any, count: int, split: Literal["train", "test"]
+        self, w: Float[Array, "dim"], rate: Any, split: Literal["train", "test"]
     ) -> Float[Array, "dim"]:
-        """Returns the model after one gradient step of size `rate` on the client's first
+        """Returns the model after one gradient step of size `rate` on the client's first 20
         examples.
         """
-        return w - rate * self.layout.ravel(
-            self.first(count, split).gradient(self.layout.unravel(w))
-        )
+        return w - rate * self.layout.ravel(self.first(20, split).gradient(self.layout.unravel(w)))
 
     def minimize(
         self, problem: LocalProblem | None = None, *, start: Float[Array, "dim"]

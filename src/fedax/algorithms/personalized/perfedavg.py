@@ -28,7 +28,7 @@ class PerFedAvg(Algorithm[Vector]):
        \nabla^2 f_k(w; D'')) \nabla f_k(u; D') & \text{Hessian-vector product} \end{cases} $$
 
     with $\beta$ the solver's learning rate (0.001 in the papers' experiments). A client uses the
-    global model after one step of size $\alpha$ on its first examples. $\alpha = 0$ is FedAvg.
+    global model after one step of size $\alpha$ on its first 20 examples. $\alpha = 0$ is FedAvg.
     Needs SGD without momentum as the solver.
 
     Args:
@@ -36,7 +36,6 @@ class PerFedAvg(Algorithm[Vector]):
         order: "first", or "second" for the Hessian-vector product.
         adapt_on: "train", or "test": the published evaluations adapt on labelled test examples,
             which flatters the method.
-        adapt_batch: examples of the adapting step, at least 1.
 
     Example:
         >>> import fedax
@@ -53,7 +52,6 @@ class PerFedAvg(Algorithm[Vector]):
     adapt_on: str = hyper(
         "train", choices=("train", "test"), doc="examples on which clients adapt the model they use"
     )
-    adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
     citation: ClassVar[Citation] = Citation(
         paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical "
@@ -69,7 +67,7 @@ class PerFedAvg(Algorithm[Vector]):
         return Personal(self.adapt, (state,))
 
     def adapt(self, client: Client, w: Vector) -> Vector:
-        return client.adapted(w, self.alpha, self.adapt_batch, self.adapt_on)  # type: ignore[arg-type]
+        return client.adapted(w, self.alpha, self.adapt_on)  # type: ignore[arg-type]
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         rate, add_scale = client.plain_learning_rate, optax.tree.add_scale

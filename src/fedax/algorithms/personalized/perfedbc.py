@@ -13,7 +13,7 @@ from fedax.core import Citation, Client, Minibatch, Scalar, Vector, hyper
 
 class FedBCFineTune(FedBC):
     r"""FedBC, of which each client uses its own model $x_k$ after one gradient step of size
-    $\alpha$ on its first examples.
+    $\alpha$ on its first 20 examples.
 
     Training and global model are FedBC's.
 
@@ -21,7 +21,6 @@ class FedBCFineTune(FedBC):
         alpha: $\alpha$, at least 0.
         adapt_on: "train", or "test": the published evaluation adapts on labelled test examples,
             which flatters the method.
-        adapt_batch: examples of the adapting step, at least 1.
 
     Example:
         >>> import fedax
@@ -34,15 +33,14 @@ class FedBCFineTune(FedBC):
     adapt_on: str = hyper(
         "train", choices=("train", "test"), doc="examples that clients adapt their own model on"
     )
-    adapt_batch: int = hyper(20, low=1, doc="examples of the adapting step")
 
     citation: ClassVar[Citation] = dataclasses.replace(
         FedBC.citation, equation="Table 3", reductions=()
     )
 
     def adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
-        start, split = self.model_to_adapt(client, z, state), self.adapt_on
-        return client.adapted(start, self.alpha, self.adapt_batch, split)  # type: ignore[arg-type]
+        start = self.model_to_adapt(client, z, state)
+        return client.adapted(start, self.alpha, self.adapt_on)  # type: ignore[arg-type]
 
     def model_to_adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
         """Returns the model to adapt."""
@@ -64,7 +62,7 @@ class PerFedBC(FedBCFineTune):
     after one step of size $\alpha$. Needs SGD without momentum as the solver.
 
     Args:
-        alpha, adapt_on, adapt_batch: as `FedBCFineTune`.
+        alpha, adapt_on: as `FedBCFineTune`.
         inner_steps: J, at least 1; 1 in the paper's experiments.
         start: as `FedBC`, but by default "global".
 
