@@ -48,7 +48,7 @@ def runs(folder):
 @pytest.mark.slow
 def test_histories_have_the_numbers_of_a_client_by_name(runs):
     task, history = runs
-    assert history.clients == tuple(NAMES)
+    assert history.details.clients == tuple(NAMES)
     found = history.by_client("client_accuracy")
     assert list(found) == NAMES
     for k, name in enumerate(NAMES):
@@ -108,7 +108,7 @@ def test_a_broken_client_is_named(folder):
 def test_clients_without_names_are_numbered():
     task = fedax.task("digits", clients=3, test_fraction=0.2)
     history = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[fedax.observe.ClientAccuracy()])
-    assert history.clients is None
+    assert history.details.clients is None
     assert list(history.by_client("client_accuracy")) == ["0", "1", "2"]
     record = Record.of(history, task="digits", label="FedAvg", seed=0)
     assert record.clients is None

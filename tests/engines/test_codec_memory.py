@@ -78,7 +78,7 @@ def test_ef21_with_top_k_against_numpy():
         x = x + g.mean(0)
     history = descend(EF21(TopK(2 / DIM, feedback=False)), 30)
     np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(history.lost[0].all()[0], g, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
 
 
@@ -114,7 +114,7 @@ def test_ef21_divides_the_messages_of_unbiased_codecs():
         x = x + g.mean(0)
     history = descend(EF21(RandK(count / DIM)), 30)
     np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(history.lost[0].all()[0], g, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12)
     reached = descend(EF21(RandK(count / DIM)), 300).params
     np.testing.assert_allclose(reached, OPTIMUM, rtol=0, atol=1e-8)
 
@@ -138,7 +138,7 @@ def test_diana_with_rand_k_against_numpy(alpha):
         x = x + estimates.mean(0)
     history = descend(DIANA(RandK(count / DIM), alpha), 30)
     np.testing.assert_allclose(np.asarray(history.params), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(history.lost[0].all()[0], h, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], h, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [CLIENTS * 2 * (32 + 3)] * 30
 
 
@@ -169,7 +169,7 @@ def test_absent_clients_keep_their_memory():
         w = w + np.average(g[cohort], axis=0, weights=P[cohort])
     history = federate(EF21(TopK(0.5, feedback=False)))
     np.testing.assert_allclose(vector(history), w, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(history.lost[0].all()[0], g, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(history.carry.lost[0].all()[0], g, rtol=0, atol=1e-12)
     assert history.bits.up.tolist() == [3 * 2 * (32 + 2)] * ROUNDS
 
 
@@ -204,5 +204,5 @@ def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
     for other in (resumed, from_files):
         assert np.array_equal(other.params, straight.params)
         assert jax.tree.all(
-            jax.tree.map(np.array_equal, other.lost[0].all(), straight.lost[0].all())
+            jax.tree.map(np.array_equal, other.carry.lost[0].all(), straight.carry.lost[0].all())
         )

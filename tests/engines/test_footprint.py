@@ -79,5 +79,5 @@ def test_a_method_of_ones_own_is_traced():
     history = fedax.run(
         Two(), regression(), rounds=2, channel=fedax.Channel(up=fedax.codecs.TopK(0.5))
     )
-    assert [len(memory.all()) for memory in history.lost] == [2, 1]
-    assert all(np.shape(rows) == (5, 4) for memory in history.lost for rows in memory.all())
+    assert [len(memory.all()) for memory in history.carry.lost] == [2, 1]
+    assert all(np.shape(rows) == (5, 4) for memory in history.carry.lost for rows in memory.all())

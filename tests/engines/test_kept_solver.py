@@ -64,7 +64,7 @@ def test_adam_goes_on_where_it_stopped(engine):
     found = history(engine)
     np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
     for k, (m, v, t) in enumerate(moments):
-        adam = found.solver_states.of(k)[0]
+        adam = found.carry.solver_states.of(k)[0]
         np.testing.assert_allclose(adam.mu, m, rtol=0, atol=1e-12)
         np.testing.assert_allclose(adam.nu, v, rtol=0, atol=1e-12)
         assert int(adam.count) == t
@@ -98,7 +98,7 @@ def test_diloco_has_the_outer_step_of_its_released_code():
 def test_clients_that_do_not_work_keep_theirs_and_all_engines_agree():
     schedule = fedax.Schedule(steps=4, batch_size="full", cohort=1)
     one, two = (history(engine, 4, schedule=schedule) for engine in ("in turn", "eager"))
-    counts = [int(one.solver_states.of(k)[0].count) for k in range(3)]
+    counts = [int(one.carry.solver_states.of(k)[0].count) for k in range(3)]
     assert sum(counts) == 16
     assert len(set(counts)) > 1
     np.testing.assert_allclose(one.params, two.params, rtol=0, atol=1e-12)

@@ -182,7 +182,7 @@ def test_fine_tuned_models_are_looked_at_in_the_state_after_it(policy, engine):
     for values, i in ((found.personal["w"], 0), (found.personal["scale"], 1)):
         np.testing.assert_allclose(values, [end[i] for end in tuned], rtol=1e-10)
     states = [end[2] for end in tuned]
-    np.testing.assert_allclose(found.personal_state["mean"], states, rtol=1e-10)
+    np.testing.assert_allclose(found.details.personal_state["mean"], states, rtol=1e-10)
     own = [
         np.mean(((client["x"] - running) * scale @ w - client["y"]) ** 2 / 2)
         for client, (w, scale, running) in zip(CLIENTS, tuned, strict=True)
@@ -192,7 +192,9 @@ def test_fine_tuned_models_are_looked_at_in_the_state_after_it(policy, engine):
     kept = found.model_state.all()["mean"] if policy == "local" else [found.model_state["mean"]] * 3
     np.testing.assert_allclose(kept, starts, rtol=1e-10)
     stored = arrays_of(found)["personal"]
-    assert any(np.array_equal(rows, found.personal_state["mean"]) for rows in stored.values())
+    assert any(
+        np.array_equal(rows, found.details.personal_state["mean"]) for rows in stored.values()
+    )
 
 
 @pytest.mark.parametrize("policy", ["average", "local", "frozen"])
@@ -201,10 +203,10 @@ def test_states_of_personal_models_without_fine_tuning(policy):
     for method in (fedax.FedAvg, fedax.Ditto):
         found = history(policy, method=method, rounds=1, personal=True)
         if policy == "frozen":
-            assert found.personal_state is None
+            assert found.details.personal_state is None
             continue
         states = transcription(policy, rounds=1)[2]
-        np.testing.assert_allclose(found.personal_state["mean"], states, rtol=1e-10)
+        np.testing.assert_allclose(found.details.personal_state["mean"], states, rtol=1e-10)
 
 
 def test_fedbn_keeps_norms_and_statistics_where_they_are():

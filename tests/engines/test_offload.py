@@ -34,7 +34,7 @@ def all_of(history):
     kept = (
         history.params,
         history.state,
-        history.lost,
+        history.carry.lost,
         history.model_state,
         history.personal,
         history.metrics,

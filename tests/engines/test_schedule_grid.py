@@ -47,8 +47,7 @@ def test_probabilities_are_one_program(name, programs):
         single = fedax.run(method, regression(), schedule=schedule, **{**COMMON, "seed": seed})
         np.testing.assert_allclose(vector(history), vector(single), rtol=1e-10)
         np.testing.assert_array_equal(history.bits.up, single.bits.up)
-        assert history.settings == single.settings
-        assert history.arguments == single.arguments
+        assert history.details.settings == single.details.settings
     assert len({vector(history).tobytes() for history in grid}) == len(runs)
 
 

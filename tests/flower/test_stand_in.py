@@ -164,7 +164,7 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     )
     # the stand-in's client has a name, which is none of theirs
     assert task.names is not None
-    assert history.clients is None
+    assert history.details.clients is None
     assert history.metrics["client_accuracy"].shape[1] == 3
     losses = [
         task.loss(history.params, jax.tree.map(jnp.asarray, own.validation.arrays), None)

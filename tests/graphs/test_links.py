@@ -171,7 +171,7 @@ def test_who_sleeps_keeps_its_state_to_the_bit():
     before, after = (run(method, rounds=rounds, solver=solver) for rounds in (2, 3))
     awake = weights_of(method.graph, 2)[1]
     assert 0 < awake.sum() < 5
-    states = [[each.state.all(), each.solver_states.all()] for each in (before, after)]
+    states = [[each.state.all(), each.carry.solver_states.all()] for each in (before, after)]
     for old, new in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(np.asarray(old)[~awake], np.asarray(new)[~awake])
     assert (nodes(method, before)[awake] != nodes(method, after)[awake]).any(1).all()

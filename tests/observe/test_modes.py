@@ -89,7 +89,7 @@ def test_the_best_model_is_that_of_the_stated_direction(way, mode):
         == (np.argmax(curve) if mode == "max" else np.argmin(curve))
         == (4 if mode == "max" else 0)
     )
-    assert history.modes == ({} if way == "run" else {"validation_recall": mode})
+    assert history.details.modes == ({} if way == "run" else {"validation_recall": mode})
 
 
 @pytest.mark.slow

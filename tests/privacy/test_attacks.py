@@ -295,10 +295,15 @@ def private_run(kind, task, **options):
 
 def published(history):
     """All that a history has, but for its wall times and the task's function."""
-    hidden = {"bits", "seconds", "compiling", "predictor"}
+    hidden = {"bits", "seconds", "compiling", "details"}
     names = sorted({field.name for field in dataclasses.fields(history)} - hidden)
     return jax.tree.leaves(
-        [history.bits.up, history.bits.down, [getattr(history, n) for n in names]]
+        [
+            history.bits.up,
+            history.bits.down,
+            history.details._replace(predictor=None),
+            [getattr(history, n) for n in names],
+        ]
     )
 
 

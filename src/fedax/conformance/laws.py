@@ -171,8 +171,8 @@ def ignores_the_order(method: Method) -> None:
 )
 def resumes(method: Method) -> None:
     halfway = method.run(rounds=2)
-    saved_state = jax.tree.map(np.asarray, halfway.state)
-    resumed = method.run(resume=dataclasses.replace(halfway, state=saved_state))
+    saved = jax.tree.map(np.asarray, halfway.carry)
+    resumed = method.run(resume=dataclasses.replace(halfway, carry=saved))
     require_equal(resumed, method.straight, "two rounds and three more are not five")
     require(
         np.array_equal(resumed.bits.up, method.straight.bits.up),

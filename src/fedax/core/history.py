@@ -4,14 +4,15 @@ import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import PyTree
 
 from fedax.core.bound_model import evaluated_state
+from fedax.core.carry import RunCarry
 from fedax.core.directions import Mode, column_name
-from fedax.core.federation import ClientStates
 from fedax.core.traffic import Traffic
 from fedax.errors import InvalidInput, UnknownName
 
@@ -97,6 +98,36 @@ class ClockReadings(NamedTuple):
     joules: np.ndarray
 
 
+class RunDetails(NamedTuple):
+    """What is known of a run beside its numbers and models.
+
+    Attributes:
+        algorithm: the name of its class.
+        clients: their names, in their order; None if they have no names.
+        settings: algorithm, solver, schedule and channel as plain values.
+        origin: what the results depend on, as plain values, texts and hashes by name; with privacy
+            without hashes of the data. `run(resume=history)` compares it with its own arguments.
+        arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
+        modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
+            observer or task states it.
+        predictor: the function of the task that `predict` calls. It keeps frozen leaves in memory.
+        fixed_state: the model's state if training does not change it (`state_policy="frozen"`), or
+            with privacy clients keep their own: the initial one.
+        personal_state: the states in which clients use their own models, such as batch statistics
+            after fine-tuning, with a first axis (clients,); None if training changes no state.
+    """
+
+    algorithm: str = ""
+    clients: tuple[str, ...] | None = None
+    settings: dict[str, Any] | None = None
+    origin: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
+    modes: Mapping[str, Mode] = MappingProxyType({})
+    predictor: Any = None
+    fixed_state: Any = None
+    personal_state: PyTree = None
+
+
 SECONDS, JOULES = "round_seconds", "round_joules"
 """Notes of a run with devices: what each round takes on the virtual clock."""
 
@@ -152,36 +183,16 @@ class History:
         seconds: wall time of each observation since the call, with the checks, the placing of the
             data on devices and compilation.
         compiling: of these, the seconds of compiling. Shape (observations,).
-        personal: with `run(..., personal=True)`, the models that the clients use themselves, in the
-            user's own pytree with a first axis (clients,).
-        personal_state: the states in which they use them, such as batch statistics after
-            fine-tuning, with a first axis (clients,); None if training changes no state.
-        state: the algorithm's state after the last round; `run(..., resume=history)` continues from
-            it. With privacy it has nothing of what clients store, here and in the other attributes.
-        lost: for each phase of a round what the clients store for the channel's codec, if that has
-            memory: with error feedback what their messages lost.
+        carry: what `run(..., resume=history)` continues from: the algorithm's `state` after the
+            last round and what else a `RunCarry` has. With privacy it has nothing of what clients
+            store, here and in the other attributes.
+        details: names, settings and what else is known of the run, see `RunDetails`.
         best: with `run(..., keep_best=metric)` or early stopping, the best model by that metric
             among the observed ones.
-        model_state: what the final model updates without a gradient, such as batch statistics, if
-            that changes: a pytree, or the clients' states of theirs.
-        fixed_state: the model's state if training does not change it (`state_policy="frozen"`), or
-            with privacy clients keep their own: the initial one.
-        clients: the names of the clients, in their order; None if they have no names.
-        solver_states: what the clients store for a solver with `keep=True`.
-        bounds: with adaptive clipping (see `Privacy`), what the next round clips at, shape
-            (parts,).
-        downlinks: of an asynchronous server, what it sent down with the versions that clients are
-            still at work on.
-        settings: algorithm, solver, schedule and channel as plain values.
-        origin: what the results depend on, as plain values, texts and hashes by name; with privacy
-            without hashes of the data. `run(resume=history)` compares it with its own arguments.
-        arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
-        modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
-            observer or task states it.
-        predictor: the function of the task that `predict` calls. It keeps frozen leaves in memory.
+        personal: with `run(..., personal=True)`, the models that the clients use themselves, in the
+            user's own pytree with a first axis (clients,).
     """
 
-    algorithm: str
     rounds: np.ndarray
     metrics: dict[str, np.ndarray]
     logged: dict[str, np.ndarray]
@@ -190,20 +201,10 @@ class History:
     outcome: Outcome
     seconds: np.ndarray
     compiling: np.ndarray
-    state: Any = dataclasses.field(repr=False, default=None)
-    personal: PyTree = dataclasses.field(repr=False, default=None)
-    lost: tuple[ClientStates, ...] = dataclasses.field(repr=False, default=())
-    best: Best | None = dataclasses.field(repr=False, default=None)
-    model_state: Any = dataclasses.field(repr=False, default=None)
-    bounds: Any = dataclasses.field(repr=False, default=None)
-    downlinks: Any = dataclasses.field(repr=False, default=None)
-    settings: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
-    origin: dict[str, Any] | None = dataclasses.field(repr=False, default=None)
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    clients: tuple[str, ...] | None = dataclasses.field(repr=False, default=None)
-    solver_states: Any = dataclasses.field(repr=False, default=None)
-    predictor: Any = dataclasses.field(repr=False, default=None)
-    fixed_state: Any = dataclasses.field(repr=False, default=None)
+    carry: RunCarry
+    details: RunDetails
+    best: Best | None = None
+    personal: PyTree = None
 
     def __repr__(self) -> str:
         head = f"{self.algorithm}: {len(self.bits.up)} rounds, {self.outcome}"
@@ -217,8 +218,22 @@ class History:
             self.plot().savefig(svg, format="svg")
         return svg.getvalue() + self._shown.to_html(index=False)
 
-    modes: dict[str, Mode] = dataclasses.field(repr=False, default_factory=dict[str, Mode])
-    personal_state: PyTree = dataclasses.field(repr=False, default=None)
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm's class."""
+        return self.details.algorithm
+
+    @property
+    def state(self) -> Any:
+        """The algorithm's state after the last round."""
+        return self.carry.state
+
+    @property
+    def model_state(self) -> Any:
+        """What the final model updates without a gradient, such as batch statistics, if that
+        changes: a pytree, or the clients' states of theirs.
+        """
+        return self.carry.model_state
 
     @property
     def final_state(self) -> PyTree:
@@ -226,7 +241,7 @@ class History:
         that clients keep, their mean.
         """
         state = evaluated_state(self.model_state)
-        return self.fixed_state if state is None else state
+        return self.details.fixed_state if state is None else state
 
     @property
     def clock(self) -> ClockReadings | None:
@@ -293,7 +308,8 @@ class History:
             >>> history.predict(task.train.arrays["x"][:5]).argmax(1).shape
             (5,)
         """
-        if self.predictor is None:
+        predictor = self.details.predictor
+        if predictor is None:
             hint = "Use task.predict(history.params, x)."
             raise InvalidInput.because(
                 "History.predict", "this history was not returned by fedax.run", hint
@@ -304,8 +320,8 @@ class History:
                 "History.predict(best=True)", "the run kept no best model", hint
             )
         if best and self.best is not None:
-            return self.predictor(self.best.params, x, self.best.state)
-        return self.predictor(self.params, x, self.final_state)
+            return predictor(self.best.params, x, self.best.state)
+        return predictor(self.params, x, self.final_state)
 
     @property
     def _curves(self) -> dict[str, np.ndarray]:
@@ -369,12 +385,12 @@ class History:
         client_metrics = {
             name: values
             for name, values in self.metrics.items()
-            if is_by_client(name, values, self.clients)
+            if is_by_client(name, values, self.details.clients)
         }
         if metric not in client_metrics:
             raise UnknownName.among("History.by_client(metric)", metric, client_metrics)
         values = client_metrics[metric]
-        names = self.clients or [str(k) for k in range(values.shape[1])]
+        names = self.details.clients or [str(k) for k in range(values.shape[1])]
         return dict(zip(names, values.T, strict=True))
 
     def named(self, clients: Sequence[str] | None) -> "History":
@@ -383,7 +399,8 @@ class History:
             return self
         k, outcome = self.outcome.client, self.outcome
         outcome = outcome if k is None else dataclasses.replace(outcome, name=clients[k])
-        return dataclasses.replace(self, clients=tuple(clients), outcome=outcome)
+        details = self.details._replace(clients=tuple(clients))
+        return dataclasses.replace(self, details=details, outcome=outcome)
 
     def last(self, metric: str) -> float:
         """Returns the final value of a scalar metric.

@@ -1,7 +1,7 @@
 """The record of a run: its curves, without model and state."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class Record:
     settings: dict[str, Any] | None = None
     compiling: np.ndarray | None = None
     versions: dict[str, Any] | None = None
-    clients: list[str] | None = None
+    clients: Sequence[str] | None = None
     modes: dict[str, Mode] | None = None
     time: np.ndarray | None = None
     energy: np.ndarray | None = None
@@ -102,7 +102,7 @@ class Record:
         of the last round before each observation. The value `overflow` of quantizers is the metric
         of that name, all entries that were clipped so far.
         """
-        rounds, logged = history.rounds, history.logged
+        rounds, logged, details = history.rounds, history.logged, history.details
         # by rounds completed; the first number is that of the initial model
         counted: dict[str, np.ndarray] = {}
         if "dropped" in logged:
@@ -115,7 +115,7 @@ class Record:
             counted["overflow"] = np.cumsum([0, *logged["overflow"]]).astype(float)
         # only what the built-in observers do not state
         modes: dict[str, Mode] = {
-            name: mode for name, mode in history.modes.items() if mode_of(name) != mode
+            name: mode for name, mode in details.modes.items() if mode_of(name) != mode
         }
         return cls(
             task=task,
@@ -128,9 +128,9 @@ class Record:
             metrics=history.metrics | {name: values[rounds] for name, values in counted.items()},
             outcome=history.outcome,
             gradients=None if gradients is None else rounds * gradients,
-            settings=history.settings,
+            settings=details.settings,
             compiling=history.compiling,
-            clients=None if history.clients is None else list(history.clients),
+            clients=details.clients,
             modes=modes or None,
             time=None if history.clock is None else history.clock.seconds,
             energy=None if history.clock is None else history.clock.joules,

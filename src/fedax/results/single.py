@@ -101,10 +101,16 @@ def compare(
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         sheets = differences_sheet(records, {})
-        settings = {}
-        for label, runs in listed.items():
-            facts = [{"arguments": run.arguments, "settings": run.settings} for run in runs]
-            settings[label] = json.dumps(facts, indent=1)
+        settings = {
+            label: json.dumps(
+                [
+                    {"arguments": run.details.arguments, "settings": run.details.settings}
+                    for run in runs
+                ],
+                indent=1,
+            )
+            for label, runs in listed.items()
+        }
         extras = {"settings": settings, "versions": versions(), "sheets": sheets}
         write(path, render(Page(title, summary, records, **extras)))
     return path
@@ -175,7 +181,9 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
     Raises:
         InvalidInput: places would pair runs whose seeds are known and differ.
     """
-    seeds = [[(run.origin or {}).get("seed") for run in runs] for runs in histories.values()]
+    seeds = [
+        [(run.details.origin or {}).get("seed") for run in runs] for runs in histories.values()
+    ]
     has_seeds = all(None not in known and len(set(known)) == len(known) for known in seeds)
     for place, known in enumerate(itertools.zip_longest(*seeds)):
         distinct = sorted({int(seed) for seed in known if seed is not None})

@@ -18,19 +18,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.core.bound_model import evaluated_state
+from fedax.core.carry import RunCarry
 from fedax.core.federation import is_states
-from fedax.core.history import Best, History, Outcome
+from fedax.core.history import Best, History, Outcome, RunDetails
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.identity import Identity, check_same, hash_arrays
 from fedax.engine.driver.grid import Grid
-from fedax.engine.round.carry import RunCarry
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.models.storage import read_weights, to_bytes
 from fedax.utils.files import write
 from fedax.utils.lock import held
 
 _STORED = 2  # the newest, and the one before in case the newest cannot be read
-_FIELDS = ("algorithm", "rounds", "seconds", "compiling", "metrics", "logged")
+_FIELDS = ("rounds", "seconds", "compiling", "metrics", "logged")
 """Of a history, what a file holds as it is."""
 _ROWS = "rows "
 """Begins the names of arrays with a row for every client, of which a rank gets its own."""
@@ -215,7 +215,7 @@ def _to_plain(history: History, grid: Grid) -> dict[str, Any]:
         "outcome": dataclasses.asdict(history.outcome),
         "best": best and {name: getattr(best, name) for name in ("metric", "round", "value")},
         "best_model": best and [grid.flat(best.params), *_arrays_of(best.state)],
-        "carry": _arrays_of(RunCarry.of(history)),
+        "carry": _arrays_of(history.carry),
     }
 
 
@@ -233,7 +233,8 @@ def _to_history(run: dict[str, Any], carry: RunCarry, grid: Grid) -> History:
         outcome=Outcome(**run["outcome"]),
         best=best,
         **{name: run[name] for name in _FIELDS},
-        **_restore(carry, run["carry"])._asdict(),
+        carry=_restore(carry, run["carry"]),
+        details=RunDetails(),
     )
 
 

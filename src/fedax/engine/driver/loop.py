@@ -129,7 +129,7 @@ class RoundLoop:
         # if all have ended, no round follows
         going_on = going_on or resume
         self.done = _rounds_done(going_on)
-        self.states = self.program.join([RunCarry.of(history) for history in resume])
+        self.states = self.program.join([history.carry for history in resume])
         for recorder, history in zip(self.recorders, resume, strict=True):
             recorder.continue_from(history)
         self.stopwatch.continue_from(going_on[0])
@@ -141,12 +141,12 @@ class RoundLoop:
         if len(resume) != len(self.grid.members):
             allowed = f"as many as there are runs, {len(self.grid.members)}"
             raise InvalidInput.found("run_grid(resume=...)", f"{len(resume)} histories", allowed)
-        carries = [RunCarry.of(history) for history in resume]
+        carries = [history.carry for history in resume]
         nodes = jax.tree.leaves(carries, is_leaf=is_states)
         if any(isinstance(node, HiddenStates) for node in nodes):
             reason = "a history with privacy has nothing of what its clients store"
             raise InvalidInput.because("run(resume=...)", reason, "Continue from a checkpoint.")
-        origins = merge([history.origin or {} for history in resume])
+        origins = merge([history.details.origin or {} for history in resume])
         check_same(merge(self.grid.identities()), origins, "run(resume=...)")
 
     def run(self) -> list[History]:
@@ -330,4 +330,5 @@ def _with_personal(history: History, models: Any, states: Any, grid: Grid) -> Hi
     if outcome.ok and len(broken) and rounds:
         outcome = Outcome("non-finite", rounds - 1, int(broken[0]), "the personal model")
     personal = jax.vmap(grid.layout.unravel)(models)
-    return dataclasses.replace(history, outcome=outcome, personal=personal, personal_state=states)
+    details = history.details._replace(personal_state=states)
+    return dataclasses.replace(history, outcome=outcome, personal=personal, details=details)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from fedax.core.directions import Mode, is_better
-from fedax.core.history import Best, History, Outcome, clock_after
+from fedax.core.history import Best, History, Outcome, RunDetails, clock_after
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.cache import compile_clock
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule
@@ -118,7 +118,7 @@ class Recorder:
             self.logs = [Log(logged, bits.down, bits.up, nothing, nothing, left_out)]
         if has_ended(history, self.options.rules):
             self.ended = True
-            self.final = RunCarry.of(history)
+            self.final = history.carry
         if self.ended or history.outcome.kind == "non-finite":
             self.outcome = history.outcome
 
@@ -222,7 +222,7 @@ class Recorder:
         Args:
             params: the model.
             carry: of the last round.
-            facts: further attributes of the history.
+            facts: further details.
         """
         log = merge_logs(self.logs)
         self.logs = [log]
@@ -230,7 +230,6 @@ class Recorder:
         if self.options.on_bad_client == "drop":
             logged = logged | {"dropped": log.left_out}
         return History(
-            self.algorithm,
             np.asarray(self.rounds),
             {name: np.stack(values) for name, values in self.metrics.items()},
             logged,
@@ -239,8 +238,7 @@ class Recorder:
             self.outcome,
             np.asarray(self.seconds),
             np.asarray(self.compiling),
-            best=self.best,
-            modes=dict(self.modes),
-            **carry._asdict(),
-            **facts,
+            carry,
+            RunDetails(self.algorithm, modes=self.modes, **facts),
+            self.best,
         )

@@ -19,11 +19,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import bits_of, encode
 from fedax.core.bound_model import state_from_mean
+from fedax.core.carry import NOTHING, RunCarry
 from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload, is_states
 from fedax.core.scheduling.timeline import Row
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import Backend
-from fedax.engine.round.carry import NOTHING, RunCarry
 from fedax.engine.round.model_state import Sent, mean_of_rows
 from fedax.engine.round.phase import (
     STATE,

@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.carry import RunCarry
 from fedax.core.federation import with_states
 from fedax.core.history import Outcome
 from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
 from fedax.core.validation.misuse import explained
 from fedax.engine.distributed.process_group import ProcessGroup
-from fedax.engine.round.carry import RunCarry
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext, RoundReport
 from fedax.engine.round.phase import MEMORY, STATE, UPLOAD

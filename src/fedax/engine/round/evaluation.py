@@ -16,11 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.carry import RunCarry
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
-from fedax.engine.round.carry import RunCarry
 from fedax.engine.round.client import ClientRows, CompiledClient, Setup
 from fedax.engine.round.engine import PersonalModels
 from fedax.engine.round.model_state import task_as_evaluated

@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.channel import decode, is_message, is_vector
 from fedax.core.algorithm import Algorithm
+from fedax.core.carry import RunCarry
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_init
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend
-from fedax.engine.round.carry import RunCarry
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.model_state import shared_state

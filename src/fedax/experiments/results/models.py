@@ -20,7 +20,7 @@ def arrays_of(history: History) -> dict[str, dict[str, np.ndarray]]:
     """Returns the models of a run that are kept, with their states, as `Record.models` has them."""
     models = {"": (history.params, history.final_state)}
     if (best := history.best) is not None:
-        models["best"] = best.params, history.fixed_state if best.state is None else best.state
+        models["best"] = best.params, history.final_state if best.state is None else best.state
     if history.personal is not None:
         models["personal"] = history.personal, _states_of_clients(history)
     return {which: named_arrays(*model) for which, model in models.items()}
@@ -31,11 +31,11 @@ def _states_of_clients(history: History) -> PyTree:
 
     They are copies of one state if training does not change it.
     """
-    if history.personal_state is not None:
-        return history.personal_state
+    if (states := history.details.personal_state) is not None:
+        return states
     clients = len(jax.tree.leaves(history.personal)[0])
     state = history.final_state
-    return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (clients, *np.shape(leaf))), state)
+    return jax.tree.map(lambda leaf: np.stack([leaf] * clients), state)
 
 
 def own_model(path: Path, client: int, task: Task) -> tuple[PyTree, Task]:

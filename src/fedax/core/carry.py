@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 from fedax.core.federation import ClientStates
-from fedax.core.history import History
 
 
 class RunCarry(NamedTuple):
@@ -28,12 +27,6 @@ class RunCarry(NamedTuple):
     bounds: Any = None
     downlinks: Any = None
     solver_states: ClientStates | None = None
-
-    @classmethod
-    def of(cls, history: History) -> "RunCarry":
-        """Returns what a history continues from."""
-        states = history.downlinks, history.solver_states
-        return cls(history.state, history.lost, history.model_state, history.bounds, *states)
 
 
 NOTHING = RunCarry()
