@@ -16,7 +16,7 @@ two answers below, and the form of signatures (`fedax.flower.deploy.keys.sign`).
 import json
 import os
 import signal
-import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -26,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from fedax.flower.protocol.quiet import QUIET
 from fedax.utils.lock import holder
@@ -86,7 +88,9 @@ def look_after(
         superlink: the process.
     """
     config = tomllib.loads((folder / "flower" / "config.toml").read_text())
-    host, _, port = config["superlink"]["fedax"]["address"].rpartition(":")
+    address = f"https://{config['superlink']['fedax']['address']}"
+    # of this folder's certificate: the port may be taken by another program
+    authority = ssl.create_default_context(cafile=folder / "keys" / "ca.crt")
     registered = set[Path]()
     submit_after: dict[Path, float] = {}
 
@@ -99,8 +103,8 @@ def look_after(
     while superlink.poll() is None:
         time.sleep(PAUSE)
         try:
-            socket.create_connection((host.strip("[]"), int(port)), PAUSE).close()
-        except OSError:
+            httpx.get(address, verify=authority, timeout=PAUSE, trust_env=False)
+        except httpx.HTTPError:
             continue  # it is just starting
         new = set(folder.glob("keys/client-*.pub")) - registered
         with ThreadPoolExecutor(AT_A_TIME) as pool:
