@@ -35,7 +35,7 @@ from fedax.flower.protocol.records import (
     tree_of,
 )
 from fedax.flower.server.engine import Flower
-from fedax.flower.server.roster import EVALUATE, NO_MESSAGE, TRAIN, contents
+from fedax.flower.server.roster import EVALUATE, NO_MESSAGE, TRAIN, contents, one_line
 from fedax.utils.layout import accumulator
 
 LOG = logging.getLogger("fedax.flower")
@@ -319,7 +319,7 @@ class FlowerBackend(PythonBackend):
                 _check_answers_order(orders[k]["order"], records["answer"], k)
                 values[k] = read(k, records)
             except FedaxError as error:
-                reasons[k] = str(error)
+                reasons[k] = one_line(error)
             except Exception as error:  # whatever an answer holds, it ends nobody else's run
                 reasons[k] = f"not an answer ({error!r})"
         for k in orders.keys() - values.keys() - reasons.keys():

@@ -91,7 +91,7 @@ class Link:
             if error is None:
                 answers += [(name, message) for message in self._pulls.pop(name).result()[:1]]
             else:
-                LOG.warning("an answer cannot be read: %s", _one_line(error))
+                LOG.warning("an answer cannot be read: %s", one_line(error))
                 self._pulls[name] = Future()  # never done, so it is not pulled again
         return answers
 
@@ -178,7 +178,7 @@ class Roster:
             try:
                 self._admit(node, contents(answer)["answer"], owners, connected)
             except Exception as error:  # whatever an answer holds
-                reason = str(error)
+                reason = one_line(error)
                 if self._refusals.get(node) != reason:
                     k = (owners or {}).get(node)
                     name = f"node {node}" if k is None else f"client {k}"
@@ -279,9 +279,11 @@ class Roster:
         return {name: owner for name, owner in zip(names, owners, strict=True) if name}
 
 
-def _one_line(text: Any) -> str:
-    """Returns a client's text as one line without control characters, cut to what fits a log."""
-    return short(printable(str(text)))
+def one_line(error: BaseException) -> str:
+    """Returns the text of an error, which may be a client's, as one line without control
+    characters, cut to what fits a log.
+    """
+    return short(printable(str(error)))
 
 
 def contents(answer: Message) -> Any:
@@ -291,7 +293,7 @@ def contents(answer: Message) -> Any:
         FedaxError: it is an error, of Flower or of the client.
     """
     if answer.has_error():
-        raise FedaxError(f"error {answer.error.code}: {_one_line(answer.error.reason)}")
+        raise FedaxError(f"error {answer.error.code}: {answer.error.reason}")
     if text := answer.content.get("answer", {}).get("error"):
-        raise FedaxError(_one_line(text))
+        raise FedaxError(text)
     return answer.content
