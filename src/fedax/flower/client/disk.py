@@ -78,10 +78,8 @@ class Store:
             WriteFailed: a full disk, for example.
         """
         path = self._path(slot, version)
-        with writing(path):
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _write_stored(path, record)
+        if not path.exists():
+            _write_stored(path, record)
         versions = {version.name: version for version in self._versions(slot)}
         name = version.before
         while name in versions and versions[name].round >= floor:
@@ -213,7 +211,18 @@ class Account:
                             f"makes epsilon {spent:.4g} over all its runs"
                         )
                 counts = {str(noise): count for noise, count in uploads.items()}
-                write(self.path, json.dumps({"uploads": counts}, indent=1), OWNER)
+                store(self.path, json.dumps({"uploads": counts}, indent=1), OWNER)
+
+
+def store(path: Path, content: bytes | str, mode: int = 0o666) -> None:
+    """Writes a file and its folder; `mode` is `OWNER` for one that others may not read.
+
+    Raises:
+        WriteFailed: a full disk, for example.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, content, mode)
 
 
 def load_secret(path: Path) -> bytes:
@@ -223,11 +232,9 @@ def load_secret(path: Path) -> bytes:
     Raises:
         InvalidInput: a file that is cut off, or that others may read.
     """
-    with writing(path):
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, os.urandom(SECRET_BYTES), OWNER)
-        secret = path.read_bytes()
+    if not path.exists():
+        store(path, os.urandom(SECRET_BYTES), OWNER)
+    secret = path.read_bytes()
     mode = path.stat().st_mode & 0o777
     is_private = os.name != "posix" or not mode & 0o077
     if len(secret) != SECRET_BYTES or not is_private:
@@ -239,7 +246,7 @@ def load_secret(path: Path) -> bytes:
 def _write_stored(path: Path, value: Any) -> None:
     """Writes a value of Python with a hash of its bytes."""
     content = pickle.dumps(value)
-    write(path, hashlib.sha256(content).digest() + content, OWNER)
+    store(path, hashlib.sha256(content).digest() + content, OWNER)
 
 
 def _read_stored(path: Path) -> Any:

@@ -9,10 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.flower.client.disk import Outbox
+from fedax.flower.client.disk import OWNER, Outbox, store
 from fedax.flower.protocol.masks import Keys, Member, PublicKeys, to_fixed_point
 from fedax.flower.protocol.records import Refused
-from fedax.utils.files import write, writing
 
 KEYS = "keys"
 DEAL = "deal"
@@ -86,9 +85,7 @@ def answer_stage(
 
 def _require_same_question(path: Path, question: str) -> None:
     """Keeps a question, and takes no other one in its place."""
-    with writing(path):
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(path, question.encode(), 0o600)
-        if path.read_text("utf-8") != question:
-            raise Refused("secrets of other members than were asked for before")
+    if not path.exists():
+        store(path, question, OWNER)
+    if path.read_text("utf-8") != question:
+        raise Refused("secrets of other members than were asked for before")

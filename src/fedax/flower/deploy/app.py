@@ -21,9 +21,9 @@ from fedax.experiments.results.store import RunDirectory, Status, fresh
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
-from fedax.flower.client.disk import load_secret
+from fedax.flower.client.disk import load_secret, store
 from fedax.flower.deploy.hub import settings_of
-from fedax.flower.deploy.keys import read_public_key, store
+from fedax.flower.deploy.keys import read_public_key
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.roster import ClientsMissing

@@ -20,8 +20,9 @@ from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import copy_code
 from fedax.experiments.results.store import RunDirectory
+from fedax.flower.client.disk import store
 from fedax.flower.deploy.hub import APP
-from fedax.flower.deploy.keys import sign, store, write_certificate, write_key_pair
+from fedax.flower.deploy.keys import sign, write_certificate, write_key_pair
 from fedax.flower.deploy.worker import SITE
 from fedax.flower.protocol.quiet import QUIET
 from fedax.flower.server.engine import Flower, use_engine

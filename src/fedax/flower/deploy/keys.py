@@ -12,12 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
-from fedax.utils.files import write, writing
+from fedax.flower.client.disk import OWNER, store
 
 LIFETIME = datetime.timedelta(days=365)
 SSH = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-PUBLIC, PRIVATE = 0o666, 0o600
-"""Modes of files that everybody and that only the owner may read."""
 
 
 def write_certificate(folder: Path, host: str) -> None:
@@ -46,13 +44,13 @@ def write_certificate(folder: Path, host: str) -> None:
     )
     for file in ("ca.crt", "server.crt"):
         store(folder / file, certificate)
-    store(folder / "server.key", _private_bytes(key, serialization.PrivateFormat.PKCS8), PRIVATE)
+    store(folder / "server.key", _private_bytes(key, serialization.PrivateFormat.PKCS8), OWNER)
 
 
 def write_key_pair(private: Path, public: Path) -> None:
     """Writes a client's key pair in the form of SSH."""
     key = ec.generate_private_key(ec.SECP384R1())
-    store(private, _private_bytes(key, serialization.PrivateFormat.OpenSSH), PRIVATE)
+    store(private, _private_bytes(key, serialization.PrivateFormat.OpenSSH), OWNER)
     store(public, key.public_key().public_bytes(*SSH) + b"\n")
 
 
@@ -85,13 +83,6 @@ def sign(folder: Path, content: bytes) -> None:
     }
     store(folder / "app.json", json.dumps(record))
     store(folder / "trusted.yaml", f"{name}: '{text.decode()}'\n")
-
-
-def store(path: Path, content: bytes | str, mode: int = PUBLIC) -> None:
-    """Writes a file and its folder."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content, mode)
 
 
 def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
