@@ -18,6 +18,7 @@ import numpy as np
 import fedax
 from fedax.experiments.config.experiment import Experiment
 from fedax.flower.client.worker import Worker
+from fedax.flower.deploy.folder import make, pack
 from fedax.flower.deploy.hub import APP
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.in_process import LocalGrid
@@ -49,18 +50,6 @@ SETTINGS = {
     "most_examples": 0,
     "secure": 0.0,
 }
-
-
-def fedax_command(*arguments, limit=600):
-    command = [sys.executable, "-m", "fedax", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )
 
 
 def experiment(path, methods, rounds=5, clients=5):
@@ -149,19 +138,15 @@ class Programs:
 
     Args:
         place: where the experiment's file is, and the folders are made.
-        file: the experiment.
-        options: of `fedax deploy init`.
-        clients: how many there are.
+        file: the experiment, of three clients.
     """
 
-    def __init__(self, place, file, *options, clients=3):
+    def __init__(self, place, file):
         self.place, self.folder, self.running = place, place / "d", {}
-        arguments = ["--out", self.folder, "--port", free_port(), *options]
-        done = fedax_command("deploy", "init", file, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        for k in range(clients):
-            assert fedax_command("deploy", "pack", self.folder, k).returncode == 0
-        self.sites = [self.folder / "sites" / str(k) for k in range(clients)]
+        self.port = free_port()
+        with jax.enable_x64(False):
+            clients = make(file, self.folder, [], None, "127.0.0.1", self.port, 0.0)
+        self.sites = [pack(self.folder, k, "") for k in range(clients)]
         path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
         home = str(self.folder / "flower")
         self.environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PATH": path, "FLWR_HOME": home}

@@ -28,8 +28,8 @@ def examples(clients=CLIENTS, dtype=float):
             "x": rng.normal(size=(SIZE, 3)).astype(dtype),
             "y": (rng.normal(size=SIZE) + k).astype(dtype),
         }
-        for k in range(CLIENTS)
-    ][:clients]
+        for k in range(clients)
+    ]
 
 
 def task(clients=CLIENTS, dtype=float):
@@ -43,33 +43,43 @@ def task(clients=CLIENTS, dtype=float):
 
 
 class Recorded(LocalGrid):
-    """Keeps every message, and lets a test change the answers: `spoil(message, answer)` gives those
-    that arrive."""
+    """Keeps every message, and lets a test change the answers of a kind: `spoil(message, answer)`
+    gives those that arrive."""
 
-    def __init__(self, workers, spoil=None):
+    def __init__(self, workers, spoil=None, kind="train"):
         super().__init__(workers)
-        self.spoil, self.messages, self.replies = spoil, [], []
+        self.spoil, self.kind, self.messages, self.replies = spoil, kind, [], []
 
     def answers(self, message):
         found = super().answers(message)
         self.messages.append(message)
         self.replies += found
-        if self.spoil is None or message.metadata.message_type != "train":
+        if self.spoil is None or message.metadata.message_type != self.kind:
             return found
         return [answer for one in found for answer in self.spoil(message, one)]
 
 
 def federation(
-    folder, *algorithms, schedule=SCHEDULE, channel=None, spoil=None, dtype=float, **options
+    folder,
+    *algorithms,
+    whole=None,
+    solver=SOLVER,
+    schedule=SCHEDULE,
+    channel=None,
+    spoil=None,
+    kind="train",
+    dtype=float,
+    **options,
 ):
-    """The engine, with its grid as `engine.grid`."""
-    assignments = [Assignment(algorithm, SOLVER, schedule, channel) for algorithm in algorithms]
-    whole = task(dtype=dtype)
+    """The engine, with its grid as `engine.grid`; `whole` is the task of all clients."""
+    assignments = [Assignment(algorithm, solver, schedule, channel) for algorithm in algorithms]
+    whole = whole or task(dtype=dtype)
     secure = "secure" in options
     workers = [
-        Worker(whole, k, folder / f"client-{k}", assignments, secure) for k in range(CLIENTS)
+        Worker(whole, k, folder / f"client-{k}", assignments, secure)
+        for k in range(whole.train.clients)
     ]
-    return Flower(Recorded(workers, spoil), **{"deadline": 0.2, **options})
+    return Flower(Recorded(workers, spoil, kind), **{"deadline": 0.2, **options})
 
 
 def run(algorithm, engine=None, *, clients=CLIENTS, dtype=float, **options):

@@ -1,8 +1,10 @@
 """Deployments: folders, keys, the signed app, clients' data, and runs of the ServerApp in this
 process."""
 
+import base64
 import contextlib
 import json
+import logging
 import shutil
 import tomllib
 
@@ -12,6 +14,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 import httpx
 import jax
+import numpy as np
 from deployed import SETTINGS, experiment, only_run
 from typer.testing import CliRunner
 
@@ -20,15 +23,15 @@ from fedax.cli import app
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import count_runs
-from fedax.experiments.running.progress import Display
-from fedax.experiments.running.runner import run_experiment
+from fedax.flower.client import member
+from fedax.flower.client.worker import Worker
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.app import run_on
 from fedax.flower.deploy.folder import Rehearsal
 from fedax.flower.deploy.hub import address_of, find_crashed, open_hub, settings_of
 from fedax.flower.deploy.worker import load_client_data, worker_for
-from fedax.flower.server.engine import use_engine
-from fedax.flower.server.in_process import LocalGrid, in_process
+from fedax.flower.protocol import masks
+from fedax.flower.server.in_process import LocalGrid
 from fedax.utils.lock import held
 
 
@@ -216,16 +219,67 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
     assert find_crashed(folder) == []
 
 
+PRIVATE = """on_bad_client = "drop"
+[channel.privacy]
+clip = 0.5
+noise = 1.0
+delta = 1e-3
+where = "client"
+[task]"""
+
+
 @pytest.mark.slow
-def test_a_deployed_run_predicts_without_a_server(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
-    file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=1, clients=3)
-    task, _, _, assignment = only_run(file)
-    with use_engine(in_process(task, tmp_path / "clients", [assignment], deadline=60.0)):
-        run_experiment(Experiment.read(file, ['engine="flower"']), tmp_path / "run", Display())
-    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "test"])
-    assert done.exit_code == 0, done.output
-    assert len(done.stdout.splitlines()) == 1 + task.test.total
+def test_no_secret_is_in_a_log_or_in_a_file_that_others_may_read(tmp_path, monkeypatch, caplog):
+    """Keys, seeds of masks, shares and uploads of a run under masks and with noise, in which
+    answers are refused."""
+    caplog.set_level(logging.DEBUG, "fedax")
+    secrets, spoiled = list[bytes](), set[str]()
+    derive, to_fixed_point = masks._derive, member.to_fixed_point
+
+    def derived(secret, purpose):
+        secrets.extend([secret, derive(secret, purpose)])
+        return secrets[-1]
+
+    def uploaded(values, largest):
+        some = values[:5]
+        secrets.extend([some.tobytes(), some.astype(np.float32).tobytes()])
+        secrets.extend(repr(float(value)).encode() for value in some)
+        return to_fixed_point(values, largest)
+
+    monkeypatch.setattr(masks, "_derive", derived)
+    monkeypatch.setattr(member, "to_fixed_point", uploaded)
+
+    class Spoiled(LocalGrid):
+        """Each part of client 0's answers once holds what does not fit."""
+
+        def answers(self, message):
+            (answer,) = super().answers(message)
+            facts = answer.content["answer"]
+            secrets.extend(facts.get("shares", []))
+            for name in {"keys", "letters", "shares"} & set(facts) - spoiled:
+                if message.metadata.dst_node_id == 100:
+                    spoiled.add(name)
+                    facts[name] = [repr(value) for value in facts[name]]
+            return [answer]
+
+    file = experiment(tmp_path / "experiment.toml", ["fedavg"], rounds=3, clients=4)
+    file.write_text(
+        file.read_text().replace("[task]", PRIVATE).replace("cohort = 3", 'weights = "equal"')
+    )
+    with jax.enable_x64(False):
+        task, _, _, assignment = only_run(file)
+        workers = [Worker(task, k, tmp_path / str(k), [assignment], True) for k in range(4)]
+        config = {"folder": str(tmp_path), "clients": 4, "secure": 64.0}
+        run_on(Spoiled(workers), SETTINGS | config)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    open_files = [path for path in files if path.stat().st_mode & 0o077]
+    shown = [caplog.text.encode(), *(path.read_bytes() for path in open_files)]
+    assert caplog.text.count("client 0: left out") == len(spoiled) == 3
+    assert b"finished" in b"".join(shown)
+    secrets += [path.read_bytes() for path in tmp_path.rglob("noise.key")]
+    for secret in set(secrets):
+        forms = secret, secret.hex().encode(), base64.b64encode(secret), repr(secret).encode()
+        assert not [form for form in forms for text in shown if form in text]
 
 
 OWN = "import numpy as np\ndef examples(partition):\n    return {}\n"

@@ -1,8 +1,10 @@
 """Deployments by their own scripts and Flower's commands: real processes with TLS and keys, which
 are killed and started again, and strangers."""
 
+import datetime
 import re
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from deployed import (
     wait_until,
 )
 
+from fedax.flower.deploy import keys
 from fedax.flower.deploy.keys import write_certificate, write_key_pair
 
 ROGUE = 2
@@ -96,6 +99,24 @@ def test_strangers_and_a_rogue_are_refused(tmp_path):
         assert re.search(reason, refused[str(t)]), refused
     assert re.findall(r"sent again, asked for (\d+)", said) == ["0", "0"]
     check_equal(out, replayed(tmp_path, file, set(left_out(log))))
+
+
+@pytest.mark.slow
+def test_a_server_whose_port_is_taken_ends_and_says_so(tmp_path):
+    """By a program that answers nothing."""
+    with Programs(tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)) as programs:
+        with socket.create_server(("127.0.0.1", programs.port)):
+            assert programs.start("server").wait(60) != 0
+        assert "address already in use" in programs.log("server")
+
+
+@pytest.mark.slow
+def test_an_expired_certificate_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "LIFETIME", datetime.timedelta(minutes=-1))
+    with Programs(tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)) as programs:
+        programs.start("server")
+        programs.start("client-0")
+        wait_until(lambda: "certificate has expired" in programs.log("client-0"), "reason", 60)
 
 
 OTHER_SERVER = """

@@ -23,15 +23,16 @@ def both(folder, privacy, rounds=2, algorithm=None, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "privacy",
+    ("privacy", "options"),
     [
-        fedax.Privacy(clip=0.05, noise=0.0, quantile=0.5),
-        fedax.Privacy(clip=0.05, noise=0.0, where="client"),
+        (fedax.Privacy(clip=0.05, noise=0.0, quantile=0.5), {}),
+        (fedax.Privacy(clip=0.05, noise=0.0, where="client"), {}),
+        (fedax.Privacy(clip=0.05, noise=0.0, where="client"), {"secure": 0.25}),
     ],
-    ids=["server", "client"],
+    ids=["server", "client", "secure"],
 )
-def test_clipping_is_that_of_the_simulation(privacy, tmp_path):
-    ours, theirs = both(tmp_path, privacy)
+def test_clipping_is_that_of_the_simulation(privacy, options, tmp_path):
+    ours, theirs = both(tmp_path, privacy, **options)
     check_same(ours, theirs)
     assert (
         np.abs(vector(ours) - vector(run(fedax.FedAvg(), schedule=SCHEDULE, rounds=2))).max() > 1e-3

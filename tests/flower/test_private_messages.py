@@ -4,13 +4,13 @@ each client, hidden cohorts."""
 import os
 import re
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from federation import Recorded, changed_record, client_of, numbers
+from federation import federation as federate
 from flwr.app import RecordDict
 from scipy import stats
 from scipy.optimize import brentq
@@ -47,17 +47,12 @@ def task(first=9.0, clients=CLIENTS):
 
 
 def federation(
-    folder, privacy, methods=METHODS, *, first=9.0, schedule=EVERYONE, clients=CLIENTS, **options
+    folder, privacy, methods=METHODS, *, first=9.0, clients=CLIENTS, schedule=EVERYONE, **options
 ):
     """An engine with workers whose folders are below `folder`."""
-    channel = fedax.Channel(privacy=privacy)
-    assignments = [Assignment(method, fedax.SGD(1.0), schedule, channel) for method in methods]
-    whole = task(first, clients)
-    workers = [
-        Worker(whole, k, folder / f"client-{k}", assignments, "secure" in options)
-        for k in range(clients)
-    ]
-    return Flower(Recorded(workers), **{"deadline": 5.0, **options})
+    channel, whole = fedax.Channel(privacy=privacy), task(first, clients)
+    given = {"whole": whole, "solver": fedax.SGD(1.0), "channel": channel, "deadline": 5.0}
+    return federate(folder, *methods, schedule=schedule, **given | options)
 
 
 def run(engine, privacy, method=None, *, rounds=1, schedule=EVERYONE, clients=CLIENTS, **options):
@@ -260,19 +255,12 @@ def test_every_upload_is_counted_once(method, up, uploads, tmp_path):
     """Of several parts, in several phases, behind a codec, with memory, gathered: the account is
     that of the server."""
     channel = fedax.Channel(privacy=LOCAL, up=up)
-    assignments = [Assignment(method, fedax.SGD(1.0), EVERYONE, channel)]
-    workers = [Worker(task(), k, tmp_path / f"client-{k}", assignments) for k in range(CLIENTS)]
-    given = {
-        "solver": fedax.SGD(1.0),
-        "schedule": EVERYONE,
-        "channel": channel,
-        "observe": [],
-        "rounds": 2,
-    }
-    history = fedax.run(method, task(), engine=Flower(Recorded(workers), deadline=5.0), **given)
+    engine = federation(tmp_path, LOCAL, [method], channel=channel)
+    history = run(engine, LOCAL, method, rounds=2, channel=channel)
+    worker = engine.grid.workers[100]
     assert history.outcome.ok
-    assert workers[0].outbox.account.uploads == {NOISE / 2: 2 * uploads}
-    assert workers[0].spent(DELTA) == pytest.approx(history.metrics["epsilon"][-1])
+    assert worker.outbox.account.uploads == {NOISE / 2: 2 * uploads}
+    assert worker.spent(DELTA) == pytest.approx(history.metrics["epsilon"][-1])
 
 
 @pytest.mark.slow
@@ -352,30 +340,6 @@ def test_no_mask_hides_two_contents(privacy, tmp_path):
     assert "up" not in other or other["up"] != sent
 
 
-def in_a_simulation(schedule, clients, rounds):
-    """The cohorts of a run with seed 5, which anybody with the experiment file can repeat."""
-
-    class Marks(Observer):
-        def __call__(self, view):
-            cohort = view.cohort()
-            present = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32) < cohort.count
-            return {
-                "who": jnp.zeros(clients, jnp.int32).at[cohort.ids].add(present.astype(jnp.int32))
-            }
-
-    given = {
-        "solver": fedax.SGD(1.0),
-        "schedule": schedule,
-        "rounds": rounds,
-        "seed": 5,
-        "observe": [Marks()],
-    }
-    history = fedax.run(
-        fedax.FedAvg(), task(clients=clients), engine=fedax.Simulation(devices=1), **given
-    )
-    return [frozenset(np.flatnonzero(row).tolist()) for row in history.metrics["who"][1:]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
@@ -400,7 +364,7 @@ def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
         ]
 
     predicted = cohorts("public", b"y", off)
-    assert predicted == in_a_simulation(schedule, clients, rounds)
+    assert predicted == cohorts("public too", b"x", off)
     hidden = cohorts("one", b"x" * 32, privacy)
     assert hidden == cohorts("again", b"x" * 32, privacy)
     assert sum(a == b for a, b in zip(hidden, predicted, strict=True)) <= 2

@@ -138,27 +138,3 @@ def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
         expected = float(fedax.run(method, task_of(OLD), **OPTIONS).params)
     found = deployed(method, OLD, out, resume=True, **options)
     assert found == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_histories_go_on_with_the_clients_examples_alone(tmp_path):
-    """Of a server in the same process, which meets the clients anew; more clients too."""
-    method = fedax.FedAvg()
-    assignment = Assignment(method, OPTIONS["solver"], OPTIONS["schedule"], None)
-
-    def run(*clients, **options):
-        with jax.enable_x64(False):
-            own = task_of(clients)
-            workers = [
-                Worker(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(len(clients))
-            ]
-            engine = fedax.Flower(LocalGrid(workers), clients=len(clients), deadline=20.0)
-            return fedax.run(method, task_of([[0.0]]), engine=engine, **OPTIONS | options)
-
-    history = run(*NEW, rounds=2)
-    whole, continued = run(*NEW), run(*NEW, resume=history)
-    np.testing.assert_array_equal(continued.params, whole.params)
-    with pytest.raises(fedax.InvalidInput, match="examples of client 0"):
-        run([1.0], NEW[1], resume=history)
-    with pytest.raises(fedax.InvalidInput, match="examples of client 2"):
-        run(*NEW, [3.0], resume=history)

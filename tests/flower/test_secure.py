@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from cryptography.fernet import InvalidToken
-from federation import EVERYONE, client_of, federation, run
-from flwr.app import ConfigRecord, RecordDict
+from federation import EVERYONE, changed_record, client_of, federation, run
+from flwr.app import RecordDict
 
 import fedax
 from fedax import codecs
@@ -219,10 +219,6 @@ def test_entries_that_do_not_fit(tmp_path):
         run(fedax.FedAvg(), engine)
 
 
-def changed(content, record, **fields):
-    return RecordDict(dict(content) | {record: ConfigRecord(dict(content[record]) | fields)})
-
-
 @pytest.mark.slow
 def test_a_client_shows_no_more_than_it_should(tmp_path):
     """No open upload; no secrets of others than before; no upload for a name that is not its
@@ -241,8 +237,8 @@ def test_a_client_shows_no_more_than_it_should(tmp_path):
     hide, show = asked[member.HIDE], asked[member.SHOW]
     opened = RecordDict({name: record for name, record in hide.items() if name != "masks"})
     assert "answers under masks alone" in error(opened)
-    assert "whose name is not that of its content" in error(changed(hide, "order", round=7))
-    fewer = changed(show, "masks", there=show["masks"]["there"][1:])
+    assert "whose name is not that of its content" in error(changed_record(hide, "order", round=7))
+    fewer = changed_record(show, "masks", there=show["masks"]["there"][1:])
     assert "of other members than were asked for before" in error(fewer)
     assert len(worker.answer(show)["answer"]["shares"]) == 3  # the same question is answered again
 

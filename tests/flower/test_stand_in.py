@@ -22,7 +22,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
 from fedax.flower.client.worker import Worker
-from fedax.flower.deploy.folder import check_experiment, make, pack
+from fedax.flower.deploy.folder import make, pack
 from fedax.flower.deploy.worker import load_client_data, worker_for
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import use_engine
@@ -43,6 +43,8 @@ def made_of_the_guide(place, name, clients):
     rest = """name = "stand-in"
 rounds = 2
 observe = ["train_loss"]
+[schedule]
+cohort = 3
 [solver]
 learning_rate = 0.1
 [[algorithm]]
@@ -63,29 +65,13 @@ name = "fedavg"
 
 
 @pytest.mark.slow
-def test_a_cohort_is_drawn_from_the_clients_and_not_from_the_stand_in(tmp_path):
-    """The guide's task has one client, the deployment three."""
-    (tmp_path / "task.py").write_text(blocks("python")[0])
-    (tmp_path / "a.toml").write_text(
-        'name = "a"\nrounds = 1\nobserve = ["train_loss"]\n'
-        + blocks("toml")[0]
-        + '[[algorithm]]\nname = "fedavg"\n'
-    )
-    with jax.enable_x64(False):
-        _, clients = check_experiment(tmp_path / "a.toml", ["schedule.cohort=3"], 3, 0.0)
-        assert clients == 3
-        with pytest.raises(InvalidInput, match=r"cohort=...\): got 4; allowed: 1 to 3"):
-            check_experiment(tmp_path / "a.toml", ["schedule.cohort=4"], 3, 0.0)
-
-
-@pytest.mark.slow
 def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
     """The guide's task has one client, whose rows enter no step and no metric."""
     sites, mine = made_of_the_guide(tmp_path, "d", 3), tmp_path / "mine.py"
     with jax.enable_x64(False):
         workers = [worker_for(site) for site in sites]
         assert [worker.task.train.total for worker in workers] == [5, 6, 7]
-        stand_in, given, _, assignment = only_run(tmp_path / "d" / "experiment.toml")
+        stand_in, given, _, assignment = only_run(tmp_path / "d" / "experiment.toml", clients=3)
         algorithm = assignment.algorithm
         engine = fedax.Flower(LocalGrid(workers), clients=3, deadline=10.0)
         history = fedax.run(algorithm, stand_in, seed=0, **given | {"engine": engine})
