@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 # many short processes import the same packages: none of them should have to compile these again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environment demo test slow torch faults format generate docs pages check release-check
+.PHONY: help environment demo test slow torch faults format generate docs pages check
 .DEFAULT_GOAL := demo
 
 help: ## list what make can do here
@@ -80,9 +80,6 @@ docs: $(VENV)/.ready-for-docs ## the documentation as a site, in site/
 
 pages: docs ## the site's links, search and notebooks, and its pages in a browser (Chromium), two to four minutes
 	FEDAX_SITE=site $(PYTEST) --quiet -m slow tests/site
-
-release-check: ## build wheel and sources, install each into an empty environment, with and without a compiler, and try them
-	.ci/release-check
 
 check: $(VENV)/.ready-to-test ## format, lint, imports contract, ceilings of tokens, and types
 	$(BIN)/ruff format --check src tests benchmarks docs
