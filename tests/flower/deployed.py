@@ -63,7 +63,7 @@ def experiment(path, methods, rounds=5, clients=5):
 def models(out):
     """The final models of a run directory, arrays by name, in the order of the runs' titles."""
     titles = {
-        run["id"]: (run["task"], run["algorithm"], run["seed"])
+        run["id"]: (run["task"], run["label"], run["seed"])
         for run in json.loads((out / "summary.json").read_text())["runs"]
     }
     return [
@@ -104,7 +104,7 @@ def replayed(place, file, lost):
     run = place / "alone" / "runs" / "replayed"
     run.mkdir(parents=True)
     fedax.save_params(history.params, run / "model.safetensors")
-    runs = [{"id": run.name, "task": "", "algorithm": label, "seed": 3}]
+    runs = [{"id": run.name, "task": "", "label": label, "seed": 3}]
     (place / "alone" / "summary.json").write_text(json.dumps({"runs": runs}))
     return place / "alone"
 
