@@ -107,7 +107,6 @@ class RunDetails(NamedTuple):
         settings: algorithm, solver, schedule and channel as plain values.
         origin: what the results depend on, as plain values, texts and hashes by name; with privacy
             without hashes of the data. `run(resume=history)` compares it with its own arguments.
-        arguments: those of `fedax.run`, by name, as texts and numbers that pages show.
         modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
             observer or task states it.
         predictor: the function of the task that `predict` calls. It keeps frozen leaves in memory.
@@ -121,7 +120,6 @@ class RunDetails(NamedTuple):
     clients: tuple[str, ...] | None = None
     settings: dict[str, Any] | None = None
     origin: dict[str, Any] | None = None
-    arguments: dict[str, Any] | None = None
     modes: Mapping[str, Mode] = MappingProxyType({})
     predictor: Any = None
     fixed_state: Any = None

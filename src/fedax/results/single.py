@@ -104,7 +104,7 @@ def compare(
         settings = {
             label: json.dumps(
                 [
-                    {"arguments": run.details.arguments, "settings": run.details.settings}
+                    {"settings": run.details.settings, "origin": run.details.origin}
                     for run in runs
                 ],
                 indent=1,

@@ -36,7 +36,7 @@ from fedax.engine.round.evaluation import trace_metrics
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timeline import timing_of
-from fedax.errors import InvalidInput, short
+from fedax.errors import InvalidInput
 from fedax.models.storage import initial_model
 from fedax.utils.layout import Layout
 from fedax.utils.random import MOST_SEED
@@ -284,15 +284,10 @@ class Grid:
         return {f"programs of a round[{i}]": hash_jaxpr(p) for i, p in enumerate(programs)}
 
     def facts(self) -> list[dict[str, Any]]:
-        """Returns for each run `settings`, `origin` and `arguments` of its history."""
+        """Returns for each run `settings` and `origin` of its history."""
         members = zip(self.members, self.identities(), strict=True)
         return [
-            {
-                "settings": self._settings(member),
-                "origin": identity,
-                "arguments": self._arguments(member),
-            }
-            for member, identity in members
+            {"settings": self._settings(member), "origin": identity} for member, identity in members
         ]
 
     def _settings(self, member: Member) -> dict[str, Any]:
@@ -305,27 +300,6 @@ class Grid:
             "on_bad_client": self.options.on_bad_client,
         }
         return json.loads(json.dumps(settings, sort_keys=True, default=_to_plain))
-
-    def _arguments(self, member: Member) -> dict[str, Any]:
-        """Returns the arguments of a run that are used, as texts and numbers for pages."""
-        options, train = self.options, self.task.train
-        clients = f"{train.clients} clients, {train.total} training examples"
-        arguments = {
-            "algorithm": member.algorithm,
-            "seed": member.seed,
-            "task": f"{self.task.name or 'own'}: {clients}",
-            "solver": member.solver,
-            "schedule": member.schedule,
-            "engine": type(options.engine).__name__,
-            "stop": ", ".join(map(repr, options.rules)) or None,
-        }
-        for name in ("channel", "clock", "rounds", "observe_every", *_CHOICES):
-            arguments[name] = getattr(options, name)
-        return {
-            name: value if isinstance(value, int | str) else short(repr(value))
-            for name, value in arguments.items()
-            if value is not None
-        }
 
     def init(self) -> Any:
         """Returns the states of all runs before round 0."""
