@@ -1,10 +1,4 @@
-"""Host callbacks of compiled programs, for arrays of any size.
-
-`jax.pure_callback` copies its arguments to a device for the function on the host. The CPU client
-copies arrays above 100 KiB in its own threads. While one device waits in a callback and another
-waits for that device, no thread may be left, and both hang (jaxlib 0.10.2). Here the function gets
-the program's arrays without a copy.
-"""
+"""Host callbacks of compiled programs, for arrays of any size."""
 
 import itertools
 import weakref
@@ -12,14 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array
 
-from fedax.utils.jax_internals import Primitive, batching, mlir
-
-Shapes = tuple[jax.ShapeDtypeStruct, ...]
+Held = TypeVar("Held")
 
 
 def call_host(
@@ -32,61 +24,23 @@ def call_host(
     It may be called again or not at all, on one device of a mesh or on all.
 
     Args:
-        function: a hashable function of NumPy arrays.
+        function: of NumPy arrays.
         shapes: shapes and types of the results.
         operands: its arguments.
     """
-    return call_host_p.bind(*map(jnp.asarray, operands), function=function, shapes=tuple(shapes))
+    arrays = [jnp.asarray(operand) for operand in operands]
+    if jax.default_backend() != "cpu":
+        return jax.pure_callback(function, list(shapes), *arrays, vmap_method="sequential")
 
+    # `jax.pure_callback` copies its arguments to a device for the function on the host. The CPU
+    # client copies arrays above 100 KiB in its own threads. While one device waits in a callback
+    # and another waits for that device, no thread may be left, and both hang (jaxlib 0.10.2).
+    def fill(context: Any, results: Sequence[Any], *arguments: Any) -> None:
+        values = function(*map(np.asarray, arguments))
+        for result, value in zip(results, values, strict=True):
+            np.asarray(result)[...] = value
 
-call_host_p = Primitive("fedax_call_host")
-call_host_p.multiple_results = True
-
-
-@call_host_p.def_impl
-def _run_eagerly(*operands: Any, function: Callable[..., Any], shapes: Shapes) -> list[Array]:
-    return list(map(jnp.asarray, function(*map(np.asarray, operands))))
-
-
-@call_host_p.def_abstract_eval
-def _infer_shapes(*operands: Any, function: Callable[..., Any], shapes: Shapes) -> list[Any]:
-    return [jax.core.ShapedArray(form.shape, form.dtype) for form in shapes]
-
-
-def _batch(operands: Sequence[Any], axes: Sequence[int | None], **parameters: Any) -> Any:
-    # one call after the other
-    lanes = [
-        jnp.moveaxis(operand, axis, 0)
-        for operand, axis in zip(operands, axes, strict=True)
-        if axis is not None
-    ]
-
-    def call_lane(lane: list[Array]) -> list[Array]:
-        rest = iter(lane)
-        arguments = [
-            operand if axis is None else next(rest)
-            for operand, axis in zip(operands, axes, strict=True)
-        ]
-        return call_host_p.bind(*arguments, **parameters)
-
-    results = jax.lax.map(call_lane, lanes)
-    return results, (0,) * len(results)
-
-
-def _lower(context: Any, *operands: Any, function: Callable[..., Any], shapes: Shapes) -> Any:
-    avals = context.avals_in, context.avals_out
-    # without side effects, so that XLA may drop a call whose result is not used
-    answers, _, _ = mlir.emit_python_callback(
-        context, function, None, list(operands), *avals, has_side_effect=False, returns_token=False
-    )
-    return answers
-
-
-batching.primitive_batchers[call_host_p] = _batch
-mlir.register_lowering(call_host_p, _lower, cacheable=False)
-
-
-Held = TypeVar("Held")
+    return buffer_callback(fill, list(shapes), vmap_method="sequential")(*arrays)
 
 
 class HandleRegistry(weakref.WeakValueDictionary[int, Held]):
