@@ -101,11 +101,6 @@ from typing import Any
 
 import lazy_loader as _lazy
 
-from fedax.engine.distributed import abort as _abort  # imports the standard library only
-
-if _abort.is_launched():  # now, because scripts prepare their data before they make an engine
-    _abort.install_excepthook()
-
 _load, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
 __version__ = _version("fedax")
 

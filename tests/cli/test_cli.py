@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fedax
 from fedax import cli
 from fedax.algorithms import algorithm_classes
-from fedax.engine.distributed.abort import INTERRUPTED
+from fedax.engine.distributed.process_group import INTERRUPTED
 from samples import TINY, made_up, record
 
 COMPARE = [

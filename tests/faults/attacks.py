@@ -181,7 +181,7 @@ def timed(begin, folder, moment):
 D = "the ranks disagree about .*"
 FAULTS = {
     "exception": "rank {rank}.*RuntimeError: something went wrong",
-    "bad data": "rank {rank}.*DataError: .*(NaN|finite)",
+    "bad data": "DataError: .*(NaN|finite)",
     "data type": D + r"examples.train.x",
     "precision": D + r"dtype",
     "exit": "rank {rank}.*SystemExit: 3",

@@ -103,18 +103,5 @@ def _print_error(message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fedax.engine.distributed import abort
-
-    # None unless this process is one of several ranks
-    rank_info = abort.current_rank()
-    head = f"Error ({rank_info}): " if rank_info and rank_info.rank else "Error: "
-    text = Text.assemble((head, "bold red"), (message, "red"))
-
-    def print_message() -> None:
-        Console(stderr=True).print(text, soft_wrap=True)
-
-    if rank_info:
-        # the other ranks would wait for this one
-        abort.abort_all(print_message, 2, rank_info)
-    else:
-        print_message()
+    text = Text.assemble(("Error: ", "bold red"), (message, "red"))
+    Console(stderr=True).print(text, soft_wrap=True)

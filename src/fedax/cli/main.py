@@ -95,15 +95,5 @@ app.add_typer(deploy.app, name="deploy", rich_help_panel="Experiments")
 
 
 def main() -> None:
-    """Runs the command `fedax`; an unexpected error aborts all ranks of a distributed run."""
-    try:
-        app()
-    except Exception as error:
-        from fedax.engine.distributed import abort
-
-        # one process: the traceback is enough
-        if (rank_info := abort.current_rank()) is None:
-            raise
-        # the other ranks would wait for this one
-        abort.abort_with(error, rank_info)
-        raise
+    """Runs the command `fedax`."""
+    app()

@@ -38,7 +38,7 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     Raises:
         Exit: with the exit code of an interruption, if the runs were interrupted.
     """
-    from fedax.engine.distributed.abort import INTERRUPTED
+    from fedax.engine.distributed.process_group import INTERRUPTED
     from fedax.results.compare import compare_runs
     from fedax.results.forms import format_tables
     from fedax.results.record import by_task

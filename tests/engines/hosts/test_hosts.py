@@ -130,7 +130,8 @@ def test_an_error_of_one_ends_all(tmp_path):
     begun = time.monotonic()
     codes, outputs = launch(2, tmp_path, "fails", limit=120)
     assert 0 not in codes
-    assert "rank 1 of 2: ValueError: the disk of this host is broken" in outputs[1][1]
+    assert "ValueError: the disk of this host is broken" in outputs[1][1]
+    assert "rank 1: it has ended its program" in outputs[0][1]
     assert time.monotonic() - begun < 100
 
 

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 from fedax import cli
 from fedax.core import InvalidInput
 from fedax.engine.backends.mpi import MPI
-from fedax.engine.distributed import abort
 from fedax.experiments.config import sections
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running import ranks as running
@@ -59,23 +58,7 @@ def test_the_command_says_it(monkeypatch, tmp_path):
 def test_ranks_do_not_each_run_all_of_it(text, jobs, words, monkeypatch, tmp_path):
     """Below mpiexec, other engines would run as often as there are ranks, into one folder."""
     monkeypatch.setattr(running, "MPI", ranks(monkeypatch, 4))
-    monkeypatch.setattr(running.abort, "is_launched", lambda: True)
+    monkeypatch.setattr(running, "is_launched", lambda: True)
     with pytest.raises(InvalidInput, match=words):
         run_experiment(Experiment.parse(text), tmp_path / "a", Display(), jobs)
     assert not (tmp_path / "a").exists()
-
-
-def test_errors_name_the_rank_of_the_launcher(monkeypatch):
-    for name in (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "PMIX_RANK",
-        "PMI_RANK",
-        "PMI_SIZE",
-    ):
-        monkeypatch.delenv(name, raising=False)
-    assert (abort.is_launched(), abort.current_rank()) == (False, None)
-    monkeypatch.setenv("PMIX_RANK", "2")
-    assert (abort.is_launched(), str(abort.current_rank())) == (True, "rank 2")
-    monkeypatch.setenv("PMI_SIZE", "1")
-    assert abort.current_rank() is None

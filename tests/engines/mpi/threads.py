@@ -74,6 +74,9 @@ class Comm:
     def scatter(self, values):
         return self.all("scatter", values)[0][self.rank]
 
+    def Abort(self, code):
+        """Nothing: the rank's error ends its thread."""
+
     def Ibarrier(self):
         self.count += 1
         return Request(self.shared.arrive(self.count, "Ibarrier", self.rank, None))

@@ -1,5 +1,6 @@
 """Simulation over several hosts: processes connected by JAX, each with its own devices."""
 
+import functools
 import os
 import pickle
 from typing import Any
@@ -8,7 +9,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from fedax.engine.distributed import abort
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.errors import FedaxError
 
@@ -71,9 +71,7 @@ def multihost_group() -> ProcessGroup:
     """Returns the group of processes that JAX has connected, or a group of one."""
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return ProcessGroup()
-    # an uncaught exception of one process would leave the others in a collective
-    abort.install_excepthook()
-    return HostProcesses()
+    return _connected_hosts()
 
 
 class HostProcesses(ProcessGroup):
@@ -84,6 +82,11 @@ class HostProcesses(ProcessGroup):
     def __init__(self) -> None:
         self.rank = jax.process_index()
         self.size = jax.process_count()
+        self.report_exit()
+
+    def abort(self, code: int) -> None:
+        # a regular exit would wait in JAX's shutdown barrier for the other processes
+        os._exit(code)
 
     def allgather(self, value: Any) -> list[Any]:
         data = np.frombuffer(pickle.dumps(value), np.uint8)
@@ -93,3 +96,8 @@ class HostProcesses(ProcessGroup):
         padded[: data.size] = data
         rows = np.asarray(multihost_utils.process_allgather(padded))
         return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+@functools.cache
+def _connected_hosts() -> ProcessGroup:
+    return HostProcesses()

@@ -1,19 +1,32 @@
 """The processes (ranks) of a run, and what they do together.
 
 Everything follows from one blocking `allgather`: errors that all ranks raise, configurations that
-have to match, stopping. An error that one rank meets elsewhere aborts the job, so that no rank
-waits for one that has failed.
+have to match, stopping. An error that one rank meets within a run aborts the job, so that no rank
+waits for one that has failed. A rank that ends elsewhere says so in the others' next exchange.
 """
 
+import atexit
 import contextlib
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from fedax.engine.distributed import abort
 from fedax.errors import InvalidInput, RankFailed
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells expect it."""
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Environment variables set by the launchers of Open MPI, of Slurm and of MPICH and its
+relatives."""
+
+
+def is_launched() -> bool:
+    """Returns whether a launcher such as mpiexec has started this process."""
+    return any(name in os.environ for name in _RANK_VARIABLES)
 
 
 class ProcessGroup:
@@ -33,9 +46,18 @@ class ProcessGroup:
         """Returns the values of all ranks, which all have to call it."""
         return [value]
 
+    def abort(self, code: int) -> None:
+        """Ends all ranks at once, with an exit code."""
+
+    def report_exit(self) -> None:
+        """Makes this rank tell those that still wait for it when its program ends."""
+        # as `_exchange` sends errors
+        error = "it has ended its program, while other ranks have not", ""
+        atexit.register(self.allgather, (error, None))
+
     def broadcast(self, value: Any) -> Any:
         """Returns the value of rank 0 on all ranks."""
-        return self.allgather(value if self.rank == 0 else None)[0]
+        return self._exchange(value if self.rank == 0 else None)[0]
 
     def own_rows(self, rows: np.ndarray) -> np.ndarray:
         """Returns those of the clients, with a first axis (clients,), that this rank holds."""
@@ -66,7 +88,14 @@ class ProcessGroup:
         except BaseException as error:
             # after an error that all ranks have raised, no rank waits
             if self.size > 1 and not getattr(error, "raised_on_all_ranks", False):
-                abort.abort_with(error, abort.RankInfo(self.rank, self.size))
+                traceback.print_exception(error)
+                sys.stdout.flush()
+                print(
+                    f"\nfedax: rank {self.rank} of {self.size}: {_line(error)}\nAll ranks end.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                self.abort(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
             raise
 
     def check_same_config(
@@ -119,7 +148,7 @@ class ProcessGroup:
         # an error travels like any content: its line and its traceback
         text = None
         if error is not None:
-            text = abort.error_line(error), "".join(traceback.format_exception(error))
+            text = _line(error), "".join(traceback.format_exception(error))
         gathered = self.allgather((text, content))
         failed = {rank: text for rank, (text, _) in enumerate(gathered) if text}
         if not failed:
@@ -131,3 +160,8 @@ class ProcessGroup:
         if error is None:
             shared.add_note(f"\nThere:\n{trace}")
         raise shared
+
+
+def _line(error: BaseException) -> str:
+    """Returns an exception as one line, such as `DataError: client 0: ...`."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

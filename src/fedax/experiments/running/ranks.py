@@ -8,9 +8,8 @@ from pathlib import Path
 
 from fedax.core import InvalidInput
 from fedax.engine.backends.mpi import MPI
-from fedax.engine.distributed import abort
 from fedax.engine.distributed.multihost import multihost_group
-from fedax.engine.distributed.process_group import ProcessGroup
+from fedax.engine.distributed.process_group import ProcessGroup, is_launched
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.planned import study_of
 from fedax.experiments.results.store import RunDirectory
@@ -39,7 +38,7 @@ def team() -> ProcessGroup:
     without either.
     """
     hosts = multihost_group()
-    return MPI().process_group if hosts.size == 1 and abort.is_launched() else hosts
+    return MPI().process_group if hosts.size == 1 and is_launched() else hosts
 
 
 def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:

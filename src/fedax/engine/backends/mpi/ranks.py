@@ -1,12 +1,10 @@
 """Collectives of an MPI program."""
 
-import atexit
 import time
 from typing import Any
 
 import numpy as np
 
-from fedax.engine.distributed import abort
 from fedax.engine.distributed.process_group import ProcessGroup
 
 
@@ -21,9 +19,14 @@ class Ranks(ProcessGroup):
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
-        if type(comm).__module__.startswith("mpi4py") and comm.size > 1:
-            abort.install_excepthook()
-            _report_exit(self)
+        is_real = type(comm).__module__.startswith("mpi4py") and comm.size > 1
+        if is_real and comm not in _reporting:
+            _reporting.append(comm)
+            self.report_exit()
+
+    def abort(self, code: int) -> None:
+        time.sleep(0.2)  # the launcher needs a moment to forward the output
+        self.comm.Abort(code)
 
     def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
         # ranks that hold one client each may differ in their data; a task of all clients must be
@@ -35,9 +38,6 @@ class Ranks(ProcessGroup):
         names = ("task.examples", "data.train", "data.test", "data.validation")
         data = {name: [config.pop(name, None) for config in facts] for name in names}
         return own_config | data | {"task.clients": self.size}
-
-    def broadcast(self, value: Any) -> Any:
-        return self.comm.bcast(value)
 
     def own_rows(self, rows: np.ndarray) -> np.ndarray:
         return rows[self.rank : self.rank + 1]
@@ -54,15 +54,4 @@ class Ranks(ProcessGroup):
 _PAUSE = 0.001
 """Seconds between two looks for the other ranks."""
 _reporting: list[Any] = []
-"""Communicators for which `_report_exit` is registered."""
-
-
-def _report_exit(ranks: Ranks) -> None:
-    """Makes a rank that exits report it to ranks that still wait for it."""
-    if any(ranks.comm == other for other in _reporting):
-        return
-    _reporting.append(ranks.comm)
-    # at the end of a program, as `ProcessGroup` exchanges errors
-    atexit.register(
-        ranks.allgather, (("it has ended its program, while other ranks have not", ""), None)
-    )
+"""Communicators whose ranks report when they end."""
