@@ -72,7 +72,7 @@ class Grid:
         done: rounds that they have completed.
 
     Attributes:
-        clock: runs since the construction began.
+        stopwatch: runs since the construction began.
         members: the runs.
         identity: makes the identity of all runs, by which their checkpoints are known.
         private: the account of privacy; None without.

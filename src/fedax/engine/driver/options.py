@@ -4,9 +4,10 @@ Shared by `run`, `run_grid` and `start`.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar, get_args
 
 import equinox as eqx
 import numpy as np
@@ -27,6 +28,8 @@ from fedax.errors import InvalidInput, UnknownName, shown
 from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import convert_fields
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
@@ -146,10 +149,12 @@ class RunOptions:
         return cls(**values)
 
     def __post_init__(self) -> None:
-        for name, kind in (("solver", Solver), ("schedule", Schedule), ("engine", Engine)):
-            check_kind(f"run({name}=...)", getattr(self, name), kind)
-        for name, kind in (("channel", Channel), ("clock", Clock)):
-            check_kind(f"run({name}=...)", getattr(self, name), kind, optional=True)
+        kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine}
+        kinds |= {"channel": Channel, "clock": Clock}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if value is not None:
+                check_kind(f"run({name}=...)", value, kind)
         for observer in self.observe or ():
             check_kind("run(observe=...)", observer, Observer)
         convert_fields(self)
@@ -243,15 +248,25 @@ def as_solver(value: Any) -> Any:
     return Optax(value) if isinstance(value, optax.GradientTransformation) else value
 
 
-def check_kind(
-    field: str, value: Any, kind: type | tuple[type, ...], optional: bool = False
-) -> None:
+def check_kind(field: str, value: Any, kind: type) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
-    if not isinstance(value, kind) and not (optional and value is None):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        allowed = "an object of " + " or ".join(cls.__name__ for cls in kinds)
-        allowed += ", or None" if optional else ""
+    if not isinstance(value, kind):
         # the text of a task or a schedule fills the screen
         is_record = isinstance(value, eqx.Module)
         got = f"an object of {type(value).__name__}" if is_record else shown(value)
-        raise InvalidInput.found(field, got, allowed)
+        raise InvalidInput.found(field, got, f"an object of {kind.__name__}")
+
+
+def with_named_options(function: Function) -> Function:
+    """Puts the options that a function takes by keyword into its signature, which help and
+    completion read.
+    """
+    signature = inspect.signature(function)
+    *own, rest = signature.parameters.values()
+    known = inspect.signature(RunOptions).parameters
+    options = [
+        known[name].replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name in get_args(rest.annotation)[0].__annotations__
+    ]
+    setattr(function, "__signature__", signature.replace(parameters=own + options))  # noqa: B010
+    return function

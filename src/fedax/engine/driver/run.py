@@ -15,10 +15,17 @@ from fedax.core.history import History
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.engine.driver.loop import run_rounds
-from fedax.engine.driver.options import Options, RunOptions, as_solver, check_kind
+from fedax.engine.driver.options import (
+    Options,
+    RunOptions,
+    as_solver,
+    check_kind,
+    with_named_options,
+)
 from fedax.errors import InvalidInput, RunFailed
 
 
+@with_named_options
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -99,7 +106,6 @@ def run(
         RunExists: another process works in the folder of checkpoints.
         WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
-    check_kind("run(algorithm=...)", algorithm, Algorithm)
     resumed = [] if resume is None else [resume]
     (history,) = run_rounds([algorithm], task, [seed], RunOptions.of(options), resumed)
     if throw and not history.outcome.ok:
@@ -107,6 +113,7 @@ def run(
     return history
 
 
+@with_named_options
 def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
