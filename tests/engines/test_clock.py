@@ -267,7 +267,7 @@ def test_uploads_wait_while_an_asynchronous_server_is_busy():
     # client 0 arrives at 2 and is sent away at 4; client 1 arrives at 3, waits until 4, and leaves
     # at 6; client 0 is back at 6, after which the server is busy until 8; client 1 at 9
     assert history.logged["worked"].tolist() == [0, 1, 0, 1]
-    assert history.logged["clock"].tolist() == [4.0, 6.0, 8.0, 11.0]
+    assert history.clock.seconds.tolist() == [0.0, 4.0, 6.0, 8.0, 11.0]
 
 
 def test_budgets_end_runs_at_the_first_observation_that_has_spent_them():

@@ -135,19 +135,10 @@ def clock_after(logged: Mapping[str, np.ndarray]) -> ClockReadings | None:
 
     Rounds that it took without devices cost nothing. None if all did.
     """
-    known = [logged[name] for name in (SECONDS, JOULES, "clock") if name in logged]
-    if not known:
+    if SECONDS not in logged:
         return None
-    zeros = np.zeros(len(known[0]))
-    seconds = np.concatenate([[0.0], np.nancumsum(logged.get(SECONDS, zeros))])
-    joules = np.concatenate([[0.0], np.nancumsum(logged.get(JOULES, zeros))])
-    if "clock" in logged:
-        # an asynchronous server notes the time since the start of the run
-        times = np.concatenate([[0.0], logged["clock"]])
-        rounds = np.arange(len(times))
-        last = np.maximum.accumulate(np.where(np.isnan(times), 0, rounds))
-        seconds = times[last] + (seconds - seconds[last])
-    return ClockReadings(seconds, joules)
+    totals = [np.concatenate([[0.0], np.nancumsum(logged[name])]) for name in (SECONDS, JOULES)]
+    return ClockReadings(*totals)
 
 
 SHOWN_ROWS = 8

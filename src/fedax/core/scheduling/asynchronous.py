@@ -8,16 +8,14 @@ training, in plain NumPy, and a compiled run reads one row of them for every ste
 import dataclasses
 import heapq
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from fedax.core.history import JOULES
 from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.clock import Cost
-from fedax.core.scheduling.timeline import NO_SLOT, Row, Timeline, Versions
+from fedax.core.scheduling.timeline import NO_SLOT, KnownTimeline, Step, Versions, column
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 
@@ -123,33 +121,7 @@ class Asynchronous:
         return 1 / (self.a * np.maximum(staleness - self.b, 0.0) + 1)
 
 
-class _Step(NamedTuple):
-    """A step of an asynchronous server, and what happened since the one before.
-
-    Attributes:
-        clients: whose uploads it takes.
-        versions: that they received.
-        slots: where these lie.
-        stored: the slot of the version that it ends.
-        sent: clients that received this version.
-        discarded: uploads that were too stale.
-        end: seconds from the start of the run.
-        joules: of the arrivals, discarded ones included.
-        slots_used: by all versions so far.
-    """
-
-    clients: list[int]
-    versions: list[int]
-    slots: list[int]
-    stored: int
-    sent: int
-    discarded: int
-    end: float
-    joules: float
-    slots_used: int
-
-
-class ServerSteps(Timeline, ABC):
+class ServerSteps(KnownTimeline):
     """The steps of an asynchronous server with their arrivals, computed as far as they are asked
     for.
 
@@ -163,15 +135,29 @@ class ServerSteps(Timeline, ABC):
         weights: of the clients in the draw of one to dispatch: their sizes, or ones. Whole numbers,
             at least 1.
         seed: of all draws but those of whole cohorts.
+        cost: of some clients and a version returns what their work from dispatch to arrival costs
+            each of them.
+        draw: of a version returns a whole cohort, as for a synchronous round; called where no
+            client is busy and as many as a cohort has are dispatched.
+        busy: seconds that the server takes for a step, in which it neither takes uploads nor
+            dispatches clients.
     """
 
-    busy: float = 0.0
-    """Seconds that the server takes for a step, in which it neither takes uploads nor dispatches
-    clients."""
-
-    def __init__(self, server: Asynchronous, cohort: int, weights: np.ndarray, seed: Any) -> None:
+    def __init__(
+        self,
+        server: Asynchronous,
+        cohort: int,
+        weights: np.ndarray,
+        seed: Any,
+        cost: Callable[[np.ndarray, int], Cost],
+        draw: Callable[[int], np.ndarray],
+        busy: float = 0.0,
+    ) -> None:
         self.server = server
-        self.cohort = cohort
+        self.capacity = cohort
+        self.cost = cost
+        self.draw = draw
+        self.busy = busy
         self.concurrency = server.concurrency or len(weights)
         self.max_staleness = math.inf if server.max_staleness is None else server.max_staleness
         self._free = _Ranking(weights)
@@ -180,8 +166,9 @@ class ServerSteps(Timeline, ABC):
         # a heap of (time, client, version, number of the dispatch, joules)
         self._events: list[tuple[float, int, int, int, float]] = []
         self._buffer: list[tuple[int, int, int]] = []  # (number of the dispatch, client, version)
-        self._steps: list[_Step] = []
+        self._steps: list[Step] = []
         self._now = 0.0
+        self._last_end = 0.0
         self._dispatches = 0
         # of versions that are still referred to: their slots, and uploads that no step has taken
         self._slot_of: dict[int, int] = {}
@@ -194,52 +181,25 @@ class ServerSteps(Timeline, ABC):
         self._joules = 0.0
         self._dispatch()
 
-    @abstractmethod
-    def cost(self, clients: np.ndarray, version: int) -> Cost:
-        """Returns what the work from dispatch to arrival costs some clients with a version."""
-
-    @abstractmethod
-    def draw(self, version: int) -> np.ndarray:
-        """Draws a whole cohort, as for a synchronous round; used where no client is busy and as
-        many as a cohort has are dispatched.
-        """
-
-    def logged(
-        self, first: int, count: int, traffic: Sequence[dict[str, Any]] = ()
-    ) -> dict[str, np.ndarray]:
-        steps = self._steps[first : first + count]
-        return {
-            "clock": np.asarray([step.end for step in steps], np.float64),
-            JOULES: np.asarray([step.joules for step in steps], np.float64),
-        }
-
     def slots(self, steps: int) -> int:
-        self._extend(steps)
-        return self._steps[steps - 1].slots_used if steps else 1
+        return self.steps(steps - 1, 1)[0].slots_used if steps else 1
 
-    def rows(self, first: int, count: int, padded: int | None = None) -> Row:
-        self._extend(first + count)
-        padding = (padded or count) - count
-
-        def column(name: str) -> Any:
-            rows = [getattr(step, name) for step in self._steps[first : first + count]]
-            return _pad(np.asarray(rows, np.int32), padding)
-
-        versions = column("versions")
+    def versions(self, first: int, steps: Sequence[Step]) -> Versions:
+        numbers = column([step.versions for step in steps])
         # staleness: steps between the version and the one that takes the upload
-        staleness = np.arange(first, first + count)[:, None] - versions[:count]
-        factors: Any = _pad(self.server.factors(staleness), padding)
-        received = Versions(versions, column("slots"), factors, column("stored"))
-        return Row(column("clients"), None, column("sent"), column("discarded"), received)
+        staleness = np.arange(first, first + len(steps))[:, None] - numbers
+        factors: Any = self.server.factors(staleness)
+        slots = column([step.slots for step in steps])
+        return Versions(numbers, slots, factors, column([step.stored for step in steps]))
 
-    def _extend(self, steps: int) -> None:
-        """Computes the steps up to a number of them."""
-        while len(self._steps) < steps:
+    def steps(self, first: int, count: int) -> list[Step]:
+        while len(self._steps) < first + count:
             self._step()
+        return self._steps[first : first + count]
 
     def _step(self) -> None:
         """Takes arrivals until the buffer is full, and then the server step."""
-        while len(self._buffer) < self.cohort:
+        while len(self._buffer) < self.capacity:
             if not self._events:  # all of them were too stale
                 self._dispatch()
             time, client, version, number, joules = heapq.heappop(self._events)
@@ -251,7 +211,7 @@ class ServerSteps(Timeline, ABC):
             else:
                 self._buffer.append((number, client, version))
             # after the last arrival of a step, clients wait for the version that it makes
-            if self.server.dispatch == "arrival" and len(self._buffer) < self.cohort:
+            if self.server.dispatch == "arrival" and len(self._buffer) < self.capacity:
                 self._dispatch()
         self._take_buffer()
         self._dispatch()
@@ -264,19 +224,20 @@ class ServerSteps(Timeline, ABC):
         versions = [version for _, _, version in uploads]
         self._now += self.busy
         self._steps.append(
-            _Step(
+            Step(
                 clients,
+                self._sent,
+                self._now - self._last_end,
+                self._joules,
+                self._discarded,
                 versions,
                 [self._slot_of[version] for version in versions],
                 # no client received this version if no slot was taken for it
                 self._slot_of.get(len(self._steps), NO_SLOT),
-                self._sent,
-                self._discarded,
-                self._now,
-                self._joules,
                 self._slots_used,
             )
         )
+        self._last_end = self._now
         self._buffer.clear()
         self._sent = 0
         self._discarded = 0
@@ -298,7 +259,7 @@ class ServerSteps(Timeline, ABC):
             return
         version = len(self._steps)
         # everyone is free and a whole cohort is needed: the draw of a synchronous round
-        if count == self.cohort and self._free.count == self._clients:
+        if count == self.capacity and self._free.count == self._clients:
             clients = self.draw(version)
             for client in clients.tolist():
                 self._free.remove(client)
@@ -318,11 +279,6 @@ class ServerSteps(Timeline, ABC):
         for client, end, joules in zip(clients.tolist(), ends, cost.joules.tolist(), strict=True):
             heapq.heappush(self._events, (end, client, version, self._dispatches, joules))
             self._dispatches += 1
-
-
-def _pad(rows: np.ndarray, padding: int) -> np.ndarray:
-    """Adds rows of zeros."""
-    return np.concatenate([rows, np.zeros((padding, *rows.shape[1:]), rows.dtype)])
 
 
 class _Ranking:

@@ -5,6 +5,7 @@ alone. A compiled run reads one row for every round; a server that waits for its
 the round itself.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from fedax.core.history import JOULES, SECONDS
 from fedax.utils.random import Index
 
 NO_SLOT = 1 << 30
@@ -85,3 +87,78 @@ class Timeline:
     def slots(self, steps: int) -> int:
         """Returns how many versions of the model the first server steps store at once."""
         return 0
+
+
+class Step(NamedTuple):
+    """A round, or a step of an asynchronous server, that is known before it is trained.
+
+    Attributes:
+        clients: whose uploads count, in the order of their draw or dispatch.
+        sent: clients that received the message of this round or version.
+        seconds: since the step before.
+        joules: of the uploads that arrived, discarded ones included.
+        discarded: uploads that were too stale.
+        versions: that the clients received.
+        slots: where these lie.
+        stored: the slot of the version that this step ends.
+        slots_used: by all versions so far.
+    """
+
+    clients: Sequence[int]
+    sent: int
+    seconds: float
+    joules: float
+    discarded: int = 0
+    versions: Sequence[int] = ()
+    slots: Sequence[int] = ()
+    stored: int = NO_SLOT
+    slots_used: int = 0
+
+
+class KnownTimeline(Timeline):
+    """A timeline of steps that are known before they are trained.
+
+    Attributes:
+        capacity: the most clients of a step.
+    """
+
+    capacity: int
+
+    @abstractmethod
+    def steps(self, first: int, count: int) -> list[Step]:
+        """Returns some steps."""
+
+    def versions(self, first: int, steps: Sequence[Step]) -> Versions | None:
+        """Returns the versions that the clients of steps received, of which `first` is the number
+        of the first one; None where all receive that of the round.
+        """
+        return None
+
+    def rows(self, first: int, count: int, padded: int | None = None) -> Row:
+        steps = self.steps(first, count)
+        clients = np.zeros((count, self.capacity), np.int32)
+        for row, step in zip(clients, steps, strict=True):
+            row[: len(step.clients)] = step.clients
+        versions = self.versions(first, steps)
+        working = column([len(step.clients) for step in steps]) if versions is None else None
+        sent = column([step.sent for step in steps])
+        discarded = column([step.discarded for step in steps])
+        padding = (padded or count) - count
+        return jax.tree.map(
+            lambda rows: np.pad(rows, [(0, padding), *[(0, 0)] * (rows.ndim - 1)]),
+            Row(clients, working, sent, discarded, versions),
+        )
+
+    def logged(
+        self, first: int, count: int, traffic: Sequence[dict[str, Any]] = ()
+    ) -> dict[str, np.ndarray]:
+        steps = self.steps(first, count)
+        return {
+            SECONDS: np.asarray([step.seconds for step in steps], np.float64),
+            JOULES: np.asarray([step.joules for step in steps], np.float64),
+        }
+
+
+def column(values: Sequence[Any]) -> Any:
+    """Returns whole numbers of steps as an array of 32 bits."""
+    return np.asarray(values, np.int32)

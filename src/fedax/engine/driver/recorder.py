@@ -139,9 +139,7 @@ class Recorder:
         if self.ended:
             return
         seconds, joules = spent(log.logged)
-        # an asynchronous server notes the time since the start of the run
-        before = 0.0 if "clock" in log.logged else self.spent[0]
-        self.spent = (before + seconds, self.spent[1] + joules)
+        self.spent = (self.spent[0] + seconds, self.spent[1] + joules)
         self.logs.append(jax.tree.map(np.array, log))
         if self.is_running:
             self.outcome = log.failure(first)

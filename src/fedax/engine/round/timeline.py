@@ -9,7 +9,7 @@ given them as a row.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps
 from fedax.core.scheduling.clock import Clock, Cost
 from fedax.core.scheduling.deadline import first_answers
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.scheduling.timeline import Row, Timeline
+from fedax.core.scheduling.timeline import KnownTimeline, Step, Timeline
 from fedax.core.traffic import unpack
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.phase import is_array
@@ -34,7 +34,7 @@ from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
 
 
-class PhaseCosts(Timeline):
+class PhaseCosts:
     """Costs of phases on the clients' devices, and the clients that the schedule draws.
 
     Args:
@@ -146,7 +146,7 @@ def _draw_cohorts(
     return jax.vmap(draw_round)(rounds)
 
 
-class RoundTimeline(PhaseCosts):
+class RoundTimeline(PhaseCosts, Timeline):
     """Rounds of a server that waits for its cohorts, or of nodes without a server."""
 
     def logged(
@@ -187,16 +187,7 @@ class RoundTimeline(PhaseCosts):
         return longest, at_server, float(cost.joules.sum())
 
 
-class _Round(NamedTuple):
-    """The clients of a round that count, how many it asked, and what it takes."""
-
-    clients: np.ndarray
-    asked: int
-    seconds: float
-    joules: float
-
-
-class DeadlineTimeline(PhaseCosts):
+class DeadlineTimeline(PhaseCosts, KnownTimeline):
     """Rounds that do not wait for all clients: the server asks more than it needs, or ends a round
     at a deadline.
     """
@@ -210,39 +201,24 @@ class DeadlineTimeline(PhaseCosts):
         # where the server takes a number of answers, a round trains no more clients than these
         self.most = schedule.cohort if schedule.over_select > 1 else None
         self.capacity = self.most or schedule.capacity(clients)
-        self._first = 0
-        self._rounds = list[_Round]()
+        self._known: dict[int, Step] = {}
 
-    def rows(self, first: int, count: int, padded: int | None = None) -> Row:
-        self._compute(first, count)
-        rows = padded or count
-        clients = np.zeros((rows, self.capacity), np.int32)
-        answered, asked = np.zeros((2, rows), np.int32)
-        for i, entry in enumerate(self._rounds):
-            answered[i], asked[i] = len(entry.clients), entry.asked
-            clients[i, : answered[i]] = entry.clients
-        discarded = np.zeros_like(asked)
-        return Row(*map(jnp.asarray, (clients, answered, asked, discarded)), versions=None)
+    def steps(self, first: int, count: int) -> list[Step]:
+        rounds = range(first, first + count)
+        if not all(t in self._known for t in rounds):
+            cohorts = self.draw(self.invitation, first, count)
+            self._known = {
+                t: self._compute_round(t, asked) for t, asked in zip(rounds, cohorts, strict=True)
+            }
+        return [self._known[t] for t in rounds]
 
     def logged(
-        self, first: int, count: int, traffic: Sequence[dict[str, Any]]
+        self, first: int, count: int, traffic: Sequence[dict[str, Any]] = ()
     ) -> dict[str, np.ndarray]:
-        self._compute(first, count)
-        late = [entry.asked - len(entry.clients) for entry in self._rounds]
-        return {
-            SECONDS: np.asarray([entry.seconds for entry in self._rounds], np.float64),
-            JOULES: np.asarray([entry.joules for entry in self._rounds], np.float64),
-            "late": np.asarray(late, np.int32),
-        }
+        late = [step.sent - len(step.clients) for step in self.steps(first, count)]
+        return super().logged(first, count) | {"late": np.asarray(late, np.int32)}
 
-    def _compute(self, first: int, count: int) -> None:
-        if (self._first, len(self._rounds)) == (first, count):
-            return
-        self._first = first
-        cohorts = self.draw(self.invitation, first, count)
-        self._rounds = [self._compute_round(first + i, asked) for i, asked in enumerate(cohorts)]
-
-    def _compute_round(self, t: int, asked: np.ndarray) -> _Round:
+    def _compute_round(self, t: int, asked: np.ndarray) -> Step:
         clock = self.timing.clock
         down, up = self.timing.bits
         cost = self.cost(asked, t)
@@ -254,33 +230,7 @@ class DeadlineTimeline(PhaseCosts):
             joules += clock.joules(late, t, down, 0, processed).sum()
         if len(asked):
             end += clock.seconds_at_server(int(counts.sum()) * up)
-        return _Round(asked[counts], len(asked), end, float(joules))
-
-
-class DeviceSteps(ServerSteps):
-    """The steps of an asynchronous server whose clients take as long as their devices."""
-
-    def __init__(self, costs: PhaseCosts) -> None:
-        schedule = costs.setup.schedule
-        assert schedule.server is not None
-        self.costs = costs
-        super().__init__(
-            schedule.server,
-            schedule.capacity(len(costs.sizes)),
-            costs.sizes if schedule.rule.by_size else np.ones_like(costs.sizes),
-            np.asarray(jax.random.key_data(stream(costs.root, "dispatch"))).tolist(),
-        )
-
-    def cost(self, clients: np.ndarray, version: int) -> Cost:
-        return self.costs.cost(clients, version)
-
-    def draw(self, version: int) -> np.ndarray:
-        return self.costs.draw(self.costs.setup.schedule, version, 1)[0]
-
-    @property
-    def busy(self) -> float:
-        timing = self.costs.timing
-        return timing.clock.seconds_at_server(self.cohort * timing.bits[1])
+        return Step(asked[counts], len(asked), end, float(joules))
 
 
 def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
@@ -290,7 +240,17 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
     if timing is None:
         return Timeline()
     if schedule.server is not None:
-        return DeviceSteps(PhaseCosts(timing, setup, root))
+        costs = PhaseCosts(timing, setup, root)
+        cohort = schedule.capacity(len(costs.sizes))
+        return ServerSteps(
+            schedule.server,
+            cohort,
+            costs.sizes if schedule.rule.by_size else np.ones_like(costs.sizes),
+            np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist(),
+            costs.cost,
+            lambda version: costs.draw(schedule, version, 1)[0],
+            timing.clock.seconds_at_server(cohort * timing.bits[1]),
+        )
     kind = RoundTimeline if schedule.cutoff_field is None else DeadlineTimeline
     return kind(timing, setup, root)
 
