@@ -25,7 +25,7 @@ from fedax.engine.backends.python_rounds import (
     stack,
 )
 from fedax.engine.round.client import Setup, local_work
-from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
+from fedax.engine.round.engine import Engine, PersonalModels, RunCarry, Setting
 from fedax.engine.round.evaluation import all_personal_models, view_of
 from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.errors import FedaxError, WorkError
@@ -210,13 +210,13 @@ class Eager(Engine):
 
     def program(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "ReferenceProgram":
         return ReferenceProgram(
-            algorithms,
+            settings,
             setup,
             roots,
             lambda algorithm, _: ReferenceBackend(setup, type(algorithm).__name__),

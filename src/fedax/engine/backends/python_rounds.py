@@ -20,7 +20,15 @@ from fedax.core.validation.misuse import explained
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
-from fedax.engine.round.engine import Log, PersonalModels, Program, RunCarry, merge_logs, to_device
+from fedax.engine.round.engine import (
+    Log,
+    PersonalModels,
+    Program,
+    RunCarry,
+    Setting,
+    merge_logs,
+    to_device,
+)
 from fedax.engine.round.evaluation import empty_cohort
 from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.engine.round.timeline import timeline_of
@@ -137,21 +145,21 @@ class PythonProgram(Program):
     The states are a list with a pair for each run: its carry, and the cohort that worked last.
 
     Args:
-        algorithms, setup, roots: see `Engine.program`.
+        settings, setup, roots: see `Engine.program`; all have one solver and one schedule.
         backend: a function of an algorithm and a root key that returns their backend.
     """
 
     def __init__(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         backend: Callable[[Algorithm[Any], Key[Array, ""]], Backend],
     ) -> None:
         self.setup, self.seeds = setup, len(roots)
         self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
-            (algorithm, backend(algorithm, root), root)
-            for algorithm in algorithms
+            (setting.algorithm, backend(setting.algorithm, root), root)
+            for setting in settings
             for root in roots
         ]
         self.timelines = [timeline_of(setup, root) for _, _, root in self.runs]

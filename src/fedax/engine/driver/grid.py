@@ -31,7 +31,7 @@ from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
 from fedax.engine.driver.recorder import Stopwatch
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Program, trace_programs
+from fedax.engine.round.engine import Program, Setting, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.privacy import private_of
@@ -118,8 +118,9 @@ class Grid:
         if seeds:
             # the static number of rows that a call's log has
             longest = min(self.options.observe_every, max(self.options.rounds, 1))
-            arrays = as_arrays(self.algorithms, self.layout.dtype)
-            self.program = engine.program(arrays, setup, roots, longest)
+            arrays = as_arrays((self.algorithms, self.solvers), self.layout.dtype)
+            settings = map(Setting, *arrays, as_inputs(self.schedules))
+            self.program = engine.program([*settings], setup, roots, longest)
             self.program.check(self.options.observe or (), self.options.personal)
 
     def _resolve(
@@ -152,23 +153,21 @@ class Grid:
         self.layout = layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         starts = [initial_params(task, int(seed)) for seed in seeds]
         self.models = [model for model, _ in starts]
-        solvers = options.solvers or (options.solver,) * len(algorithms)
-        schedules = options.schedules or (options.schedule,) * len(algorithms)
+        self.solvers = options.solvers or (options.solver,) * len(algorithms)
+        self.schedules = options.schedules or (options.schedule,) * len(algorithms)
         self.members = [
             Member(*settings, int(seed))
-            for settings in zip(self.algorithms, solvers, schedules, strict=True)
+            for settings in zip(self.algorithms, self.solvers, self.schedules, strict=True)
             for seed in seeds
         ]
         setup = Setup(
             task,
             as_arrays(options.solver, layout.dtype),
-            schedules[0],
+            self.schedules[0],
             layout,
             task.train.population,
             options.channel,
             drop=options.on_bad_client == "drop",
-            solvers=as_arrays(options.solvers, layout.dtype),
-            schedules=as_inputs(options.schedules),
         )
         return setup, [root for _, root in starts]
 
@@ -181,8 +180,7 @@ class Grid:
             poisoned = channel.attack.poison(setup.task, setup.first, clients)
             setup = dataclasses.replace(setup, task=poisoned)
         sizes = np.asarray(setup.population.sizes).tolist()
-        schedules = options.schedules or (setup.schedule,) * len(self.algorithms)
-        for algorithm, schedule in zip(self.algorithms, schedules, strict=True):
+        for algorithm, schedule in zip(self.algorithms, self.schedules, strict=True):
             schedule.check_population(sizes, setup.task.couples)
             check_population(algorithm, clients)
             algorithm.check(schedule, sizes)

@@ -82,9 +82,6 @@ class Setup(eqx.Module):
         first: number of the client whose examples come first in `task`.
         placement: of the clients on the devices of a simulation.
         drop: whether clients with an upload that is not finite are left out of their phase.
-        solvers: of the algorithms of a sweep, one for each, where they differ in real
-            hyperparameters; else empty.
-        schedules: the same, where they differ in probabilities.
         private: of a run with privacy.
         timing: of a run with devices.
     """
@@ -98,8 +95,6 @@ class Setup(eqx.Module):
     first: int = eqx.field(static=True, default=0)
     placement: Placement = eqx.field(static=True, default=Placement())
     drop: bool = eqx.field(static=True, default=False)
-    solvers: tuple[Solver, ...] = ()
-    schedules: tuple[Schedule, ...] = ()
     private: Private | None = eqx.field(static=True, default=None)
     timing: Timing | None = eqx.field(static=True, default=None)
 

@@ -4,6 +4,7 @@ rounds.
 `Log` is what the rounds of a run report.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -15,8 +16,10 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.carry import RunCarry
+from fedax.core.client import Solver
 from fedax.core.federation import with_states
 from fedax.core.history import Outcome
+from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
 from fedax.core.validation.misuse import explained
@@ -139,10 +142,23 @@ def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
     return full
 
 
-class Program(ABC):
-    """Runs rounds of several algorithms with several seeds.
+class Setting(NamedTuple):
+    """What differs between the settings of a program, as arrays; a run is one with one seed."""
 
-    Runs are in order: the first algorithm with all seeds, then the next.
+    algorithm: Algorithm[Any]
+    solver: Solver
+    schedule: Schedule
+
+    def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
+        """Returns the setup with the solver and the schedule of this setting, and the algorithm."""
+        changed = dataclasses.replace(setup, solver=self.solver, schedule=self.schedule)
+        return changed, self.algorithm
+
+
+class Program(ABC):
+    """Runs rounds of several settings with several seeds.
+
+    Runs are in order: the first setting with all seeds, then the next.
 
     The caller keeps the states between calls. What they hold, such as a first axis over runs, is up
     to the engine.
@@ -233,15 +249,15 @@ class Engine(ABC):
     @abstractmethod
     def program(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> Program:
-        """Builds the program of rounds for all algorithms with all root keys.
+        """Builds the program of rounds for all settings with all root keys.
 
-        Several algorithms are of one class and differ in real hyperparameters only. `setup` comes
-        from `prepared`, and `longest` is the most rounds that one `advance` will be asked for.
+        Several settings differ in real numbers only. `setup` comes from `prepared`, and `longest`
+        is the most rounds that one `advance` will be asked for.
         """
 
 

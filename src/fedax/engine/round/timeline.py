@@ -318,9 +318,8 @@ def _check_counted(setup: Setup, clock: Clock) -> None:
     Raises:
         InvalidInput: names the solver.
     """
-    uncounted = [solver for solver in (setup.solver, *setup.solvers) if not solver.is_counted]
-    if uncounted and clock.passes is None:
-        reason = f"how long {type(uncounted[0]).__name__} works depends on the data"
+    if not setup.solver.is_counted and clock.passes is None:
+        reason = f"how long {type(setup.solver).__name__} works depends on the data"
         hint = "Declare its cost: Clock(passes=...), in passes over the examples."
         raise InvalidInput.because("run(clock=...)", reason, hint)
 

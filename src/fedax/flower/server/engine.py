@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 from jaxtyping import Array, Key
 
-from fedax.core.algorithm import Algorithm
 from fedax.core.task import Task
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Engine, Program
+from fedax.engine.round.engine import Engine, Program, Setting
 from fedax.errors import FedaxError
 from fedax.examples.ragged import Population
 from fedax.flower.protocol.quiet import need_flower
@@ -119,14 +118,14 @@ class Flower(Engine):
 
     def program(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> Program:
         from fedax.flower.server.program import FlowerProgram
 
-        return FlowerProgram(algorithms, setup, roots, self)
+        return FlowerProgram(settings, setup, roots, self)
 
 
 _engines: list[Flower] = []

@@ -17,7 +17,7 @@ from fedax.core.federation import Cohort
 from fedax.core.task import Task
 from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import PersonalModels, RunCarry
+from fedax.engine.round.engine import PersonalModels, RunCarry, Setting
 from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
 from fedax.engine.round.single_client import sizes_only
 from fedax.engine.round.trace import TracingBackend, initial_carry
@@ -38,14 +38,14 @@ class FlowerProgram(PythonProgram):
 
     def __init__(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         engine: Flower,
     ) -> None:
         backend = SecureBackend if engine.secure else FlowerBackend
         super().__init__(
-            algorithms,
+            settings,
             setup,
             roots,
             lambda algorithm, root: backend(setup, algorithm, root, engine),

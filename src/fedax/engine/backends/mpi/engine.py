@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
-from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
@@ -19,7 +18,7 @@ from fedax.engine.backends.mpi.peer import Peers
 from fedax.engine.backends.mpi.ranks import Ranks
 from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.round.client import CompiledClient, Setup
-from fedax.engine.round.engine import Engine, PersonalModels, RunCarry
+from fedax.engine.round.engine import Engine, PersonalModels, RunCarry, Setting
 from fedax.engine.round.evaluation import CompiledView, personal_models, view_of
 from fedax.errors import FedaxError, InvalidInput, install_hint
 from fedax.examples.ragged import Population
@@ -71,12 +70,12 @@ class MPI(Engine):
 
     def program(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "MPIProgram":
-        return MPIProgram(algorithms, setup, roots, Peers.of(self.comm, setup.task)[0])
+        return MPIProgram(settings, setup, roots, Peers.of(self.comm, setup.task)[0])
 
 
 def _comm_world() -> Any:
@@ -95,12 +94,12 @@ class MPIProgram(PythonProgram):
 
     def __init__(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         peers: Peers,
     ) -> None:
-        super().__init__(algorithms, setup, roots, lambda *_: MPIBackend(setup, peers))
+        super().__init__(settings, setup, roots, lambda *_: MPIBackend(setup, peers))
         self.peers = peers
 
     def metrics(

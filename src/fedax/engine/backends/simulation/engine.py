@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -12,10 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.client import Solver
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.hyper import Hyper
-from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Row, row_at
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import check_state
@@ -36,7 +34,15 @@ from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.client import Placement, Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.engine import Engine, Log, PersonalModels, Program, RunCarry, to_device
+from fedax.engine.round.engine import (
+    Engine,
+    Log,
+    PersonalModels,
+    Program,
+    RunCarry,
+    Setting,
+    to_device,
+)
 from fedax.engine.round.evaluation import all_personal_models, empty_cohort, view_of
 from fedax.engine.round.phase import zeros
 from fedax.engine.round.timeline import timeline_of
@@ -109,12 +115,12 @@ class Simulation(Engine):
 
     def program(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "SimulationProgram":
-        return SimulationProgram(self, algorithms, setup, roots, longest)
+        return SimulationProgram(self, settings, setup, roots, longest)
 
     def count_devices(self, setup: Setup, runs: int) -> int:
         """Returns how many devices all runs share."""
@@ -162,17 +168,17 @@ class SimulationProgram(Program):
     def __init__(
         self,
         engine: Simulation,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> None:
         self.memory: StatePlacement = engine.memory
         self.programs = setup.task.programs
-        self.devices = engine.count_devices(setup, len(algorithms) * len(roots))
+        self.devices = engine.count_devices(setup, len(settings) * len(roots))
         devices = self.devices if setup.solver.on_mesh else 1
         self.axes = axes = SweepAxes.of(
-            len(algorithms), len(roots), devices, engine.placement == "chunked"
+            len(settings), len(roots), devices, engine.placement == "chunked"
         )
         placement = Placement(
             engine.placement,
@@ -190,10 +196,7 @@ class SimulationProgram(Program):
             setup = dataclasses.replace(setup, task=task)
         # rounded up, so that different cadences share a program
         self.longest = 1 << max(3, (longest - 1).bit_length())
-        self.setup = axes.put(dataclasses.replace(setup, solvers=(), schedules=()), "all")
-        defaults = (None,) * len(algorithms)
-        columns = algorithms, setup.solvers or defaults, setup.schedules or defaults
-        settings = [Setting(*row) for row in zip(*columns, strict=True)]
+        self.setup = axes.put(setup, "all")
         self.setting = axes.put(axes.stack(settings, "settings"), "settings")
         self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
         self.small = setup.layout.dim <= SMALL_MODEL
@@ -290,26 +293,6 @@ class SimulationProgram(Program):
         return self.axes.unstack_runs(
             self._call(_personal_models, self.setup, self.roots, states[0])
         )
-
-
-class Setting(NamedTuple):
-    """What differs between the settings of a sweep.
-
-    Attributes:
-        algorithm: with its hyperparameters.
-        solver: of local problems; None if all settings have that of the setup.
-        schedule: the same, with arrays for the probabilities that differ.
-    """
-
-    algorithm: Algorithm[Any]
-    solver: Solver | None
-    schedule: Schedule | None
-
-    def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
-        """Returns the setup with the solver and the schedule of this setting, and the algorithm."""
-        solver = setup.solver if self.solver is None else self.solver
-        schedule = setup.schedule if self.schedule is None else self.schedule
-        return dataclasses.replace(setup, solver=solver, schedule=schedule), self.algorithm
 
 
 def _start(
