@@ -1,100 +1,124 @@
 """Backend of the MPI engine: every rank runs the same round and does the work of its own client."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
 
-from fedax.communication.channel import decode
+from fedax.communication.channel import Message, decode, is_message
 from fedax.core.federation import ClientStates, Cohort, Upload
-from fedax.engine.backends.mpi.peer import Peers, PeerStates, decode_tree, encode_tree
-from fedax.engine.round.backend import Backend
+from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
 from fedax.engine.round.client import Setup
-from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
+from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.engine.round.single_client import run_single_client
 
 
-class MPIBackend(Backend):
-    """Averages uploads by allreduce.
+def allreduce(comm: Any, tree: PyTree) -> PyTree:
+    """Returns the sum over all ranks, leaf by leaf."""
+    leaves, structure = jax.tree.flatten(tree)
+    # MPI reads and writes host buffers, which must be writable
+    host = [np.array(leaf) for leaf in leaves]
+    sums = [np.empty_like(leaf) for leaf in host]
+    for leaf, total in zip(host, sums, strict=True):
+        comm.Allreduce(leaf, total)
+    return jax.tree.unflatten(structure, [jnp.asarray(total) for total in sums])
 
-    Each rank computes the server's part itself, with the same result on all.
-    """
 
-    def __init__(self, setup: Setup, peers: Peers) -> None:
-        self.setup, self.peers = setup, peers
+def allgather(comm: Any, tree: PyTree) -> PyTree:
+    """Returns the values of all ranks, stacked along a first axis (clients,)."""
+    gathered = comm.allgather(jax.tree.map(np.asarray, tree))
+    return jax.tree.map(
+        lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *gathered
+    )
+
+
+class PeerStates(ClientStates):
+    """State of this rank's client, as the only row; other clients' states stay on their ranks."""
+
+    in_process: ClassVar[bool] = False
+    comm: Any = eqx.field(static=True)
+
+    def take(self, ids: Int[Array, "some"]) -> PyTree:
+        return super().take(ids - self.comm.rank)
+
+    def put(self, ids: Int[Array, "some"], rows: PyTree) -> ClientStates:
+        return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
+
+    def mean(self, default: PyTree = None) -> PyTree:
+        return jax.tree.map(
+            lambda total: total[0] / self.comm.size, allreduce(self.comm, self._rows)
+        )
+
+    def all(self) -> PyTree:
+        return jax.tree.map(lambda rows: rows[:, 0], allgather(self.comm, self._rows))
+
+    def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
+        # a collective, which gives the rows of all ranks to rank 0 alone
+        gathered = [self.comm.gather(np.asarray(rows)) for rows in jax.tree.leaves(self._rows)]
+        return None, [np.concatenate(rows) for rows in gathered if rows is not None]
+
+    def _with(self, rows: PyTree) -> ClientStates:
+        return PeerStates(rows, self.comm)
+
+
+def encode_tree(tree: PyTree) -> list[bytes]:
+    """Encodes a pytree to bytes: messages by their codec, arrays as they are in memory."""
+
+    def encode_leaf(leaf: Any) -> bytes:
+        return (
+            leaf.codec.encode(leaf.parts, leaf.dim)
+            if is_message(leaf)
+            else np.asarray(leaf).tobytes()
+        )
+
+    return [encode_leaf(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
+
+
+def decode_tree(payloads: Sequence[bytes], like: PyTree) -> PyTree:
+    """Decodes received bytes, given a pytree of the same structure, shapes and types."""
+    leaves, structure = jax.tree.flatten(like, is_leaf=is_message)
+
+    def decode_leaf(data: bytes, leaf: Any) -> Array:
+        if is_message(leaf):
+            parts = jax.tree.map(jnp.asarray, leaf.codec.decode(data, leaf.dim))
+            return Message(parts, None, leaf.codec, leaf.dim, leaf.dtype).value
+        return jnp.asarray(np.frombuffer(data, leaf.dtype).reshape(leaf.shape))
+
+    return jax.tree.unflatten(
+        structure, [decode_leaf(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)]
+    )
+
+
+class MPIBackend(PythonBackend):
+    """Gathers the uploads on all ranks, each of which computes the server's part itself."""
+
+    def __init__(self, setup: Setup, comm: Any) -> None:
+        self.setup, self.comm = setup, comm
 
     def client_states(self, initial: PyTree) -> ClientStates:
-        row = initial(jnp.int32(self.peers.rank)) if callable(initial) else initial
-        return PeerStates(jax.tree.map(lambda x: jnp.asarray(x)[None], row), self.peers.comm)
+        row = initial(jnp.int32(self.comm.rank)) if callable(initial) else initial
+        return PeerStates(jax.tree.map(lambda x: jnp.asarray(x)[None], row), self.comm)
 
-    def work(
-        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
-    ) -> PhaseResult:
-        peers = self.peers
-        # several places if the cohort was drawn with replacement, none if this client does not work
-        positions = np.flatnonzero(np.asarray(cohort.ids) == peers.rank).tolist()
-        # all ranks take part in the collectives below, so one that does not work needs the shapes
-        # too
-        form = eqx.filter_eval_shape(run_single_client, *self._work_inputs(phase_work, states))[0]
-        shapes = eqx.filter_eval_shape(
-            lambda sent: (
-                phase_work.open(decode(sent.value)[0]),
-                decode(sent.value)[1],
-                sent.weight,
-            ),
-            form,
-        )
-        value, clipped, own_weight = zeros(shapes)
-        broken = 0
-        if positions:
-            upload, new_states, broken = self._run_work(phase_work, states)
-            if broken and self.setup.drop:
-                positions = []  # neither its upload nor its new state counts
-            else:
-                (value, clipped), own_weight, states = (
-                    decode(upload.value),
-                    upload.weight,
-                    new_states,
-                )
-                value = phase_work.open(value)
-        broken = jnp.asarray(peers.comm.allgather(broken), jnp.int32)[cohort.ids]
-        clipped = None if clipped is None else peers.sum(clipped)
-        if phase_work.receives:
-            return PhaseResult(form, None, None, states, broken)
-        if gather:
-            rows = jax.tree.map(lambda leaf: leaf[cohort.ids], peers.allgather(value))
-            weights = (
-                cohort.weights
-                if own_weight is None
-                else jnp.asarray(peers.allgather(own_weight))[cohort.ids]
-            )
-            weights = jnp.where(broken > 0, 0, weights) if self.setup.drop else weights
-            return PhaseResult(form, None, (rows, weights), states, broken, clipped)
-        sums = self._weighted_sum(value, own_weight, [cohort.weights[i] for i in positions])
-        return PhaseResult(form, sums, None, states, broken, clipped)
-
-    def _weighted_sum(
-        self, value: PyTree, own_weight: Array | None, defaults: list[Array]
-    ) -> tuple[PyTree, Array]:
-        """Returns the weighted sum of all ranks' uploads, and the sum of the weights.
-
-        Args:
-            value: this rank's upload, zeros if its client does not work.
-            own_weight: the upload's own weight, None if it has none.
-            defaults: the cohort's weights of this client, one for each of its places.
-        """
-        weight = default = sum(defaults, jnp.zeros((), self.setup.layout.dtype))
-        if own_weight is not None:
-            weight = len(defaults) * own_weight.astype(default.dtype)
-            # checked before the uploads are summed, so that one allreduce of uploads is enough
-            if not float(self.peers.sum(weight)) > 0:
-                weight = default
-        # a value that is not finite must not count with weight 0
-        terms = jax.tree.map(lambda x: jnp.where(weight > 0, weight.astype(x.dtype) * x, 0), value)
-        return self.peers.sum((terms, weight))
+    def run_clients(
+        self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
+    ) -> list[ClientResult]:
+        ids = np.asarray(cohort.ids).tolist()
+        own = None
+        rows: dict[str, PyTree] = {}
+        if self.comm.rank in ids:
+            upload, rows, broken = self._run_work(phase_work, states)
+            own = jax.tree.map(np.asarray, upload), broken
+        # all ranks take part, also those whose clients do not work
+        gathered = self.comm.allgather(own)
+        # of the rows, `PeerStates.put` takes this rank's
+        return [
+            ClientResult(jax.tree.map(jnp.asarray, upload), rows, broken)
+            for upload, broken in (gathered[k] for k in ids)
+        ]
 
     def exchange(
         self,
@@ -104,9 +128,13 @@ class MPIBackend(Backend):
         neighbours: Array,
         weights: Array,
     ) -> tuple[PhaseResult, ClientStates]:
-        rank, comm = self.peers.rank, self.peers.comm
+        comm, rank = self.comm, self.comm.rank
         neighbour_ids, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
-        upload, new_states, broken = self._run_work(phase_work, states)
+        upload, rows, broken = self._run_work(phase_work, states)
+        new_states = {
+            name: states[name].put(jnp.asarray([rank]), jax.tree.map(lambda x: x[None], row))
+            for name, row in rows.items()
+        }
         # the first column is the node itself, which is also the padding
         linked = neighbour_ids != neighbour_ids[0]
         linked_ranks = neighbour_ids[linked].tolist()
@@ -131,29 +159,19 @@ class MPIBackend(Backend):
         )
         clipped = decode(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
-        clipped = None if clipped is None else self.peers.sum(clipped)
-        return PhaseResult(upload, None, None, new_states, broken, clipped, logged), PeerStates(
-            received, self.peers.comm
-        )
+        clipped = None if clipped is None else allreduce(comm, clipped)
+        result = PhaseResult(upload, None, None, states | new_states, broken, clipped, logged)
+        return result, PeerStates(received, comm)
 
     def _run_work(
         self, phase_work: PhaseWork, states: dict[str, ClientStates]
-    ) -> tuple[Upload[Any], dict[str, ClientStates], int]:
-        """Returns this rank's upload, the new client states, and `PhaseWork.broken_part`."""
-        inputs = self._work_inputs(phase_work, states)
-        upload, new_rows, broken = self.setup.task.programs.call(run_single_client, *inputs)
-        rank = jnp.asarray([self.peers.rank])
-        new_states = {
-            name: states[name].put(rank, jax.tree.map(lambda x: x[None], row))
-            for name, row in new_rows.items()
-        }
-        return upload, states | new_states, int(broken)
-
-    def _work_inputs(
-        self, phase_work: PhaseWork, states: dict[str, ClientStates]
-    ) -> tuple[PhaseWork, Setup, dict[str, PyTree], Array]:
+    ) -> tuple[Upload[Any], dict[str, PyTree], int]:
+        """Returns this rank's upload, its client's new states, and `PhaseWork.broken_part`."""
         phase_work = eqx.tree_at(
             lambda phase_work: phase_work.round, phase_work, jnp.int32(phase_work.round)
         )  # traced, so that all rounds are one program
-        rows = {name: memory.of(self.peers.rank) for name, memory in states.items()}
-        return phase_work, self.setup, rows, jnp.int32(self.peers.rank)
+        rows = {name: memory.of(self.comm.rank) for name, memory in states.items()}
+        upload, new_rows, broken = self.setup.task.programs.call(
+            run_single_client, phase_work, self.setup, rows, jnp.int32(self.comm.rank)
+        )
+        return upload, new_rows, int(broken)

@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,27 +15,76 @@ from jaxtyping import Array, Float, Key, PyTree, Shaped
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
-from fedax.engine.backends.mpi.backend import MPIBackend
-from fedax.engine.backends.mpi.peer import Peers
-from fedax.engine.backends.mpi.ranks import Ranks
+from fedax.engine.backends.mpi.backend import MPIBackend, allgather, allreduce
 from fedax.engine.backends.python_rounds import PythonProgram
+from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry, Setting
 from fedax.engine.round.evaluation import CompiledView, personal_models, view_of
+from fedax.engine.round.single_client import single_client_task, sizes_only
 from fedax.errors import FedaxError, InvalidInput, install_hint
 from fedax.examples.ragged import Population
 from fedax.observe.base import Gradients, Observer, OfClients, Split, compute_all
 
 
+class Ranks(ProcessGroup):
+    """Group of the ranks of an MPI communicator.
+
+    Args:
+        comm: an mpi4py communicator.
+    """
+
+    name = "MPI engine"
+
+    def __init__(self, comm: Any) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        is_real = type(comm).__module__.startswith("mpi4py") and comm.size > 1
+        if is_real and comm not in _reporting:
+            _reporting.append(comm)
+            self.report_exit()
+
+    def abort(self, code: int) -> None:
+        time.sleep(0.2)  # the launcher needs a moment to forward the output
+        self.comm.Abort(code)
+
+    def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        # ranks that hold one client each may differ in their data; a task of all clients must be
+        # the same everywhere
+        is_split = all(config.get("task.clients") == 1 for config in facts) and self.size > 1
+        if not is_split:
+            return facts[self.rank]
+        own_config = facts[self.rank]
+        names = ("task.examples", "data.train", "data.test", "data.validation")
+        data = {name: [config.pop(name, None) for config in facts] for name in names}
+        return own_config | data | {"task.clients": self.size}
+
+    def own_rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows[self.rank : self.rank + 1]
+
+    def allgather(self, value: Any) -> list[Any]:
+        # sleeps until all ranks are here: MPI's own wait is busy, and with more ranks than cores it
+        # takes the core from the rank that it waits for
+        barrier = self.comm.Ibarrier()
+        while not barrier.Test():
+            time.sleep(_PAUSE)
+        return self.comm.allgather(value)
+
+
+_PAUSE = 0.001
+"""Seconds between two looks for the other ranks."""
+_reporting: list[Any] = []
+"""Communicators whose ranks report when they end."""
+
+
 class MPI(Engine):
     """One rank, one client, whose examples never leave it; there is no server process.
 
-    A mean is an allreduce, an exchange goes to the neighbours on a distributed graph as the bytes
-    that its codec makes. Every rank calls `run` with the same arguments and gets the same history.
-    The task is either the same everywhere, of as many clients as there are ranks, or holds the
-    rank's own examples alone (one client); then nothing but sizes, messages and metrics is ever
-    exchanged. Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE
-    --engine mpi`.
+    Every rank gathers the uploads of a phase and makes their mean itself. An exchange goes to the
+    neighbours on a distributed graph as the bytes that its codec makes. Every rank calls `run` with
+    the same arguments and gets the same history. The task is either the same everywhere, of as many
+    clients as there are ranks, or holds the rank's own examples alone (one client); then nothing
+    but sizes, messages and metrics is ever exchanged. Start it with `mpiexec -n 5 python
+    script.py`, or `mpiexec -n 5 fedax run FILE --engine mpi`.
 
     Args:
         comm: an mpi4py communicator; `MPI.COMM_WORLD` by default.
@@ -62,11 +113,25 @@ class MPI(Engine):
         return task.train.clients == self.comm.size
 
     def prepared(self, setup: Setup) -> Setup:
-        peers, local_task = Peers.of(self.comm, setup.task)
-        population = Population.of(np.asarray(peers.population.train.sizes))
-        return dataclasses.replace(
-            setup, task=local_task, population=population, first=self.comm.rank
-        )
+        task, comm = setup.task, self.comm
+        if task.train.clients not in (1, comm.size):
+            allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
+            got = f"a task of {task.train.clients} clients"
+            raise InvalidInput.found("MPI engine", got, allowed)
+        # of all clients' examples, the rank takes its own
+        if task.train.clients > 1:
+            task = single_client_task(task, comm.rank)
+        # sizes are exchanged, examples are not
+        self.population = task
+        for split in ("train", "validation", "test"):
+            data = getattr(task, split)
+            sizes = comm.allgather(None if data is None else int(data.sizes[0]))
+            if data is not None:
+                self.population = eqx.tree_at(
+                    lambda t, s=split: getattr(t, s), self.population, sizes_only(data, sizes)
+                )
+        population = Population.of(np.asarray(self.population.train.sizes))
+        return dataclasses.replace(setup, task=task, population=population, first=comm.rank)
 
     def program(
         self,
@@ -75,7 +140,7 @@ class MPI(Engine):
         roots: Sequence[Key[Array, ""]],
         longest: int,
     ) -> "MPIProgram":
-        return MPIProgram(settings, setup, roots, Peers.of(self.comm, setup.task)[0])
+        return MPIProgram(settings, setup, roots, self.comm, self.population)
 
 
 def _comm_world() -> Any:
@@ -97,22 +162,24 @@ class MPIProgram(PythonProgram):
         settings: Sequence[Setting],
         setup: Setup,
         roots: Sequence[Key[Array, ""]],
-        peers: Peers,
+        comm: Any,
+        population: Task,
     ) -> None:
-        super().__init__(settings, setup, roots, lambda *_: MPIBackend(setup, peers))
-        self.peers = peers
+        super().__init__(settings, setup, roots, lambda *_: MPIBackend(setup, comm))
+        self.comm = comm
+        self.population = population
 
     def metrics(
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
-        kind = functools.partial(PeerView, self.peers)
+        kind = functools.partial(PeerView, self.comm, self.population)
         return compute_all(observers, view_of(self.setup, self.runs[run][0], carry, worked, kind))
 
     def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
         setup, algorithm = self.setup, self.runs[run][0]
         w = call_model(algorithm, carry.state, setup.layout.dim)
         own = personal_models(setup, algorithm, carry, w)(jnp.int32(setup.first))
-        return jax.tree.map(self.peers.allgather, own)
+        return allgather(self.comm, own)
 
 
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str) -> dict[str, Float[Array, "1"]]:
@@ -123,16 +190,16 @@ def _sums(setup: Setup, w: Float[Array, "dim"], split: str) -> dict[str, Float[A
 class PeerView(CompiledView):
     """View of the MPI engine: each rank evaluates its examples, and sums are gathered."""
 
-    def __init__(self, peers: Peers, setup: Setup, w: Float[Array, "dim"]) -> None:
+    def __init__(self, comm: Any, population: Task, setup: Setup, w: Float[Array, "dim"]) -> None:
         super().__init__(setup, w)
-        self.peers = peers
-        self.task = peers.population
+        self.comm = comm
+        self.task = population
 
     def sums(self, split: str) -> dict[str, Array]:
         if split not in self._sums:
             sums = self.setup.task.programs.call(_sums, self.setup, self.w, split)
             if split != "central":
-                sums = {name: rows[:, 0] for name, rows in self.peers.allgather(sums).items()}
+                sums = {name: rows[:, 0] for name, rows in allgather(self.comm, sums).items()}
             self._sums[split] = sums
         return self._sums[split]
 
@@ -155,7 +222,7 @@ class PeerView(CompiledView):
     def _view_of(self, w: Float[Array, "dim"], state: PyTree) -> "PeerView":
         """Returns the view of another model, in its state."""
         setup = dataclasses.replace(self.setup, task=self.setup.task.at(state))
-        return PeerView(self.peers, setup, w)
+        return PeerView(self.comm, self.task, setup, w)
 
     def per_node(self, score: str) -> Float[Array, "clients"]:
         states = None if self.states is None else self.states.all()
@@ -176,14 +243,12 @@ class PeerView(CompiledView):
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)
-        return jax.tree.map(
-            self.peers.allgather, look(client, *(row[self.peers.rank] for row in rows))
-        )
+        return allgather(self.comm, look(client, *(row[self.comm.rank] for row in rows)))
 
     def _compute_gradients(self) -> Gradients:
-        share = self.share[self.peers.rank]
+        share = self.share[self.comm.rank]
         gradient = self.setup.task.programs.call(_gradient, self.setup, self.w)
-        return self.peers.sum(Gradients.terms(gradient, share, self.task.train.clients))
+        return allreduce(self.comm, Gradients.terms(gradient, share, self.task.train.clients))
 
 
 def _gradient(setup: Setup, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
