@@ -137,7 +137,6 @@ def test_a_checkpoint_is_kept_at_ctrl_c(interrupts_call, tmp_path):
 def test_ctrl_c_in_a_hook_and_before_the_run():
     def hook(progress):
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(5)
 
     assert train(progress=hook, rounds=7).outcome.round == 0
 

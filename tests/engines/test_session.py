@@ -45,19 +45,6 @@ def test_steps_are_the_run(engine):
     assert all(report.outcome.ok for report in reports)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_state_may_be_used_again(engine):
-    session = fedax.start(fedax.SCAFFOLD(), regression(), engine=engine, **SETTING)
-    first = session.init()
-    one, other = (session.step(session.step(first)[0])[0] for _ in range(2))
-    assert first.round == 0
-    assert one.round == other.round == 2
-    assert np.array_equal(flat(session, session.params(one)), flat(session, session.params(other)))
-    assert not np.array_equal(
-        flat(session, session.params(first)), flat(session, session.params(one))
-    )
-
-
 def test_personal_models_of_a_state():
     session = fedax.start(fedax.Ditto(), regression(), **SETTING)
     state, _ = session.step(session.init())

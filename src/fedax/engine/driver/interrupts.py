@@ -2,7 +2,7 @@
 
 A compiled program takes over the buffers of the state that it advances (donation). An exception
 raised between the start of the program and the assignment of its result would lose the run, so
-Ctrl-C is delayed over that time. `CallLength` keeps the delay to a few seconds.
+Ctrl-C is delayed to the end of the call. `CallLength` keeps the delay to a few seconds.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import jax
@@ -54,9 +54,7 @@ class CallLength:
 
 
 class Interrupts:
-    """Delays Ctrl-C while a run's state is inside a compiled program.
-
-    Elsewhere it raises `KeyboardInterrupt` at once.
+    """Delays Ctrl-C, so that a run ends between two calls of its program.
 
     A context manager for the main thread. A second Ctrl-C is not delayed. It changes nothing in
     other threads and where somebody handles SIGINT already, such as the command line.
@@ -65,47 +63,27 @@ class Interrupts:
         enabled: False to leave Ctrl-C as it is.
 
     Attributes:
-        asked: whether there was a delayed Ctrl-C.
+        asked: whether there was a Ctrl-C.
     """
 
     def __init__(self, enabled: bool = True) -> None:
-        self.asked, self._enabled = False, enabled
-        self._states: Any = None
-        self._may_raise = self._installed = False
+        in_main = threading.current_thread() is threading.main_thread()
+        self.asked = False
+        self._installs = (
+            enabled and in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
 
     def __enter__(self) -> "Interrupts":
-        in_main = threading.current_thread() is threading.main_thread()
-        if (
-            self._enabled
-            and in_main
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
+        if self._installs:
             signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._installed:
+    def __exit__(self, *_: object) -> None:
+        if self._installs:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    @contextlib.contextmanager
-    def allow(self, states: Any = None) -> Iterator[None]:
-        """Lets Ctrl-C raise at once within the block, while the buffers of `states` exist."""
-        self._states, self._may_raise = states, True
-        try:
-            yield
-        finally:
-            self._may_raise, self._states = False, None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        if self._may_raise and is_intact(self._states):
-            raise KeyboardInterrupt
         # the second Ctrl-C raises at once
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # the program was interrupted while it wrote to the same stream

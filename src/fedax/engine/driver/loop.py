@@ -173,9 +173,8 @@ class RoundLoop:
                     count = min(self.calls.rounds, end - self.done)
                     if self.checkpoints and self.checkpoints.seconds is not None:
                         count = 1  # a checkpoint may be due after any round
-                    # The program takes over the buffers of `states`. Until its result is assigned,
-                    # Ctrl-C must not raise, or the run would be lost.
-                    with self.interrupts.allow(self.states), self.calls.measure(count):
+                    # the program takes over the buffers of `states`
+                    with self.calls.measure(count):
                         result = self.program.advance(self.states, self.done, count)
                     self.can_save = False  # until states, logs and `done` fit together again
                     self.states, logs = result
@@ -235,8 +234,7 @@ class RoundLoop:
         progress = Progress(
             self.done, grid.rounds, seconds, first.latest, stopwatch.compiling, len(self.recorders)
         )
-        with self.interrupts.allow(self.states):
-            wants_stop = callable(options.progress) and options.progress(progress)
+        wants_stop = callable(options.progress) and options.progress(progress)
         # on several ranks, all stop if the hook of one says so
         self.stop_requested = self.process_group.any(bool(wants_stop))
 

@@ -64,9 +64,7 @@ class Session:
     def step(self, state: RunState) -> tuple[RunState, Report]:
         """Takes one round.
 
-        The given state stays as it is, and the same state gives the same next one. With
-        `Simulation(memory="host")` or `"disk"` a step takes the given state over: JAX refuses its
-        deleted arrays afterwards.
+        A simulation takes the given state over: JAX refuses its deleted arrays afterwards.
 
         Raises:
             InvalidInput: the round would exceed the budget of `Privacy`, or the synchronisation
@@ -79,9 +77,7 @@ class Session:
         # before the round: what it would release cannot be taken back
         if self._grid.private is not None:
             self._grid.private.check_budget(state.round + 1)
-        # the program consumes its input, and the caller may step the same state again
-        copied = self._program.copy(state.value)
-        value, (log,) = self._program.advance(copied, state.round, 1)
+        value, (log,) = self._program.advance(state.value, state.round, 1)
         logged = {name: values[0] for name, values in log.logged.items()}
         report = Report(
             state.round, logged, int(log.down[0]), int(log.up[0]), log.failure(state.round)

@@ -182,14 +182,6 @@ class Program(ABC):
         May consume the buffers of the given states.
         """
 
-    def copy(self, states: Any) -> Any:
-        """Returns states that `advance` may consume while the given ones stay; the given ones where
-        clients' states are off the devices.
-        """
-        return jax.tree.map(
-            lambda leaf: jnp.array(leaf) if isinstance(leaf, jax.Array) else leaf, states
-        )
-
     @abstractmethod
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int

@@ -248,10 +248,5 @@ class Private(NamedTuple):
             return rounds
         max_rounds = rounds_of(self.ledger, privacy.noise, privacy.delta, privacy.budget, rounds)
         if not max_rounds:
-            epsilon = epsilon_of(self.ledger, privacy.noise, privacy.delta, 1)
-            raise InvalidInput.of(
-                "Privacy(budget=...)",
-                privacy.budget,
-                f"numbers >= {epsilon:.4g}, which one round spends",
-            )
+            self.check_budget(1)
         return max_rounds

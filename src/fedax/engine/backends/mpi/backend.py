@@ -11,10 +11,11 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import Message, decode, is_message
 from fedax.core.federation import ClientStates, Cohort, Upload
-from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
+from fedax.engine.backends.python_rounds import ClientResult, PythonBackend, stack
 from fedax.engine.round.client import Setup
 from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.engine.round.single_client import run_single_client
+from fedax.graphs import mixed
 
 
 def allreduce(comm: Any, tree: PyTree) -> PyTree:
@@ -130,10 +131,10 @@ class MPIBackend(PythonBackend):
     ) -> tuple[PhaseResult, ClientStates]:
         comm, rank = self.comm, self.comm.rank
         neighbour_ids, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
-        upload, rows, broken = self._run_work(phase_work, states)
+        upload, new_rows, broken = self._run_work(phase_work, states)
         new_states = {
             name: states[name].put(jnp.asarray([rank]), jax.tree.map(lambda x: x[None], row))
-            for name, row in rows.items()
+            for name, row in new_rows.items()
         }
         # the first column is the node itself, which is also the padding
         linked = neighbour_ids != neighbour_ids[0]
@@ -146,17 +147,10 @@ class MPIBackend(PythonBackend):
             "wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(linked_ranks)))
         }
 
-        terms = [(shares[0], decode_tree(payload, upload.value))]
-        terms += [
-            (w, decode_tree(data, upload.value))
-            for w, data in zip(shares[linked], received_payloads, strict=True)
-        ]
-        scaled = [
-            jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value) for w, value in terms
-        ]
-        received = jax.tree.map(
-            lambda *summands: jnp.asarray(sum(summands[1:], summands[0]))[None], *scaled
-        )
+        messages = [decode_tree(data, upload.value) for data in (payload, *received_payloads)]
+        rows = jax.tree.map(stack, *messages)
+        mix = jnp.asarray([shares[0], *shares[linked]])[None]
+        received = mixed(rows, jnp.arange(len(messages))[None], mix)
         clipped = decode(upload.value)[1]
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         clipped = None if clipped is None else allreduce(comm, clipped)

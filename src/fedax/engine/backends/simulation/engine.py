@@ -47,7 +47,7 @@ from fedax.engine.round.evaluation import all_personal_models, empty_cohort, vie
 from fedax.engine.round.phase import zeros
 from fedax.engine.round.timeline import timeline_of
 from fedax.engine.round.trace import initial_carry
-from fedax.errors import FedaxError, InvalidInput
+from fedax.errors import InvalidInput
 from fedax.observe.base import Observer, compute_all
 from fedax.utils.random import Index
 
@@ -220,15 +220,6 @@ class SimulationProgram(Program):
         stacked = self.axes.stack_runs([detach_stores(run_carry) for run_carry in moved])
         stacked, stores = allocate_stores(self.axes.put(stacked, "runs"), self.memory)
         return stacked, None, tuple(stores)
-
-    def copy(self, states: Any) -> Any:
-        if self.memory == "device":
-            return super().copy(states)
-        # rows off the device are those of the newest state only
-        if any(leaf.is_deleted() for leaf in jax.tree.leaves(states[0])):
-            hint = 'Step the newest state, or choose Simulation(memory="device").'
-            raise FedaxError(f"This state was stepped before, and clients' states moved on. {hint}")
-        return states
 
     def split(self, states: Any) -> list[RunCarry]:
         return [attach_stores(run_carry) for run_carry in self.axes.unstack_runs(states[0])]
