@@ -205,8 +205,7 @@ class ReferenceBackend(PythonBackend):
 class Eager(Engine):
     """The reference engine; see the module. No arguments."""
 
-    is_asynchronous = True
-    shares_memory = True
+    in_process = True
 
     def program(
         self,

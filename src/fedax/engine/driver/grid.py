@@ -196,7 +196,7 @@ class Grid:
             "run(clock=...)": clock,
         }
         for field, value in timed.items():
-            if value is not None and not engine.is_asynchronous:
+            if value is not None and not engine.in_process:
                 reason = f"the engine {type(engine).__name__} has no virtual clock"
                 raise InvalidInput.because(field, reason, "Simulation and Eager have one.")
         if clock is not None:

@@ -179,7 +179,7 @@ class RunOptions:
         """Refuses a codec whose receiver has to know the clients' states where it does not."""
         if self.channel is None or not self.channel.shares_memory:
             return
-        if not self.engine.shares_memory:
+        if not self.engine.in_process:
             raise no_shared_memory("run(engine=...)", self.channel, type(self.engine).__name__)
         if self.schedule.server is not None:
             codec, late = type(self.channel.up).__name__, "late ones are discarded"

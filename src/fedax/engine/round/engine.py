@@ -210,16 +210,15 @@ class Engine(ABC):
 
     Attributes:
         process_group: the processes that take part.
-        is_asynchronous: whether it runs the server steps of an asynchronous server.
-        shares_memory: whether receivers know the clients' states of a codec.
+        in_process: whether one process has the server and all clients, so that it knows what
+            clients store for a codec, and may run the steps of an asynchronous server.
         is_simulated: whether this process plays the clients, so that it may let them collude.
         checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
             no bound.
     """
 
     process_group: ProcessGroup = ProcessGroup()
-    is_asynchronous: ClassVar[bool] = False
-    shares_memory: ClassVar[bool] = False
+    in_process: ClassVar[bool] = False
     is_simulated: ClassVar[bool] = True
     checkpoint_seconds: float | None = None
 

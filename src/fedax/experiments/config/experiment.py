@@ -211,7 +211,7 @@ class Experiment(Table):
         common = self._make_common()
         channel = common["channel"] or Channel()
         with self._at("engine"):
-            if channel.shares_memory and not getattr(ENGINES[self.engine], "shares_memory", False):
+            if channel.shares_memory and not getattr(ENGINES[self.engine], "in_process", False):
                 raise no_shared_memory("engine", channel, self.engine)
         with self._at("budget"):
             if self.budget is not None and self.clock is None:

@@ -86,8 +86,7 @@ class Simulation(Engine):
     them.
     """
 
-    is_asynchronous = True
-    shares_memory = True
+    in_process = True
 
     def __init__(
         self,
