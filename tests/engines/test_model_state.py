@@ -245,22 +245,6 @@ def test_parts_trained_alone_train_the_state_too():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["average", "local"])
-def test_a_sleeping_node_keeps_its_state(policy):
-    """The running statistics of who sleeps stay as they were; the others' move."""
-    graph = fedax.Graph.complete(3).sleeping(0.7)
-    before, after = (
-        history(policy, method=lambda: fedax.DFedAvgM(graph=graph), rounds=rounds)
-        for rounds in (2, 3)
-    )
-    models = [np.asarray(each.state.all()) for each in (before, after)]
-    counts = [np.asarray(each.model_state.all()["count"]) for each in (before, after)]
-    asleep = (models[0] == models[1]).all(1)
-    assert 0 < asleep.sum() == 3 - after.logged["awake"][2] < 3
-    np.testing.assert_array_equal(counts[0] == counts[1], asleep)
-
-
-@pytest.mark.slow
 def test_without_a_server_nodes_mix_their_states():
     """On the complete graph, where every node gets the mean of all; its weights are equal."""
 

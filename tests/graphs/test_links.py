@@ -1,15 +1,14 @@
-"""Links that fail in bursts or add noise, and clients that sleep: statistics, sums, runs."""
+"""Links that fail in bursts: statistics, sums, runs."""
 
 import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
-import optax
 import pytest
 
 import fedax
 from fedax.algorithms.decentralized.pushsum import Pushed
-from fedax.core import InvalidInput, Upload
+from fedax.core import InvalidInput
 from fedax.graphs import Graph
 from fedax.numerics.links import _draw_uniforms, lost_in_bursts
 from fedax.utils.random import stream
@@ -37,16 +36,11 @@ def nodes(method, history):
 
 
 def weights_of(graph, t):
-    """The matrix of a round as the run of `SEED` draws it, and who is awake."""
-    awake = None
-    if graph.awake != 1:
-        luck = jax.random.uniform(stream(ROOT, "awake", t), (graph.clients,), jnp.float32)
-        awake = luck < graph.awake
-    keys = stream(ROOT, "links", t, 0), stream(ROOT, "bursts")
-    neighbours, weights = graph.at(t, *keys, awake)
+    """The matrix of a round as the run of `SEED` draws it."""
+    neighbours, weights = graph.at(t, stream(ROOT, "links", t, 0), stream(ROOT, "bursts"))
     w = np.zeros((graph.clients, graph.clients))
     np.add.at(w, (np.arange(graph.clients)[:, None], np.asarray(neighbours)), np.asarray(weights))
-    return w, np.ones(graph.clients, bool) if awake is None else np.asarray(awake)
+    return w
 
 
 @pytest.mark.slow
@@ -86,32 +80,27 @@ def test_links_are_markov_chains(fails, recovers, both):
 @pytest.mark.parametrize(
     ("graph", "sums"),
     [
-        (PATH.lossy(0.2, "receiver", fails=0.2, recovers=0.3).sleeping(0.7), "row"),
-        (PATH.lossy(0.2, "both", fails=0.2, recovers=0.3).sleeping(0.7), "both"),
-        (Graph.directed(ONE_WAY).lossy(0.1, "sender", fails=0.3).sleeping(0.6), "column"),
-        (Graph.directed(CIRCLE).sleeping(0.6), "row"),
-        (PATH.noisy(0.5), "both"),
+        (PATH.lossy(0.2, "receiver", fails=0.2, recovers=0.3), "row"),
+        (PATH.lossy(0.2, "both", fails=0.2, recovers=0.3), "both"),
+        (Graph.directed(ONE_WAY).lossy(0.1, "sender", fails=0.3), "column"),
     ],
 )
 def test_sums_stay_as_declared(graph, sums):
-    """Over many rounds; who sleeps has the weight 1 on itself."""
+    """Over many rounds."""
     assert graph.sums == sums
     for t in range(25):
-        w, awake = weights_of(graph, t)
+        w = weights_of(graph, t)
         assert w.min() >= 0
         if sums != "column":
             np.testing.assert_allclose(w.sum(1), 1, rtol=1e-12)
         if sums != "row":
             np.testing.assert_allclose(w.sum(0), 1, rtol=1e-12)
-        np.testing.assert_array_equal(w[~awake][:, awake], 0)
-        np.testing.assert_array_equal(w[awake][:, ~awake], 0)
-        np.testing.assert_allclose(np.diag(w)[~awake], 1, rtol=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "graph",
-    [Graph.directed(ONE_WAY).lossy(0.1, "sender", fails=0.2, recovers=0.3).sleeping(0.5)],
+    [Graph.directed(ONE_WAY).lossy(0.1, "sender", fails=0.2, recovers=0.3)],
 )
 def test_push_sum_stays_unbiased(graph):
     """Flat losses: clients that start apart and only talk end at the mean."""
@@ -127,34 +116,26 @@ def test_push_sum_stays_unbiased(graph):
     np.testing.assert_allclose(found[:, 0], 2.0, atol=1e-9)
 
 
-HARD = PATH.lossy(0.1, "both", fails=0.2, recovers=0.4).sleeping(0.6)
+HARD = PATH.lossy(0.1, "both", fails=0.2, recovers=0.4)
 
 
 @pytest.mark.slow
 def test_transcription():
-    """DFedAvgM in NumPy: who sleeps keeps its model, the others mix with the weights that are
-    left."""
+    """DFedAvgM in NumPy: nodes mix with the weights that are left."""
     world, x = World(), np.tile(World().start, (5, 1))
-    messages = 0
     for t in range(ROUNDS):
-        w, awake = weights_of(HARD, t)
-        z = np.array([world.sgd(k, x[k])[0] for k in range(5)])
-        x = np.where(awake[:, None], w @ z, x)
-        links = (PATH.matrix() > 0) & ~np.eye(5, dtype=bool)
-        messages += (links & awake & awake[:, None]).sum()
+        x = weights_of(HARD, t) @ np.array([world.sgd(k, x[k])[0] for k in range(5)])
+    messages = ROUNDS * ((PATH.matrix() > 0) & ~np.eye(5, dtype=bool)).sum()
     method = fedax.DFedAvgM(graph=HARD)
     history = run(method)
     np.testing.assert_allclose(nodes(method, history), x, rtol=0, atol=1e-12)
     assert history.bits.up.sum() == 64 * 4 * messages
-    np.testing.assert_array_equal(
-        history.logged["awake"], [weights_of(HARD, t)[1].sum() for t in range(ROUNDS)]
-    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [fedax.PushSum])
 def test_every_engine_draws_the_same(kind):
-    method = kind(graph=HARD.noisy(0.01))
+    method = kind(graph=HARD)
     two = fedax.Simulation("sequential", devices=2)
     runs = [
         nodes(method, run(method, engine=engine, rounds=3)) for engine in (ONE, two, fedax.Eager())
@@ -163,60 +144,9 @@ def test_every_engine_draws_the_same(kind):
         np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_who_sleeps_keeps_its_state_to_the_bit():
-    """Model and memory, and what a solver keeps between rounds; the others move."""
-    kind, solver = fedax.DFedAvgM, fedax.Optax(optax.adam(LR), keep=True)
-    method = kind(graph=PATH.sleeping(0.5).noisy(0.1))
-    before, after = (run(method, rounds=rounds, solver=solver) for rounds in (2, 3))
-    awake = weights_of(method.graph, 2)[1]
-    assert 0 < awake.sum() < 5
-    states = [[each.state.all(), each.carry.solver_states.all()] for each in (before, after)]
-    for old, new in zip(*map(jax.tree.leaves, states), strict=True):
-        np.testing.assert_array_equal(np.asarray(old)[~awake], np.asarray(new)[~awake])
-    assert (nodes(method, before)[awake] != nodes(method, after)[awake]).any(1).all()
-
-
-@pytest.mark.slow
-def test_noise_has_the_declared_deviation():
-    """One exchange of zeros: entry noise of deviation sigma * sqrt(sum of the others' squared
-    weights), independent at every client; push-sum's scalar arrives without noise."""
-
-    class Talk(fedax.PushSum):
-        def send(self, client, own):
-            return Upload((own.x, own.s))
-
-    dim, sigma = 4000, 0.3
-    task = fedax.Task(np.zeros(dim), lambda w, x: 0 * (x @ w[:1]), [np.ones((2, 1))] * 5)
-    method = Talk(graph=PATH.noisy(sigma))
-    state = run(method, task, rounds=1).state.all()
-    found, w = np.asarray(state.x), PATH.matrix() * ~np.eye(5, dtype=bool)
-    expected = sigma * np.sqrt((w**2).sum(1))
-    np.testing.assert_allclose(found.std(1) / expected, 1, atol=4 / np.sqrt(2 * dim))
-    assert np.abs(found.mean(1) / expected).max() < 4 / np.sqrt(dim)
-    assert np.abs(np.corrcoef(found) - np.eye(5)).max() < 5 / np.sqrt(dim)
-    np.testing.assert_allclose(state.s, 1, rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_schedule_says_who_is_awake():
-    day = fedax.core.Daily(0.5, period=4, spread=1.0, seed=1)
-    schedule = fedax.Schedule(epochs=2, batch_size=4, order="given", availability=day)
-    method = fedax.DFedAvgM(graph=PATH.sleeping())
-    history = run(method, schedule=schedule, rounds=4)
-    awake = [np.asarray(day.available(jax.random.key(0), t, 5)) for t in range(4)]
-    np.testing.assert_array_equal(history.logged["awake"], np.sum(awake, 1))
-    before = nodes(method, run(method, schedule=schedule, rounds=3))
-    np.testing.assert_array_equal(nodes(method, history)[~awake[3]], before[~awake[3]])
-    with pytest.raises(InvalidInput, match=r"Graph\.sleeping\(\): a schedule without a rule"):
-        run(method)
-
-
 def test_rules_of_availability_that_a_graph_ignores_are_refused(tmp_path):
     """Before anything is written."""
     schedule = fedax.Schedule(epochs=1, availability=fedax.core.Daily(0.5))
-    ignored = r"Schedule\(availability=...\): got a rule, which the graph .* does not ask"
-    for graph in (None, PATH.sleeping(0.5)):
-        with pytest.raises(InvalidInput, match=ignored):
-            run(fedax.DFedAvgM(graph=graph), schedule=schedule, checkpoint=tmp_path / "run")
+    with pytest.raises(InvalidInput, match="availability="):
+        run(fedax.DFedAvgM(graph=PATH), schedule=schedule, checkpoint=tmp_path / "run")
     assert not any(tmp_path.iterdir())

@@ -7,8 +7,7 @@
   `Graph.complete`, `Graph.star`, `Graph.grid`, `Graph.torus`, `Graph.isolated`: of some size.
 - `Graph.random_regular`, `Graph.erdos_renyi`: drawn.
 - `Graph.directed`: with links one way.
-- `Graph.lossy`, `Graph.noisy`, `Graph.sleeping`: with links that drop messages or add noise, and
-  with clients that sleep.
+- `Graph.lossy`: with links that drop messages.
 - `Graph.named`: by its name in `TOPOLOGIES`.
 
 Besides:

@@ -46,8 +46,6 @@ class Graph(eqx.Module):
         nodes: names of the nodes, None for numbers. A run puts them into the order of its task's
             clients.
         drops, repair, fails, recovers: see `lossy`.
-        noise: see `noisy`.
-        awake: see `sleeping`.
 
     >>> ring = Graph.ring(20)
     >>> round(ring.lam, 5), ring.degrees.tolist() == [[2] * 20]
@@ -67,8 +65,6 @@ class Graph(eqx.Module):
     repair: str = hyper("receiver", choices=("receiver", "sender", "both"))
     fails: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True)
     recovers: float = hyper(1.0, static=True, low=0.0, open_low=True, high=1.0)
-    noise: float = hyper(0.0, static=True, low=0.0)
-    awake: float | None = hyper(1.0, static=True, low=0.0, open_low=True, high=1.0, optional=True)
 
     def __check_init__(self) -> None:
         check_declared(self)
@@ -167,8 +163,8 @@ class Graph(eqx.Module):
         if len(set(sizes)) != 1:
             allowed = "at least one graph, all with equally many clients"
             raise InvalidInput.of(field, sizes, allowed)
-        if any(graph.is_random or graph.noise for graph in graphs):
-            got = "a graph with losses, noise or sleeping clients"
+        if any(graph.is_random for graph in graphs):
+            got = "a graph with losses"
             hint = "Add them to the sequence."
             raise InvalidInput.found(field, got, "graphs without them", hint)
         names = {None if graph.nodes is None else tuple(graph.nodes) for graph in graphs}
@@ -330,8 +326,8 @@ class Graph(eqx.Module):
 
     @property
     def is_random(self) -> bool:
-        """Whether links are lost or clients sleep, so that the weights of a round are drawn."""
-        return self.drops > 0 or self.fails > 0 or self.awake != 1
+        """Whether links are lost, so that the weights of a round are drawn."""
+        return self.drops > 0 or self.fails > 0
 
     @property
     def linked(self) -> Bool[Array, "period clients width"]:
@@ -370,10 +366,7 @@ class Graph(eqx.Module):
         or "none".
         """
         # who makes up for lost weights decides which sums stay 1
-        repair = "both"
-        # sleeping cuts both directions of a link, which keeps symmetric weights symmetric
-        if self.drops or self.fails or (self.awake != 1 and not self._is_symmetric):
-            repair = self.repair
+        repair = self.repair if self.is_random else "both"
         return mixing.unit_sums(
             np.asarray(self.neighbours), np.asarray(self.weights, float), repair
         )
@@ -390,7 +383,7 @@ class Graph(eqx.Module):
             raise InvalidInput.found(
                 "Graph.lam",
                 self.name,
-                "graphs without losses and sleeping clients whose rows and columns sum to 1",
+                "graphs without losses whose rows and columns sum to 1",
             )
         # W_T ... W_1: later rounds multiply from the left
         product = functools.reduce(
@@ -442,56 +435,6 @@ class Graph(eqx.Module):
             raise InvalidInput.of("Graph.lossy(repair=...)", repair, allowed)
         return graph
 
-    def noisy(self, deviation: float) -> "Graph":
-        """Returns the graph with links that add Gaussian noise to the vectors that arrive.
-
-        The noise is independent for every message and entry, drawn from the run's seed. Scalars
-        beside the vectors, such as push-sum's, arrive as they were sent.
-
-        Args:
-            deviation: the noise's standard deviation, at least 0.
-        """
-        return dataclasses.replace(self, noise=deviation)
-
-    def sleeping(self, awake: float | None = None) -> "Graph":
-        """Returns the graph with clients that sleep in some rounds: they neither train nor mix.
-
-        Links from and to a sleeping client carry nothing, as if both directions were lost, and its
-        state stays as it was. The weights of these links are kept as `lossy` says, and by the
-        sender where only columns sum to 1.
-
-        Args:
-            awake: the probability that a client is awake in a round, in (0, 1], drawn from the
-                run's seed; None asks the rule of `Schedule(availability=...)`.
-        """
-        # a receiver that takes its own vector instead would break the sums of columns
-        repair = "sender" if self.sums == "column" else self.repair
-        return dataclasses.replace(self, awake=awake, repair=repair)
-
-    def check_availability(self, rule: Any) -> None:
-        """Refuses a schedule whose rule of availability the graph would ignore, and one without the
-        rule that it asks.
-
-        Raises:
-            InvalidInput: it is one.
-
-        >>> import fedax
-        >>> fedax.Graph.ring(4).sleeping().check_availability(fedax.core.Daily(0.5))
-        """
-        if self.awake is None and rule is None:
-            raise InvalidInput.because(
-                "Graph.sleeping()",
-                "a schedule without a rule of availability",
-                "Give Graph.sleeping(awake=...) or Schedule(availability=...).",
-            )
-        if self.awake is not None and rule is not None:
-            raise InvalidInput.found(
-                "Schedule(availability=...)",
-                f"a rule, which the graph {self.name} does not ask",
-                "None, or graphs whose clients sleep by the rule",
-                "Write Graph.sleeping(), as in graph=fedax.Graph.ring(20).sleeping().",
-            )
-
     def check_population(self, clients: int) -> None:
         """Refuses another number of clients."""
         if clients != self.clients:
@@ -514,7 +457,6 @@ class Graph(eqx.Module):
         round: Index,
         key: Key[Array, ""] | None = None,
         chain: Key[Array, ""] | None = None,
-        awake: Bool[Array, "clients"] | None = None,
     ) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
         """Returns the neighbours and weights of a round.
 
@@ -522,7 +464,6 @@ class Graph(eqx.Module):
             round: its number, from 0.
             key: draws which messages are lost by themselves; None for none.
             chain: draws which links have failed, the same key in all rounds; None for none.
-            awake: which clients are awake; None for all.
         """
         neighbours = jnp.asarray(self.neighbours)[round % self.period]
         weights = jnp.asarray(self.weights)[round % self.period]
@@ -539,8 +480,6 @@ class Graph(eqx.Module):
             lost |= links.lost_in_bursts(
                 neighbours, chain, now, self.fails, self.recovers, is_bidirectional
             )
-        if awake is not None:
-            lost |= links.asleep(neighbours, awake)
         return neighbours, links.weights_left(neighbours, weights, lost, self.repair)
 
     def renumbered(self, order: Sequence[int]) -> "Graph":

@@ -1,5 +1,4 @@
-"""Links of one round: which messages are lost, who keeps their weights, and how much noise
-arrives.
+"""Links of one round: which messages are lost, and who keeps their weights.
 
 All masks have the shape of a round's table of neighbours, (clients, width), whose first column is
 the client itself. A link is drawn by the numbers of its two clients, not by its place in the table.
@@ -72,13 +71,6 @@ def lost_in_bursts(
     return jax.lax.while_loop(lambda carry: carry[1].any(), look_back, initial)[-1]
 
 
-def asleep(
-    neighbours: Int[Array, "clients width"], awake: Bool[Array, "clients"]
-) -> Bool[Array, "clients width"]:
-    """Returns which links have a sleeping client at one end."""
-    return ~(awake[:, None] & awake[neighbours])
-
-
 def weights_left(
     neighbours: Int[Array, "clients width"],
     weights: Float[Array, "clients width"],
@@ -102,16 +94,6 @@ def weights_left(
         else missing.sum(1)
     )
     return (weights - missing).at[:, 0].add(returned)
-
-
-def noise_scales(
-    weights: Float[Array, "clients width"], deviation: float
-) -> Float[Array, "clients"]:
-    """Returns the deviation of the noise in each client's weighted sum of messages.
-
-    Every message of another client has independent Gaussian noise of this deviation.
-    """
-    return deviation * jnp.sqrt((weights[:, 1:] ** 2).sum(1))
 
 
 def _draw_uniforms(neighbours: Array, key: Any, both: bool) -> Float[Array, "clients width"]:

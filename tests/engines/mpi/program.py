@@ -44,7 +44,7 @@ def centred(params, examples, *, state, training):
     return (losses, {"mean": 0.9 * state["mean"] + 0.1 * mean}) if training else losses
 
 
-HARD = fedax.Graph.ring(4).lossy(0.1, "both", fails=0.2, recovers=0.5).noisy(0.01)
+HARD = fedax.Graph.ring(4).lossy(0.1, "both", fails=0.2, recovers=0.5)
 STATEFUL = {
     "State": "average",
     "Local state": "local",
@@ -82,8 +82,7 @@ def cases():
         "Quantized random": fedax.QuantizedDFedAvgM(
             b=8, graph=fedax.Graph.erdos_renyi(4, 0.7, seed=1)
         ),
-        "Hard graph": fedax.DFedAvgM(graph=HARD.sleeping(0.7)),
-        "Daily graph": fedax.DFedAvgM(graph=fedax.Graph.ring(4).noisy(0.01).sleeping()),
+        "Hard graph": fedax.DFedAvgM(graph=HARD),
         "Coded": fedax.FedAvg(),
         "Daily": fedax.SCAFFOLD(),
         **dict.fromkeys(PRIVATE, fedax.SCAFFOLD()),

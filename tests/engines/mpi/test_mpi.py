@@ -46,7 +46,6 @@ CASES += [
     "State mixed first",
     "Local state tuned",
     "Hard graph",
-    "Daily graph",
     "Daily",
     "Private",
     "Private clients",

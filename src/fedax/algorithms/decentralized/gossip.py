@@ -53,11 +53,10 @@ class Gossip(Algorithm[ClientStates]):
         """Refuses a graph that changes, for methods whose state is of the round before.
 
         Raises:
-            InvalidInput: the graph has a period of several rounds, drops messages, or has clients
-                that sleep.
+            InvalidInput: the graph has a period of several rounds, or drops messages.
         """
         if self.graph is not None and self.graph.changes:
-            allowed = "graphs that do not change, drop no messages and have no sleeping clients"
+            allowed = "graphs that do not change and drop no messages"
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:

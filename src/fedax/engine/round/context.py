@@ -34,8 +34,6 @@ from fedax.engine.round.phase import (
     name_of,
 )
 from fedax.engine.round.stages import (
-    Asleep,
-    LinkNoise,
     ModelState,
     PastVersions,
     SolverState,
@@ -44,7 +42,6 @@ from fedax.engine.round.stages import (
 from fedax.engine.round.traffic import count_traffic, missing_value, pack_traffic
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
-from fedax.numerics.links import asleep, noise_scales
 from fedax.utils.layout import share_of
 from fedax.utils.random import Index, stream
 
@@ -254,35 +251,26 @@ class RoundContext(Federation):
         if channel is not None and channel.shares_memory and graph.changes:
             allowed = "a codec without memory of its receivers, on a graph that changes"
             raise InvalidInput.of("Channel(up=...)", channel.up, allowed)
-        everyone, awake = self.everyone, self._draw_awake(graph)
+        everyone = self.everyone
         # a link's state is the same for all exchanges of a round, single losses are not
         keys = self._link_key(), stream(self.root, "bursts")
-        neighbours, weights = graph.at(self.round, *keys, awake)
+        neighbours, weights = graph.at(self.round, *keys)
         # first half: every node sends, and the backend sums each node's neighbours
-        sending, client_states = self._prepare(send, (), states, is_graph=True, awake=awake)
+        sending, client_states = self._prepare(send, (), states, is_graph=True)
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )
         _require_unweighted("exchange(send=...)", result)
         is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
-        if awake is not None:
-            is_link = is_link & ~asleep(neighbours, awake)
         self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
         if self.is_clocked:
             sent_counts = (
                 jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
             )
             self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), sent_counts])
-            if awake is not None:  # the seconds of the phase are those of clients that are awake
-                order = jnp.argsort(~awake, stable=True).astype(jnp.int32)
-                self.traffic[-1] |= {"clients": order, "asked": awake.sum(dtype=jnp.int32)}
         # second half: every node works on what it received, and sends nothing
         client_states = {"own": result.client_states["own"], "received": received}
         stages = self._state_stages(client_states, is_graph=True)
-        if graph.noise:
-            stages.append(LinkNoise(noise_scales(weights, graph.noise)))
-        if awake is not None:
-            stages.append(Asleep(awake))
         occurrence = self._next_occurrence(receive)
         receiving = PhaseWork(
             receive, (), self.root, self.round, occurrence, tuple(stages), receives=True
@@ -294,26 +282,15 @@ class RoundContext(Federation):
 
     def _check_complete(self) -> None:
         """Refuses to leave out clients where there is no server."""
+        rule = self.setup.schedule.availability_rule
+        if rule is not None:
+            allowed = "None for methods without a server, whose nodes wait for each other"
+            raise InvalidInput.of("Schedule(availability=...)", rule, allowed)
         if self.setup.drop:
             allowed = (
                 '"stop" for methods without a server, whose mixing weights have to add up to one'
             )
             raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
-
-    def _draw_awake(self, graph: Graph) -> Bool[Array, "clients"] | None:
-        """Returns which clients of a graph are awake in this round, None if none ever sleeps."""
-        schedule = self.setup.schedule
-        graph.check_availability(schedule.availability_rule)
-        if graph.awake == 1:
-            return None
-        if graph.awake is None:
-            awake = schedule.available_in(self.root, self.round, self.clients)
-            assert awake is not None, "there is a rule"
-        else:
-            key = stream(self.root, "awake", self.round)
-            awake = jax.random.uniform(key, (self.clients,), jnp.float32) < graph.awake
-        self.log(awake=awake.sum(dtype=jnp.int32))
-        return awake
 
     def _link_key(self) -> Key[Array, ""]:
         """Returns the random stream of the links in the exchange that begins, the same on all
@@ -367,7 +344,6 @@ class RoundContext(Federation):
         down: Any,
         states: ClientStates | None,
         is_graph: bool = False,
-        awake: Bool[Array, "clients"] | None = None,
     ) -> tuple[PhaseWork, dict[str, ClientStates]]:
         """Returns the phase's work with what the server sends, and the client states that it
         uses.
@@ -388,8 +364,6 @@ class RoundContext(Federation):
             *message_stages(channel, self.clients, protection),
             *self._state_stages(client_states, is_graph),
         ]
-        if awake is not None:
-            stages.append(Asleep(awake))
         timing, row = self.setup.timing, self.row
         if timing is not None and timing.late is not None and row is not None and row.versions:
             downlinks = PastVersions.store(self.carry.downlinks, down, row.versions)

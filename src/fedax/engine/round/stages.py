@@ -1,4 +1,4 @@
-"""The stages that messages pass: a codec, lateness, sleep, the states of model and solver.
+"""The stages that messages pass: a codec, lateness, the states of model and solver.
 
 Those of attacks are in `fedax.engine.round.hostile`, those of privacy in
 `fedax.engine.round.private`.
@@ -9,7 +9,7 @@ import dataclasses
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fedax.communication.attacks import Collusion
 from fedax.communication.channel import Channel, Codec, decode, encode, is_vector
@@ -108,37 +108,6 @@ class ModelState(Stage):
         if not self.sends or not (client.trained or self.always):
             return sending
         return sending._replace(value=Sent(sending.value, state_in_reals(client.model_state)))
-
-
-class LinkNoise(Stage):
-    """What a client receives on a graph has Gaussian noise of a deviation of its own."""
-
-    deviations: Float[Array, "clients"]
-
-    def receive(self, client: Client, states: States) -> States:
-        scale, key = self.deviations[client.index], client.key("link noise")
-        leaves, structure = jax.tree.flatten(states["received"])
-        for index, leaf in enumerate(leaves):
-            if jnp.ndim(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact):
-                noise = jax.random.normal(jax.random.fold_in(key, index), leaf.shape, leaf.dtype)
-                leaves[index] = leaf + scale.astype(leaf.dtype) * noise
-        return states | {"received": jax.tree.unflatten(structure, leaves)}
-
-
-class Asleep(Stage):
-    """Clients that sleep keep their states. It stands after the stages that store something.
-
-    Attributes:
-        awake: which clients are awake.
-    """
-
-    awake: Bool[Array, "clients"]
-
-    def send(self, client: Client, sending: Sending) -> Sending:
-        is_awake = self.awake[client.index]
-        before = {name: sending.before[name] for name in sending.after}
-        choose = lambda new, old: jnp.where(is_awake, new, old)  # noqa: E731
-        return sending._replace(after=jax.tree.map(choose, sending.after, before))
 
 
 class Late(Stage):
