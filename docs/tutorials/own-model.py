@@ -188,7 +188,7 @@ fedax.compare(comparison, "comparison.html", title="Own network")
 # ## Common mistakes
 #
 # - **A scalar loss.** fedax refuses a loss with `jnp.mean` inside, and names the expected shape.
-# - **Randomness.** A loss with a third argument gets a random key: `loss(params, examples, key)`. In
+# - **Randomness.** A loss with an argument `key` gets a random key: `loss(params, examples, key)`. In
 #   evaluation the key is `None`, so switch dropout off there.
 # - **State besides parameters.** Running averages are a state. Flax modules bring their own. Your own
 #   loss takes the argument `state` and returns `(losses, new state)`.

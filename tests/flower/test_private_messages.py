@@ -152,10 +152,9 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
     assert not [path for path in files if path.stat().st_mode & 0o077]
 
 
-def test_a_resumed_run_gets_the_stored_messages(tmp_path, monkeypatch):
+def test_a_resumed_run_gets_the_stored_messages(tmp_path):
     """The server was killed before its checkpoint of the last round: no second noisy message of
     that round, which the server's epsilon would not count."""
-    monkeypatch.setattr(fedax.Flower, "checkpoint_seconds", 1e-9)
 
     def run_three_rounds():
         engine = federation(tmp_path, LOCAL, run="r", secret=b"x" * 32)

@@ -35,32 +35,29 @@ class UserFunction:
     Attributes:
         function: the user's.
         plain: whether it takes the only array of the examples.
-        key: the name of its argument for the random key, "" if that is its third one, None if it
-            has none.
+        takes_key: whether it takes `key`.
         takes_state: whether it takes `state`.
         takes_training: whether it takes `training`.
     """
 
     function: Callable[..., Any]
     plain: bool
-    key: str | None
+    takes_key: bool
     takes_state: bool
     takes_training: bool
 
     def __call__(self, params: PyTree, examples: Any, key: Any, **more: Any) -> Any:
         if self.takes_training:
             more["training"] = key is not None
-        if self.key:
-            more[self.key] = key
-        positional = (key,) if self.key == "" else ()
-        return self.function(params, examples["x"] if self.plain else examples, *positional, **more)
+        if self.takes_key:
+            more["key"] = key
+        return self.function(params, examples["x"] if self.plain else examples, **more)
 
 
 def per_example(function: Callable[..., Any], plain: bool) -> PerExample:
     """Returns a user's function of parameters and examples in the form `PerExample`.
 
-    The key is its third argument if that has to be given, or one that is called `key`. It may take
-    `state` and `training` by keyword.
+    It may take `key`, `state` and `training` by these names.
 
     Args:
         function: the user's.
@@ -70,21 +67,11 @@ def per_example(function: Callable[..., Any], plain: bool) -> PerExample:
     if hasattr(function, "takes_state"):
         return function
     try:
-        parameters = [*inspect.signature(function).parameters.values()]
+        names = [*inspect.signature(function).parameters][2:]
     except (TypeError, ValueError):  # built-in functions do not say
-        parameters = []
-    names = {p.name for p in parameters[2:]}
-    key = "key" if "key" in names else None
-    for p in parameters[2:3]:
-        is_positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        if is_positional and p.default is p.empty and p.name not in _KEYWORDS:
-            key = ""
-    if key == "" and not plain and not names & _KEYWORDS:
-        return function
-    return UserFunction(function, plain, key, "state" in names, "training" in names)
-
-
-_KEYWORDS = {"state", "training"}
+        names = []
+    takes = [name in names for name in ("key", "state", "training")]
+    return UserFunction(function, plain, *takes)
 
 
 class Bound(eqx.Module):

@@ -53,11 +53,10 @@ class Task(eqx.Module):
             `fedax check --task` and `fedax.conformance.check` test that, a task checks shapes and
             types only. What the loss reads elsewhere is read when the task's first run compiles.
             It may take more, by these names: `key`, a random key for dropout or augmentation, None
-            in evaluation (a third argument without a default is the key, whatever its name);
-            `training`, whether this is a training step; `state`, the model's state: then it returns
-            `(losses, new state)`. A loss with a state gets full minibatches: short ones are filled
-            again with examples of the client. So one that couples the examples of a minibatch in
-            training takes a state, `()` if it has none.
+            in evaluation; `training`, whether this is a training step; `state`, the model's state:
+            then it returns `(losses, new state)`. A loss with a state gets full minibatches: short
+            ones are filled again with examples of the client. So one that couples the examples of a
+            minibatch in training takes a state, `()` if it has none.
         data: the clients' examples, or a list or mapping of clients as `FederatedData.from_arrays`
             takes them.
         scores: further per-example functions of the same signature by name, such as

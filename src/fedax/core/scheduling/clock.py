@@ -148,7 +148,7 @@ class Clock:
             return array[ids] if array.ndim else np.full(ids.shape, array)
         values = getattr(self, name)(ids, round)
         _check(name, values)
-        return for_clients(f"Clock({name}=...)", values, ids)
+        return np.broadcast_to(np.asarray(values, np.float64), ids.shape)
 
     def seconds(
         self,
@@ -213,24 +213,6 @@ class Clock:
             (rate * amount for rate, amount in zip((down, up, energy), amounts, strict=True)),
             np.zeros(len(down)),
         )
-
-
-def for_clients(field: str, values: Any, clients: np.ndarray) -> Numbers:
-    """Returns one number for each of some clients, from one number for all or an array of them.
-
-    Args:
-        field: names the numbers in the message.
-        values: what a function of the user's returned.
-        clients: their numbers.
-
-    Raises:
-        InvalidInput: anything else.
-    """
-    array = np.asarray(values)
-    if array.dtype.kind not in "iuf" or array.shape not in ((), clients.shape):
-        allowed = f"a number, or an array of {len(clients)}, one for each client that is asked for"
-        raise InvalidInput.of(field, values, allowed)
-    return np.broadcast_to(array.astype(np.float64), clients.shape)
 
 
 def _check(name: str, value: Any) -> None:

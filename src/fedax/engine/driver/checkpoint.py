@@ -3,10 +3,8 @@
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import re
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,12 +56,9 @@ class Checkpoints:
     def __init__(self, grid: Grid) -> None:
         options = grid.options
         self.grid = grid
-        self.every = options.checkpoint_every
         self.process_group = options.engine.process_group
-        self.seconds = options.engine.checkpoint_seconds
         self.folder = Path(os.path.expanduser(options.checkpoint or ""))
         self.identity: Identity = grid.identity()
-        self._begun = self._saved = time.monotonic()
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
                 self._make_folder()
@@ -99,15 +94,6 @@ class Checkpoints:
                 allowed = "a folder without checkpoints beside resume"
                 raise InvalidInput.of("run(checkpoint=...)", str(self.folder), allowed, hint)
 
-    def is_due(self, done: int) -> bool:
-        """Returns whether a checkpoint is due after `done` rounds, by their number or the time.
-
-        The first one by time is made after the first round, and the time between them doubles until
-        it is that of the engine.
-        """
-        longest = math.inf if self.seconds is None else min(self.seconds, self._saved - self._begun)
-        return done % self.every == 0 or time.monotonic() - self._saved >= longest
-
     def save(self, done: int, histories: Sequence[History]) -> None:
         """Writes the histories of the runs after `done` rounds.
 
@@ -129,7 +115,6 @@ class Checkpoints:
                     text = f"checkpoint of round {done} in {self.folder}: cannot be written: "
                     text += f"{error.strerror or error}. Those before are whole: {earlier}."
                     raise WriteFailed(text) from error
-        self._saved = time.monotonic()
 
     def _collect(self, histories: Sequence[History]) -> tuple[str, dict[str, np.ndarray]]:
         """Returns the head and the arrays of a file."""

@@ -171,8 +171,6 @@ class RoundLoop:
                             self.grid.rounds, *(self.done + p - self.done % p for p in periods)
                         )
                     count = min(self.calls.rounds, end - self.done)
-                    if self.checkpoints and self.checkpoints.seconds is not None:
-                        count = 1  # a checkpoint may be due after any round
                     # the program takes over the buffers of `states`
                     with self.calls.measure(count):
                         result = self.program.advance(self.states, self.done, count)
@@ -186,9 +184,8 @@ class RoundLoop:
                     self.can_save = True
                     # after the observation, so that a run that continues from here has it, and one
                     # that a rule has just ended is saved
-                    if self.checkpoints and (
-                        self.checkpoints.is_due(self.done) or self._is_over(end)
-                    ):
+                    is_due = self.done % self.options.checkpoint_every == 0
+                    if self.checkpoints and (is_due or self._is_over(end)):
                         self._save()
                 if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
                     raise KeyboardInterrupt

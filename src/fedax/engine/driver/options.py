@@ -212,9 +212,9 @@ class RunOptions:
             mode = mode or next(iter(told), None)
             hint = f'Say keep_best="{keep_best}", mode="max" or mode="min".'
             mode = find_mode("run(keep_best=...)", keep_best, mode, modes, hint)
-        return dataclasses.replace(
-            self, observe=observers, stop=rules, keep_best=keep_best, mode=mode
-        )
+        every = self.checkpoint_every if self.engine.is_simulated else 1
+        changes = {"observe": observers, "stop": rules, "keep_best": keep_best, "mode": mode}
+        return dataclasses.replace(self, **changes, checkpoint_every=every)
 
     def _default_observers(self, task: Task) -> Sequence[Observer]:
         """Returns the training loss and the scores of the task, such as accuracy.

@@ -83,7 +83,7 @@ def run(
             devices and versions); checkpoints of another run are refused. Another budget is the
             same run. With `resume`, a folder without checkpoints.
         checkpoint_every (int): rounds between checkpoints, at least 1, 10 by default; the last
-            round is kept too.
+            round is kept too. With `Flower` a checkpoint follows every round.
         personal (bool): whether the history also has the clients' own models, which take clients x
             dim numbers.
         on_bad_client (str): of a client whose upload, or whose state after the work, is not

@@ -213,14 +213,12 @@ class Engine(ABC):
         in_process: whether one process has the server and all clients, so that it knows what
             clients store for a codec, and may run the steps of an asynchronous server.
         is_simulated: whether this process plays the clients, so that it may let them collude.
-        checkpoint_seconds: the most time between checkpoints where rounds may take long; None for
-            no bound.
+            Otherwise rounds may take long, and a checkpoint follows each of them.
     """
 
     process_group: ProcessGroup = ProcessGroup()
     in_process: ClassVar[bool] = False
     is_simulated: ClassVar[bool] = True
-    checkpoint_seconds: float | None = None
 
     def has_all(self, task: Task) -> bool:
         """Returns whether this process has all clients' examples."""

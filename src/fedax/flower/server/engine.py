@@ -65,7 +65,6 @@ class Flower(Engine):
     """
 
     is_simulated: ClassVar[bool] = False
-    checkpoint_seconds = 60.0
 
     def __init__(
         self,
