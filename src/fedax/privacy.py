@@ -13,8 +13,8 @@ from fedax.communication.accounting import epsilon_of as epsilon_of
 from fedax.communication.accounting import epsilon_of_gaussians as epsilon_of_gaussians
 from fedax.communication.accounting import noise_of as noise_of
 from fedax.communication.accounting import rounds_of as rounds_of
-from fedax.engine.round.privacy import noise_for as noise_for
-from fedax.engine.round.privacy import privacy_spent as privacy_spent
+from fedax.engine.driver.privacy import noise_for as noise_for
+from fedax.engine.driver.privacy import privacy_spent as privacy_spent
 
 __all__ = [
     "Ledger",

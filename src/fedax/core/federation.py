@@ -228,10 +228,12 @@ class Gathered(eqx.Module, Generic[Value]):
         masked = jnp.where(masked.sum() > 0, masked, equal)
         return masked / masked.sum()
 
-    def mean(self) -> Float[Array, "dim"]:
-        """Returns the weighted mean of uploads that are vectors."""
-        vectors: Any = self.value
-        return self.shares() @ vectors
+    def mean(self) -> Value:
+        """Returns the weighted mean of the uploads."""
+        shares = self.shares()
+        return jax.tree.map(
+            lambda rows: jnp.tensordot(shares.astype(rows.dtype), rows, 1), self.value
+        )
 
 
 class Federation(ABC):

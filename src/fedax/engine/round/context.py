@@ -24,11 +24,11 @@ from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Up
 from fedax.core.scheduling.timeline import Row
 from fedax.engine.round.aggregation import weighted_mean
 from fedax.engine.round.backend import Backend
-from fedax.engine.round.model_state import Sent, mean_of_rows
 from fedax.engine.round.phase import (
     STATE,
     PhaseResult,
     PhaseWork,
+    Sent,
     Stage,
     became_non_finite,
     name_of,
@@ -233,7 +233,7 @@ class RoundContext(Federation):
         valid = self._is_counted(cohort, result)
         if isinstance(values, Sent):
             model_states = Gathered(values.state, weights, cohort.ids, valid)
-            self._take_state(mean_of_rows(model_states))
+            self._take_state(model_states.mean())
             values = values.value
         gathered = Gathered(values, weights, cohort.ids, valid)
         return gathered if states is None else (gathered, result.client_states["own"])

@@ -16,14 +16,15 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from fedax.core.algorithm import Algorithm
+from fedax.core.bound_model import state_from_mean, state_in_reals
 from fedax.core.carry import RunCarry
 from fedax.core.federation import ClientStates, Cohort
+from fedax.core.task import Task
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import ClientRows, CompiledClient, Setup
 from fedax.engine.round.engine import PersonalModels
-from fedax.engine.round.model_state import task_as_evaluated
 from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.examples.ragged import Examples, Ragged
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
@@ -90,7 +91,7 @@ def view_of(
     `last_cohort` is the cohort of the last phase before it, `kind` makes the view of a model.
     """
     published = setup.published(carry)
-    task = task_as_evaluated(setup.task, published.model_state)
+    task = _task_as_evaluated(setup.task, published.model_state)
     model = call_model(algorithm, published.state, setup.layout.dim)
     view = (kind or CompiledView)(dataclasses.replace(setup, task=task), model)
     view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
@@ -105,6 +106,15 @@ def view_of(
     if view.states is not None or algorithm.personal(state) is not None:
         view.own = personal_models(setup, algorithm, carry, model)
     return view
+
+
+def _task_as_evaluated(task: Task, model_state: Any) -> Task:
+    """Returns the task with the state for evaluation: where clients store states, their mean."""
+    if isinstance(model_state, ClientStates):
+        reals = model_state.each(state_in_reals)
+        mean = reals.mean(default=state_in_reals(task.state))
+        model_state = state_from_mean(mean, task.state)
+    return task.at(model_state)
 
 
 def trace_metrics(observers: Sequence[Observer], algorithm: Algorithm[Any], setup: Setup) -> Any:

@@ -11,8 +11,7 @@ from fedax.communication.attacks import Attack, Collusion
 from fedax.communication.channel import is_message, is_vector
 from fedax.core.client import Client
 from fedax.core.federation import Cohort
-from fedax.engine.round.model_state import Sent
-from fedax.engine.round.phase import PhaseResult, Sending, Stage
+from fedax.engine.round.phase import PhaseResult, Sending, Sent, Stage
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 

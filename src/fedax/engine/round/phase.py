@@ -49,6 +49,15 @@ class Sending(NamedTuple):
         return self._replace(after=self.after | {name: state})
 
 
+class Sent(eqx.Module):
+    """An upload's value with the model's state after the work, in real numbers. It travels
+    hidden from the algorithm.
+    """
+
+    value: Any
+    state: PyTree
+
+
 class PhaseResult(NamedTuple):
     """What the clients of a phase return, together.
 

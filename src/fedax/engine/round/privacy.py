@@ -5,19 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PyTree
 
-from fedax.communication.accounting import Ledger, Release, epsilon_of, noise_of
-from fedax.communication.channel import Channel, is_message
+from fedax.communication.accounting import Ledger, Release
+from fedax.communication.channel import is_message
 from fedax.communication.privacy import Privacy
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import ClientStates, HiddenStates, with_states
-from fedax.core.hyper import as_arrays, bound_to
 from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.solver import SGD
-from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.client import Setup
 from fedax.engine.round.private import Private, PrivatePhase
@@ -204,85 +200,3 @@ def _has_fixed_cohort_size(schedule: Schedule, clients: int) -> bool:
         and schedule.cohort < clients
         and isinstance(schedule.rule, Uniform)
     )
-
-
-def privacy_spent(
-    algorithm: Algorithm[Any],
-    task: Task,
-    *,
-    schedule: Schedule,
-    privacy: Privacy,
-    rounds: int = 100,
-) -> float:
-    r"""Returns the $\varepsilon$ that a run spends, at the $\delta$ of its privacy.
-
-    Infinity without noise.
-
-    Of one run, between the neighbours that `Privacy` names. Several runs on the same data spend
-    more together.
-
-    Args:
-        algorithm, task, schedule, rounds: of the run.
-        privacy: of its channel.
-
-    >>> import fedax
-    >>> task, schedule = (
-    ...     fedax.task("digits", clients=50),
-    ...     fedax.Schedule(cohort=10, sampling="poisson", weights="equal"),
-    ... )
-    >>> private = fedax.Privacy(noise=1.0, delta=1e-3)
-    >>> round(
-    ...     fedax.privacy.privacy_spent(
-    ...         fedax.FedAvg(), task, schedule=schedule, privacy=private, rounds=20
-    ...     ),
-    ...     2,
-    ... )
-    5.23
-
-    Raises:
-        InvalidInput: a method or a schedule for which it does not hold.
-    """
-    private = _build_private(algorithm, task, schedule, privacy)
-    return epsilon_of(private.ledger, privacy.noise, privacy.delta, rounds)
-
-
-def noise_for(
-    epsilon: float,
-    algorithm: Algorithm[Any],
-    task: Task,
-    *,
-    schedule: Schedule,
-    privacy: Privacy,
-    rounds: int = 100,
-) -> float:
-    r"""Returns the noise multiplier with which a run spends at most $\varepsilon$ at its $\delta$.
-
-    Args:
-        epsilon: to spend, above 0.
-        algorithm, task, schedule, rounds: of the run.
-        privacy: of its channel; its own noise does not matter.
-
-    Raises:
-        InvalidInput: a method or a schedule for which it does not hold, or options of `privacy`
-            that do not fit the noise found, such as `count_noise`.
-    """
-    without_noise = dataclasses.replace(privacy, noise=0.0)
-    private = _build_private(algorithm, task, schedule, without_noise)
-    noise = noise_of(private.ledger, epsilon, privacy.delta, rounds)
-    # refuses what does not fit this noise, rather than the noise that `privacy` came with
-    private._replace(privacy=dataclasses.replace(privacy, noise=noise)).check_count_noise()
-    return noise
-
-
-def _build_private(
-    algorithm: Algorithm[Any], task: Task, schedule: Schedule, privacy: Privacy
-) -> Private:
-    schedule.check_population(np.asarray(task.train.sizes).tolist())
-    _check_delta(privacy, task.train.clients)
-    setup = Setup.of(task, schedule, SGD(), Channel(privacy=privacy))
-    algorithm = bound_to(algorithm, task.names, task.train.clients)
-    algorithm.check(schedule, np.asarray(task.train.sizes).tolist())
-    algorithm.check_model(task, setup.layout)
-    private = private_of(as_arrays(algorithm, setup.layout.dtype), setup)
-    assert private is not None, "asked for"
-    return private

@@ -17,8 +17,15 @@ from fedax.core.bound_model import state_from_mean, state_in_reals
 from fedax.core.client import Client
 from fedax.core.scheduling.timeline import Versions
 from fedax.engine.round.hostile import Colluding, Hostile
-from fedax.engine.round.model_state import Sent
-from fedax.engine.round.phase import PhaseWork, Sending, Stage, States, is_array, vectors
+from fedax.engine.round.phase import (
+    PhaseWork,
+    Sending,
+    Sent,
+    Stage,
+    States,
+    is_array,
+    vectors,
+)
 from fedax.engine.round.timing import LateUploads
 from fedax.utils.random import Index
 

@@ -23,7 +23,6 @@ from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
-from fedax.engine.round.model_state import shared_state
 from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
 from fedax.utils.random import stream
 
@@ -169,7 +168,9 @@ def start_run(
     state = call_init(algorithm, RoundContext(backend, 0, stream(root, "init")), w)
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
     solver_states = None if initial is None else backend.client_states(initial)
-    model_state = shared_state(backend.setup.task)
+    # that the server sends and averages
+    task = backend.setup.task
+    model_state = task.state if task.state_policy == "average" else None
     return RunCarry(state, model_state=model_state, solver_states=solver_states)
 
 
