@@ -1,7 +1,6 @@
 """One model per client and a graph between them: what the methods without a server share."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -13,7 +12,6 @@ from fedax.core import (
     Federation,
     InvalidInput,
     Personal,
-    Schedule,
     Upload,
     Vector,
     hyper,
@@ -58,11 +56,6 @@ class Gossip(Algorithm[ClientStates]):
         if self.graph is not None and self.graph.changes:
             allowed = "graphs that do not change and drop no messages"
             raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
-
-    def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
-        rule = schedule.availability_rule
-        if self.graph is not None or rule is not None:
-            self.network(len(sizes)).check_availability(rule)
 
     def init(self, fed: Federation, w: Vector) -> ClientStates:
         return fed.client_states(w)

@@ -136,7 +136,7 @@ class KnownTimeline(Timeline):
 
     def rows(self, first: int, count: int, padded: int | None = None) -> Row:
         steps = self.steps(first, count)
-        clients = np.zeros((count, self.capacity), np.int32)
+        clients: Any = np.zeros((count, self.capacity), np.int32)
         for row, step in zip(clients, steps, strict=True):
             row[: len(step.clients)] = step.clients
         versions = self.versions(first, steps)

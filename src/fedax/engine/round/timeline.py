@@ -230,7 +230,7 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
             joules += clock.joules(late, t, down, 0, processed).sum()
         if len(asked):
             end += clock.seconds_at_server(int(counts.sum()) * up)
-        return Step(asked[counts], len(asked), end, float(joules))
+        return Step(asked[counts].tolist(), len(asked), end, float(joules))
 
 
 def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
