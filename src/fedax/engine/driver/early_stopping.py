@@ -16,7 +16,7 @@ from fedax.utils.numbers import convert_fields
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Base of the rules: NumPy's numbers become Python's.
+    """Base of the rules, which refuse numbers out of range.
 
     Attributes:
         kind: the outcome of a run that the rule ends.
@@ -26,9 +26,6 @@ class _Rule:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-
-    def check(self) -> None:
-        """Refuses numbers out of range."""
         check_declared(self)
 
     def resolve(self, modes: Mapping[str, Mode]) -> "Rule":
@@ -100,9 +97,8 @@ class EarlyStopping(_Rule):
     min_change: float = hyper(0.0, low=0.0)
     mode: Mode | None = None
 
-    def check(self) -> None:
-        """Refuses a patience below one round, a negative change and another mode."""
-        super().check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_mode("EarlyStopping(mode=...)", self.mode)
 
     def resolve(self, modes: Mapping[str, Mode]) -> "EarlyStopping":
@@ -153,9 +149,8 @@ class Budget(_Rule):
     hours: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
     joules: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
 
-    def check(self) -> None:
-        """Refuses a budget without bounds, and bounds that are not above 0."""
-        super().check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.hours is None and self.joules is None:
             raise InvalidInput.found(
                 "Budget(hours=..., joules=...)", "no bound", "at least one of the two"

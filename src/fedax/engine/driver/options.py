@@ -161,7 +161,6 @@ class RunOptions:
         for name, limits in declared(self).items():
             limits.check("run", getattr(self, name))
         for rule in self.rules:
-            rule.check()
             if isinstance(rule, Budget) and self.clock is None:
                 allowed = "rules without devices only on metrics"
                 raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(clock=...).")

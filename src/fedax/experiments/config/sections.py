@@ -331,7 +331,7 @@ class BudgetSection(Table):
     @model_validator(mode="after")
     def check(self) -> "BudgetSection":
         """Refuses what the rule refuses."""
-        self.make().check()
+        self.make()
         return self
 
     def make(self) -> Budget:
