@@ -1,7 +1,6 @@
 """The client, as a work function sees it, and the interface of its local solver."""
 
 import copy
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -397,7 +396,7 @@ class Solver(eqx.Module):
             "SGD without momentum, clipping, weight decay or decay by step, which this "
             "method's formulas need"
         )
-        raise InvalidInput.found("run(solver=...)", self._describe(), allowed)
+        raise InvalidInput.found("run(solver=...)", type(self).__name__, allowed)
 
     def plain_step_size(self) -> Scalar:
         """Returns the same for methods that step along gradients themselves; raises `InvalidInput`
@@ -411,25 +410,9 @@ class Solver(eqx.Module):
         """
         raise InvalidInput.found(
             "run(solver=...)",
-            self._describe(),
+            type(self).__name__,
             "SGD, whose learning rate this method's formulas need",
         )
-
-    def _describe(self) -> str:
-        """Returns the solver with settings that are not the defaults, for messages.
-
-        The learning rate is left out: where messages are made it is a tracer.
-        """
-        fields = (
-            (field.name, getattr(self, field.name), field.default)
-            for field in dataclasses.fields(self)
-        )
-        settings = [
-            f"{name}={value!r}"
-            for name, value, default in fields
-            if isinstance(value, int | float) and value != default
-        ]
-        return f"{type(self).__name__}({', '.join(settings)})"
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
         r"""Returns $\lVert a \rVert_1$, the sum of the weights of gradients in the model's change.
@@ -439,4 +422,4 @@ class Solver(eqx.Module):
         allowed = (
             "SGD without clipping, weight decay or decay by step, which this method's formulas need"
         )
-        raise InvalidInput.found("run(solver=...)", self._describe(), allowed)
+        raise InvalidInput.found("run(solver=...)", type(self).__name__, allowed)

@@ -278,7 +278,7 @@ class SAM(Solver):
 
     def plain_step_size(self) -> Scalar:
         allowed = "SGD alone: this work takes its steps along gradients without the solver"
-        raise InvalidInput.found("run(solver=...)", self._describe(), allowed)
+        raise InvalidInput.found("run(solver=...)", type(self).__name__, allowed)
 
     def nominal_step_size(self) -> Scalar:
         return self.solver.nominal_step_size()
