@@ -75,7 +75,8 @@ def noise_for(
         InvalidInput: a method or a schedule for which it does not hold, or options of `privacy`
             that do not fit the noise found, such as `count_noise`.
     """
-    any_noise = dataclasses.replace(privacy, noise=1.0, count_noise=None)
+    # the noise of adaptive clipping has to fit the noise that is found
+    any_noise = dataclasses.replace(privacy, noise=1.0, quantile=None, count_noise=None)
     private = _private_of(algorithm, task, schedule, any_noise)
     noise = noise_of(private.ledger, epsilon, privacy.delta, rounds)
     # refuses what does not fit this noise, rather than the noise that `privacy` came with
