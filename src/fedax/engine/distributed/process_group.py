@@ -19,6 +19,7 @@ from fedax.errors import InvalidInput, RankFailed
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect it."""
+_ENDED = "it has ended its program, while other ranks have not"
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """Environment variables set by the launchers of Open MPI, of Slurm and of MPICH and its
 relatives."""
@@ -52,8 +53,7 @@ class ProcessGroup:
     def report_exit(self) -> None:
         """Makes this rank tell those that still wait for it when its program ends."""
         # as `_exchange` sends errors
-        error = "it has ended its program, while other ranks have not", ""
-        atexit.register(self.allgather, (error, None))
+        atexit.register(self.allgather, ((_ENDED, ""), None))
 
     def broadcast(self, value: Any) -> Any:
         """Returns the value of rank 0 on all ranks."""
@@ -155,6 +155,9 @@ class ProcessGroup:
             return [content for _, content in gathered]
         first = min(failed)
         line, trace = failed[first]
+        if (_ENDED, "") in failed.values():
+            # a rank that has ended takes part in no further exchange
+            atexit.unregister(self.allgather)
         shared = error or RankFailed(f"rank {first}: {line}")
         shared.raised_on_all_ranks = True  # pyright: ignore[reportAttributeAccessIssue]
         if error is None:
