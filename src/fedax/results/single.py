@@ -103,10 +103,7 @@ def compare(
         sheets = differences_sheet(records, {})
         settings = {
             label: json.dumps(
-                [
-                    {"settings": run.details.settings, "origin": run.details.origin}
-                    for run in runs
-                ],
+                [{"settings": run.details.settings, "origin": run.details.origin} for run in runs],
                 indent=1,
             )
             for label, runs in listed.items()
