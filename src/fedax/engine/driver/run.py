@@ -136,7 +136,10 @@ def run_grid(
         seed: of every member, or several for each.
         resume: the histories of all members, which are continued. They have equally many rounds,
             unless they ended by themselves.
-        options: those of `run`. `solver` and `schedule` may also be lists: one for each algorithm,
+        options: those of `run`: `engine`, `channel`, `clock`, `params`, `rounds`, `observe`,
+            `observe_every`, `stop`, `keep_best`, `mode`, `progress`, `checkpoint`,
+            `checkpoint_every`, `personal`, `on_bad_client`, `solver` and `schedule`. The last two
+            may also be lists: one for each algorithm,
             or for the only one, in the simulation. Solvers may differ in real hyperparameters such
             as the learning rate, schedules in probabilities (`dropouts`, `stragglers`,
             `sync_probability`). With `clock`, privacy or an asynchronous server there is one
