@@ -106,7 +106,7 @@ def test_a_server_whose_port_is_taken_ends_and_says_so(tmp_path):
     """By a program that answers nothing."""
     with Programs(tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)) as programs:
         with socket.create_server(("127.0.0.1", programs.port)):
-            assert programs.start("server").wait(60) != 0
+            assert programs.start("server").wait(30) != 0
         assert "address already in use" in programs.log("server")
 
 
