@@ -6,6 +6,7 @@ examples, $\sum_o g_{no} w_{ko}$, and skips the zeros of their first operand whe
 pixels of a plain background, units that ReLU has cut off. No bit depends on that.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedax.ops.conv import bilinear
-from fedax.ops.extension import call, fold_batches, serves, status
+from fedax.ops.extension import call, derive_by, fold_batches, serves, status
 
 LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
 """The extension is asked from so many multiplications on, fewer of layers with few outputs, below
@@ -68,27 +69,10 @@ def outputs(
     x: Float[Array, "batch inputs"], kernel: Float[Array, "inputs outputs"]
 ) -> Float[Array, "batch outputs"]:
     """Returns the outputs for examples and a kernel."""
-
-    def run(x: Any, kernel: Any) -> Any:
-        return _call(0, x, kernel, (x.shape[0], kernel.shape[1]))
-
     if kernel.shape[1] < NARROWEST:
         return x @ kernel
+    run = functools.partial(_call, 0)
     return fold_batches(run, run, (0, None), (0,))(x, kernel)[0]
-
-
-@jax.custom_vjp
-def kernel_gradient(
-    x: Float[Array, "batch inputs"], gradient: Float[Array, "batch outputs"]
-) -> Float[Array, "inputs outputs"]:
-    """Returns the gradient of the kernel, for examples and the gradient of the outputs."""
-    inputs, outputs = x.shape[1], gradient.shape[1]
-    if outputs >= NARROWEST:
-        return _call(1, x, gradient, (inputs, outputs))[0]
-    # transposed, so that the inputs fill vector registers
-    if inputs >= NARROWEST:
-        return _call(1, gradient, x, (outputs, inputs))[0].T
-    return x.T @ gradient
 
 
 @jax.custom_vjp
@@ -96,21 +80,45 @@ def input_gradient(
     gradient: Float[Array, "batch outputs"], kernel: Float[Array, "inputs outputs"]
 ) -> Float[Array, "batch inputs"]:
     """Returns the gradient of the examples, for the gradient of the outputs and a kernel."""
-
-    def run(gradient: Any, kernel: Any) -> Any:
-        return _call(2, gradient, kernel, (gradient.shape[0], kernel.shape[0]))
-
-    if kernel.shape[1] < NARROWEST <= kernel.shape[0]:
-        return outputs(gradient, kernel.T)
     if min(kernel.shape) < NARROWEST:
-        return gradient @ kernel.T
+        return outputs(gradient, kernel.T)
+    run = functools.partial(_call, 2)
     return fold_batches(run, run, (0, None), (0,))(gradient, kernel)[0]
 
 
-def _call(kind: int, a: Any, b: Any, shape: tuple[int, int]) -> Any:
-    return call("fedax_affine", [kind], (a, b), (None, None), [shape], [None])
+def _kernel_gradient(x: Any, gradient: Any, *after: Any) -> Any:
+    if gradient.shape[1] >= NARROWEST:
+        return _call(1, x, gradient, *after)[0]
+    # transposed, so that the inputs fill vector registers
+    if x.shape[1] >= NARROWEST:
+        return _call(1, gradient, x, *after)[0].T
+    return x.T @ gradient
 
 
-bilinear(outputs, input_gradient, kernel_gradient)
-bilinear(kernel_gradient, lambda dk, dy: input_gradient(dy, dk), outputs)
+kernel_gradient = derive_by(_kernel_gradient, lambda x, gradient, *after: x.T @ gradient)
+"""Returns the gradient of the kernel, for examples and the gradient of the outputs. Further
+operands are computed before it, and not read."""
+
+
+def _call(kind: int, a: Any, b: Any, *after: Any) -> Any:
+    shape = a.shape[kind == 1], b.shape[kind < 2]
+    operands = a, b, *after
+    return call("fedax_affine", [kind], operands, [None] * len(operands), [shape], [None])
+
+
+def _forward(x: Any, kernel: Any) -> Any:
+    asked = () if x.perturbed else None
+    return outputs(x.value, kernel.value), (x.value, kernel.value, asked)
+
+
+def _backward(operands: Any, gradient: Any) -> Any:
+    x, kernel, asked = operands
+    by_x = input_gradient(gradient, kernel)
+    # in this order, or XLA copies the kernel in every step: what is made of its gradient cannot
+    # replace it before it is read
+    after = () if asked is None else (by_x,)
+    return by_x, kernel_gradient(x, gradient, *after)
+
+
+outputs.defvjp(_forward, _backward, symbolic_zeros=True)
 bilinear(input_gradient, outputs, lambda dy, dx: kernel_gradient(dx, dy))

@@ -188,20 +188,10 @@ def _block_backward(plan: Plan, window: Window, saved: Any, gradients: Any) -> A
     return _image_gradient(gradient, kernel, winner, plan, window), of_kernel, of_bias
 
 
-def _image_gradient_forward(
-    gradient: Any, kernel: Any, winner: Any, plan: Plan, window: Window
-) -> Any:
-    return _image_gradient(gradient, kernel, winner, plan, window), (gradient, kernel, winner)
-
-
 def _image_gradient_backward(plan: Plan, window: Window, saved: Any, image: Any) -> Any:
     gradient, kernel, winner = saved
     of_kernel, _ = _kernel_gradient(image, gradient, winner, plan, window)
     return _tangent(image, kernel, winner, plan, window), of_kernel, None
-
-
-def _kernel_gradient_forward(x: Any, gradient: Any, winner: Any, plan: Plan, window: Window) -> Any:
-    return _kernel_gradient(x, gradient, winner, plan, window), (x, gradient, winner)
 
 
 def _kernel_gradient_backward(plan: Plan, window: Window, saved: Any, gradients: Any) -> Any:
@@ -213,6 +203,11 @@ def _kernel_gradient_backward(plan: Plan, window: Window, saved: Any, gradients:
     return _image_gradient(gradient, kernel, winner, plan, window), of_gradient, None
 
 
+def _saving(function: Any) -> Any:
+    """Returns a function that also returns the operands before the plan and the window."""
+    return lambda *operands: (function(*operands), operands[:3])
+
+
 _block.defvjp(_block_forward, _block_backward)
-_image_gradient.defvjp(_image_gradient_forward, _image_gradient_backward)
-_kernel_gradient.defvjp(_kernel_gradient_forward, _kernel_gradient_backward)
+_image_gradient.defvjp(_saving(_image_gradient), _image_gradient_backward)
+_kernel_gradient.defvjp(_saving(_kernel_gradient), _kernel_gradient_backward)
