@@ -36,7 +36,6 @@ from fedax.cli.command import Command, Commands, OneDeviceCommand
 app = Typer(
     cls=Commands,
     no_args_is_help=True,
-    suggest_commands=False,  # Click does
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Compare, develop and deploy federated optimizers. Start with `fedax demo`.",
