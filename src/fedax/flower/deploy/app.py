@@ -44,7 +44,7 @@ def serve(grid: Any, config: Mapping[str, Any]) -> None:
         # PR_SET_PDEATHSIG: a server that is gone leaves no process that holds the run directory
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     set_up_jax(1)
-    folder = Path(str(config["folder"]))
+    folder = Path(config["folder"])
     # who was left out or refused; nothing that others log. What `flwr log` shows is lost with the
     # server's process, the file stays
     for handler in (logging.StreamHandler(), logging.FileHandler(folder / "server.log")):
@@ -63,7 +63,7 @@ def run_on(
 
     A run that the server's end interrupts stays marked as running, and the hub submits it again.
     """
-    folder, is_new = Path(str(config["folder"])), not config["name"]
+    folder, is_new = Path(config["folder"]), not config["name"]
     out = Path(str(config["out"] or fresh(folder / "runs", "run")))
     if is_new and (out / "summary.json").exists():
         raise RunExists(f"{out} has a run already, which {settings_of(out)} continues.")
@@ -82,7 +82,8 @@ def run_on(
                 directory = run_experiment(experiment, out, display)
             else:
                 mark_run(out, "running", "")
-                directory = resume(out, display)
+                # the folder is the server's own, and its code was signed with the app
+                directory = resume(out, display, trust=True)
     except Exception as error:
         mark_run(out, _status_after(error, is_new), str(error) or type(error).__name__)
         raise
