@@ -118,13 +118,8 @@ def test_grid_seeds_table_figure_and_prediction(here):
     assert list(here.rglob("*.pdf"))
     assert "north" in (here / "runs/study/clients.csv").read_text()
     (here / "new.csv").write_text("diagnosis,sex,dose,age\n?,f,-2,0\n?,m,2,1\n")
-    summary = json.loads((here / "runs/study/summary.json").read_text())["runs"]
-    name = next(
-        run["id"] for run in summary if run["algorithm"].startswith("FedHalf") and run["seed"] == 0
-    )
-    lines = command(
-        here, "predict", "runs/study", "new.csv", "--run", name, "--trust-code"
-    ).splitlines()
+    run = ["--run", "FedHalf, seed 0", "--trust-code"]
+    lines = command(here, "predict", "runs/study", "new.csv", *run).splitlines()
     assert lines[0] == "label,probability_healthy,probability_ill"
     assert [line.split(",")[0] for line in lines[1:]] == ["healthy", "ill"]
 

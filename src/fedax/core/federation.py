@@ -35,7 +35,7 @@ class Upload(eqx.Module, Generic[Value]):
     """
 
     value: Value
-    weight: Float[Array, ""] | None = None
+    weight: Float[Array, ""] | float | None = None
     state: PyTree = None
     reference: Float[Array, "dim"] | None = None
     is_change: bool = eqx.field(static=True, default=False)

@@ -27,11 +27,11 @@ def as_upload(work: Callable[..., Any], output: Any, receives: bool) -> Upload[A
     Raises:
         InvalidInput: it is something else.
     """
-    if not receives and not isinstance(output, Upload):
-        _refuse(work, output, "an Upload")
-    if receives and (output is None or isinstance(output, Upload)):
-        _refuse(work, output, "the client's new state, without an Upload")
-    return Upload((), state=output) if receives else output
+    if output is None or isinstance(output, Upload) == receives:
+        _refuse(work, output, "the client's new state alone" if receives else "an Upload")
+    upload = Upload((), state=output) if receives else output
+    # numbers of Python have no shape
+    return jax.tree.map(jnp.asarray, upload)
 
 
 def call_init(algorithm: Algorithm[Any], fed: Federation, w: Float[Array, "dim"]) -> Any:

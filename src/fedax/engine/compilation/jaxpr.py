@@ -25,7 +25,9 @@ class Staged:
     def __call__(self, *arguments: Any) -> Any:
         # evaluated inside another trace, the equations become part of that program
         results = jax.core.eval_jaxpr(self.jaxpr, self.consts, *jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(self.out_shapes), results)
+        # a result that is the same for all arguments comes as a number of Python
+        arrays = map(jax.numpy.asarray, results)
+        return jax.tree.unflatten(jax.tree.structure(self.out_shapes), arrays)
 
 
 def subjaxprs(equation: Any) -> list[Any]:
@@ -46,4 +48,4 @@ def trip_count(equation: Any) -> int | None:
 
 
 def _is_jaxpr(node: Any) -> bool:
-    return hasattr(node, "eqns") or hasattr(node, "jaxpr")
+    return hasattr(node, "eqns")

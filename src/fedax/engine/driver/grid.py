@@ -180,7 +180,7 @@ class Grid:
             poisoned = channel.attack.poison(setup.task, setup.first, clients)
             setup = dataclasses.replace(setup, task=poisoned)
         sizes = np.asarray(setup.population.sizes).tolist()
-        for algorithm, schedule in zip(self.algorithms, self.schedules, strict=True):
+        for algorithm, schedule in zip(self.algorithms, self.schedules):
             schedule.check_population(sizes, setup.task.couples)
             check_population(algorithm, clients)
             algorithm.check(schedule, sizes)
@@ -283,7 +283,7 @@ class Grid:
 
     def facts(self) -> list[dict[str, Any]]:
         """Returns for each run `settings` and `origin` of its history."""
-        members = zip(self.members, self.identities(), strict=True)
+        members = zip(self.members, self.identities())
         return [
             {"settings": self._settings(member), "origin": identity} for member, identity in members
         ]
