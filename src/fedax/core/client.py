@@ -420,6 +420,7 @@ class Solver(eqx.Module):
         `prox` is the weight of a proximal term beside them.
         """
         allowed = (
-            "SGD without clipping, weight decay or decay by step, which this method's formulas need"
+            "SGD without keep=True, clipping, weight decay or decay by step, which this method's "
+            "formulas need"
         )
         raise InvalidInput.found("run(solver=...)", type(self).__name__, allowed)

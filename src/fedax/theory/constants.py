@@ -137,15 +137,14 @@ def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
     The method gets a client's examples and returns an upper bound over all parameters, or None if
     it has none.
     """
-    state: Any = getattr(task.loss, "smoothness", None)
-    if state is None:
+    loss = getattr(task.loss, "function", task.loss)  # the user's
+    state = getattr(loss, "smoothness", None)
+    if not state:
         return None
     bounds = [state(task.train[k]) for k in range(task.train.clients)]
-    return (
-        None
-        if any(value is None for value in bounds)
-        else np.array(bounds, float) * (1 + _ROUNDING) + task.l2
-    )
+    if None in bounds:
+        return None
+    return np.array(bounds) * (1 + _ROUNDING) + task.l2
 
 
 def is_quadratic(task: Task) -> bool:
