@@ -58,7 +58,7 @@ def init(
     from fedax.experiments.running.batches import count_runs
     from fedax.flower.deploy.folder import make
 
-    folder = (out or Path(experiment.stem)).absolute()
+    folder = (out or Path(experiment.stem)).resolve()
     clients = make(experiment, folder, settings or [], clients, host, port, secure)
     echo(f"{folder} is ready for {clients} clients; its README.md has the next commands.")
     echo(count_runs(Experiment.read(folder / "experiment.toml")))
