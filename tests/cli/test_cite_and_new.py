@@ -101,7 +101,7 @@ def test_a_run_is_cited_by_methods_data_and_library():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
     from laws.test_laws import test_bits_counted_are_bits_traced as bits
-    from laws.test_laws import test_pure as pure
+    from laws.test_laws import test_observers_do_not_matter as unseen
 
     name = f"Fed{family.capitalize()}"
     result = call("new", "algorithm", name, "--family", family)
@@ -121,7 +121,7 @@ def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
         assert others
         for test in others:
             test()
-        for law in (pure, bits):
+        for law in (unseen, bits):
             law(getattr(module, name))
     finally:
         for part in (name.lower(), f"test_{name.lower()}"):

@@ -1,7 +1,6 @@
 """Grids with their selection rule, and run directories that are taken up again."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -101,7 +100,7 @@ def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finishe
         (best, 0),
     ]
     assert "Grid: Tiny" in page
-    assert len(json.loads((finished.path / "summary.json").read_text())["runs"]) == 8
+    assert (finished.path / "summary.json").read_text().count('"outcome"') == 8
     kept = read_study(RunDirectory.load(finished.path))[0].resolved()
     assert kept.pop("data").keys() == {"examples"}
     assert kept == Experiment.parse(GRID).resolved()
