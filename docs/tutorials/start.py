@@ -36,7 +36,7 @@ history = fedax.run(
     rounds=20,
     observe_every=5,
 )
-print(history.table())
+print(history)
 
 # %% [markdown]
 # In every round fedax draws five clients. Each starts from the global model and takes two passes
