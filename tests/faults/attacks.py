@@ -17,7 +17,7 @@ from fedax.experiments.results.store import RunDirectory
 MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
 RANKS = [str(MPIEXEC), "-n", "4", "--allow-run-as-root", "--oversubscribe"]
 PROGRAM = Path(__file__).parent / "fails.py"
-LIMIT = 30.0
+LIMIT = 10.0
 """Seconds within which all ranks have to end."""
 
 FILE = """\

@@ -49,22 +49,20 @@ def deployed(tmp_path, monkeypatch):
     ):
         histories = []
 
-        def run(*arguments):
+        def run(*arguments, **trusted):
             folder = RunDirectory.load(out) if resume else RunDirectory(out, "a run")
             folder.make_folder()
             given = OPTIONS | options | {"channel": channel, "engine": current_engine()}
             histories.append(fedax.run(algorithm, task, **given))
             return folder
 
-        if server is None:
-            server = clients
         monkeypatch.setattr(deploy_app, "run_experiment", run)
         monkeypatch.setattr(deploy_app, "resume", run)
         config = settings | {"out": str(out)}
         if resume:
             config |= {"name": tomllib.loads(settings_of(out).read_text())["name"]}
         with jax.enable_x64(False):
-            task, own = task_of(server), task_of(clients)
+            task, own = task_of(server or clients), task_of(clients)
             assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
             workers = [Worker(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
             deploy_app.run_on(grid(workers), config)
