@@ -63,7 +63,8 @@ EXPERIMENTS = {
     "FedAvg, cohort": lambda: run(fedax.FedAvg()),
     "SCAFFOLD, momentum of FedAWARE": lambda: [run(fedax.SCAFFOLD()), run(fedax.FedAWARE())],
     "FedDANE, stragglers and drop-outs": lambda: run(
-        fedax.FedDANE(mu=0.1), schedule=fedax.Schedule(epochs=2, cohort=5, dropouts=0.2)
+        fedax.FedDANE(mu=0.1),
+        schedule=fedax.Schedule(epochs=2, cohort=5, conditions={"dropouts": 0.2}),
     ),
     "FedBC and Per-FedBC": lambda: [run(fedax.FedBC()), run(fedax.PerFedBC())],
     "DFedAvgM, quantized": graph_run,
@@ -87,9 +88,7 @@ EXPERIMENTS = {
     ),
     "availability and two codecs": lambda: run(
         fedax.FedAvg(),
-        schedule=fedax.Schedule(
-            epochs=1, cohort=5, availability={"name": "daily", "fraction": 0.5}
-        ),
+        schedule=fedax.Schedule(cohort=5, conditions={"availability": "daily"}),
         channel=fedax.Channel(up=fedax.codecs.TopK(0.1), down=fedax.codecs.Quantizer(b=8)),
     ),
     "convolutional network": cnn,

@@ -74,7 +74,7 @@ def test_fedexp(equal):
     assert max(steps) > 1
     history = run(
         fedax.FedExP(eps=eps),
-        schedule=fedax.Schedule(**SCHEDULE.options | {"weights": "equal" if equal else "size"}),
+        schedule=fedax.Schedule.of(SCHEDULE.options | {"weights": "equal" if equal else "size"}),
     )
     agree(history, w)
     np.testing.assert_allclose(history.logged["server_step"], steps, rtol=1e-10)
@@ -307,7 +307,7 @@ def test_fedaware_with_the_released_ids(startup, feedback):
         )
         chances = (weights if feedback else np.ones(5)) if sampler.explored else unseen
         order = np.asarray(
-            weighted_subset(stream(root, "server", t, "ids"), jnp.asarray(chances), 5)
+            weighted_subset(stream(root, "server", t, "ids"), jnp.asarray(chances), 5)[0]
         ).tolist()
         drawn = SCHEDULE.draw(
             stream(root, "cohort", t, 0), offsets, jnp.asarray(chances) if weighted else None

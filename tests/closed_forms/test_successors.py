@@ -199,7 +199,7 @@ def test_fedspeed(equal):
             h[k] = h[k] + x - w
             models.append(x)
         w = np.average(models, axis=0, weights=p[cohort]) + p @ h
-    schedule = fedax.Schedule(**SCHEDULE.options | {"weights": "equal" if equal else "size"})
+    schedule = fedax.Schedule.of(SCHEDULE.options | {"weights": "equal" if equal else "size"})
     agree(run(fedax.FedSpeed(lam=lam, rho=rho), schedule=schedule), w)
 
 

@@ -116,7 +116,7 @@ def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
         expected.append(new)
     for cohort in (None, 3):
         options = {"cohort": cohort, "steps": 1, "batch_size": "full", "weights": weights}
-        schedule, done = fedax.Schedule(availability=TRACE, **options), None
+        schedule, done = fedax.Schedule(**options, conditions={"availability": TRACE}), None
         for t, value in enumerate(expected, 1):
             more = {
                 "solver": fedax.SGD(1.0),
@@ -138,7 +138,9 @@ def test_empty_rounds_and_draws_are_the_same_on_every_engine(tmp_path):
     other. MPI has a test of its own."""
     method = fedax.FedDANE(mu=0.1)
     a, b = random_quadratic(clients=4)
-    schedule = fedax.Schedule(availability=TRACE, cohort=2, steps=2, batch_size="full")
+    schedule = fedax.Schedule(
+        cohort=2, steps=2, batch_size="full", conditions={"availability": TRACE}
+    )
     options = {"solver": fedax.SGD(0.05), "schedule": schedule, "observe": []}
     one, two, four = (fedax.run(method, quadratic(a, b), rounds=t, **options) for t in (1, 2, 4))
     pairs = zip(jax.tree.leaves(one.state), jax.tree.leaves(two.state), strict=True)

@@ -179,7 +179,7 @@ def test_draws_by_size_have_their_probabilities():
 def _transcribed(how, mixes=False, lr=1.0):
     """FedBuff and FedAsync from the server's side: w, a list of past models, and what arrives
     when."""
-    world, server = World(), how.server
+    world, server = World(), how.asynchronous
     timetable = _timetable(how)
     w = world.start
     past = []
@@ -267,7 +267,9 @@ def test_equal_speeds_are_the_synchronous_method(method, cohort):
     ids=["eager", "chunked", "host"],
 )
 def test_engines_agree(engine):
-    how = dataclasses.replace(schedule(order="shuffled", max_staleness=3), stragglers=0.3)
+    how = dataclasses.replace(
+        schedule(order="shuffled", max_staleness=3), conditions={"stragglers": 0.3}
+    )
     channel = fedax.Channel(up=fedax.codecs.TopK(0.5), down=fedax.codecs.Quantizer(b=12))
     one, other = (
         run(fedax.SCAFFOLD(option="I"), how, 6, channel=channel, engine=e)

@@ -151,7 +151,7 @@ def test_drawn_work_is_the_work_that_is_done():
     """Stragglers and drawn numbers of epochs: minibatches of one example make steps and examples
     the same."""
     task = regression()
-    schedule = fedax.Schedule(epochs=(1, 4), batch_size=1, stragglers=0.5)
+    schedule = fedax.Schedule(epochs=(1, 4), batch_size=1, conditions={"stragglers": 0.5})
     history = run(fedax.FedNova(), Clock(energy=1.0), task, 4, schedule=schedule)
     root, sizes = jax.random.fold_in(jax.random.key(SEED), 1), np.asarray(task.train.sizes)
     for t in range(4):
@@ -181,7 +181,10 @@ def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
         "chunked": fedax.Simulation("chunked", devices=1, chunk=2),
         "eager": fedax.Eager(),
     }
-    schedule, clock = fedax.Schedule(cohort=2, dropouts=0.4, batch_size=4), Clock(**DRAWN)
+    schedule, clock = (
+        fedax.Schedule(cohort=2, batch_size=4, conditions={"dropouts": 0.4}),
+        Clock(**DRAWN),
+    )
     with jax.enable_x64(dtype == np.float64):
         options = {"schedule": schedule, "engine": engines[engine], "rounds": 4}
         plain, clocked = run(**options), run(clock=clock, **options)
@@ -236,7 +239,7 @@ def test_the_server_takes_its_time_in_every_phase(kind):
     plain, slow = Clock(latency=1.0), Clock(latency=1.0, **server)
     options = {
         "cohort": {},
-        "deadline": {"deadline": 2.0},
+        "deadline": {"conditions": {"deadline": 2.0}},
         "asynchronous": {"asynchronous": {"concurrency": 2, "dispatch": "server_step"}},
     }[kind]
     schedule = fedax.Schedule(cohort=2, **options)

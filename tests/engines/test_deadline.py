@@ -35,7 +35,7 @@ def run(method=None, clock=DEVICES, task=None, rounds=ROUNDS, **options):
         task or regression(),
         clock=clock,
         rounds=rounds,
-        schedule=fedax.Schedule(**schedule),
+        schedule=fedax.Schedule.of(schedule),
         **options,
     )
 
@@ -91,8 +91,8 @@ def drawn(schedule, sizes, t):
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     offsets = jax.numpy.asarray(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
     available = None
-    if schedule.availability is not None:
-        rule = schedule.availability
+    rule = schedule.conditions.availability
+    if rule is not None:
         available = rule.available(stream(root, "available", t), t, len(sizes))
     ids, count = schedule.draw(stream(root, "cohort", t, 0), offsets, None, available)
     return np.asarray(ids)[: int(count)]
@@ -123,7 +123,7 @@ def test_rounds_against_numpy(asks, counted, asking):
     most, deadline = counted["cohort"], counted.get("deadline", np.inf)
     some_late = 0
     for t in range(ROUNDS):
-        clients = drawn(fedax.Schedule(**asks | common), sizes, t).tolist()
+        clients = drawn(fedax.Schedule.of(asks | common), sizes, t).tolist()
         arrival = {
             k: 0.1
             + message / value("down", k, t)

@@ -125,7 +125,7 @@ def test_states_of_models_that_clients_keep(place):
 
 @pytest.mark.slow
 def test_a_round_of_nobody_and_clients_that_are_left_out():
-    away = fedax.Schedule(cohort=2, steps=2, batch_size=4, dropouts=0.6)
+    away = fedax.Schedule(cohort=2, steps=2, batch_size=4, conditions={"dropouts": 0.6})
     for devices in (1, 2):
         histories = [
             go(fedax.SCAFFOLD(), place, schedule=away, rounds=12, devices=devices)

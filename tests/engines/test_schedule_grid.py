@@ -32,7 +32,7 @@ def varied(name):
     if name == "sync_probability":
         ends = (0.2, 0.5, 1.0)
         return fedax.ProxSkip(), [Schedule(batch_size=4, sync_probability=p) for p in ends]
-    return fedax.FedProx(mu=0.1), [Schedule(**SMALL, **{name: p}) for p in (0.0, 0.3, 0.6)]
+    return fedax.FedProx(mu=0.1), [Schedule.of(SMALL | {name: p}) for p in (0.0, 0.3, 0.6)]
 
 
 @pytest.mark.slow
@@ -69,11 +69,11 @@ def test_probabilities_vary_with_the_method_and_the_solver(programs):
 
 
 def test_only_what_differs_is_an_input():
-    one, other = as_inputs([Schedule(dropouts=p, stragglers=0.5) for p in (0.1, 0.2)])
+    schedules = [Schedule.of({"dropouts": p, "stragglers": 0.5}) for p in (0.1, 0.2)]
+    one, other = (schedule.conditions for schedule in as_inputs(schedules))
     assert (float(one.dropouts), float(other.dropouts)) == (0.1, 0.2)
     assert one.stragglers == other.stragglers == 0.5
     assert isinstance(one.stragglers, float)
-    assert as_inputs([]) == ()
 
 
 def file_of(**grid):

@@ -1,8 +1,6 @@
 """Labels of a grid's members: each stands for one member, also where an algorithm shares keys with
 its solver or its schedule."""
 
-import dataclasses
-
 import pytest
 
 from fedax.algorithms import algorithm_classes
@@ -34,7 +32,7 @@ def two_values(hyper):
 
 def shared_keys():
     """Yields the keys that an algorithm shares with a solver or with the schedule."""
-    schedule_keys = {field.name for field in dataclasses.fields(Schedule)}
+    schedule_keys = Schedule().options.keys()
     for name, kind in algorithm_classes().items():
         for solver, solver_kind in SOLVERS.items():
             for key in declared(kind).keys() & declared(solver_kind).keys():

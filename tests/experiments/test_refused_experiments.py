@@ -44,7 +44,7 @@ REFUSED = [
     ("learning_rate = 0.05", "rate = 1", 12, "option of solver 'sgd': got 'rate'"),
     ("learning_rate = 0.05", 'name = "adams"', 11, "solver: got 'adams'"),
     ("cohort = 2", "cohort = 5", 15, "the number of clients"),
-    ("steps = 3", "steps = 3\ndeadline = 1.0", 17, "Schedule(deadline=...)"),
+    ("steps = 3", "steps = 3\ndeadline = 1.0", 17, "Conditions(deadline=...)"),
     ('"fedavg"', '"fedvg"', 18, "Did you mean 'fedavg'"),
     ("mu = 1", "mu = -1", 23, "FedProx(mu=...)"),
     ("mu = 1", "solver = {learning_rate = -1.0}", 23, "SGD(learning_rate=...)"),
@@ -180,7 +180,7 @@ LATE = "asynchronous = {concurrency = 3}\n"
     [
         ("feddane", LATE + CLOCK, "Schedule(asynchronous=...), FedDANE"),
         ("dsgd", LATE + CLOCK, "Schedule(asynchronous=...), DSGD"),
-        ("gd", "deadline = 1.0\n" + CLOCK, "Schedule(deadline=...), GD"),
+        ("gd", "deadline = 1.0\n" + CLOCK, "Conditions(deadline=...), GD"),
         ("fedbn", "", "FedBN"),
         ("fedavg", LATE + CLOCK + "[channel.privacy]\nnoise = 1.0\n", "privacy"),
         ("fedavg", CLOCK + "[solver]\nname = 'exact'\n", "cost"),

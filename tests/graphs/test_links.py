@@ -146,7 +146,7 @@ def test_every_engine_draws_the_same(kind):
 
 def test_rules_of_availability_that_a_graph_ignores_are_refused(tmp_path):
     """Before anything is written."""
-    schedule = fedax.Schedule(epochs=1, availability=fedax.core.Daily(0.5))
+    schedule = fedax.Schedule(epochs=1, conditions={"availability": fedax.core.Daily(0.5)})
     with pytest.raises(InvalidInput, match="availability="):
         run(fedax.DFedAvgM(graph=PATH), schedule=schedule, checkpoint=tmp_path / "run")
     assert not any(tmp_path.iterdir())

@@ -170,8 +170,10 @@ class Told(fedax.Algorithm):
         return fedax.Upload(client.minimize(start=w), reference=w)
 
 
-DROPPING = fedax.Schedule(steps=1, weights="equal", dropouts=0.5)
-DAILY = fedax.Schedule(steps=1, weights="equal", availability=fedax.core.Daily(0.5, period=5))
+DROPPING = fedax.Schedule(steps=1, weights="equal", conditions={"dropouts": 0.5})
+DAILY = fedax.Schedule(
+    steps=1, weights="equal", conditions={"availability": fedax.core.Daily(0.5, period=5)}
+)
 RANDOM_COUNTS = {
     "poisson": (POISSON, 3 / 6),
     "dropouts": (DROPPING, 1.0),

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.hyper import Hyper, check_declared, hyper
-from fedax.core.scheduling.local_work import real
+from fedax.core.scheduling.schedule import real
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import scale_of

@@ -28,6 +28,7 @@ from fedax.core.scheduling.availability import Availability as Availability
 from fedax.core.scheduling.availability import Daily as Daily
 from fedax.core.scheduling.availability import Trace as Trace
 from fedax.core.scheduling.clock import Clock as Clock
+from fedax.core.scheduling.conditions import Conditions as Conditions
 from fedax.core.scheduling.schedule import Schedule as Schedule
 from fedax.core.solver import SAM as SAM
 from fedax.core.solver import SGD as SGD

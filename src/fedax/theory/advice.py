@@ -70,7 +70,7 @@ class Setup(constants.Measured):
         }
         self.method, self.solver, self.schedule = next(iter(self.methods.values()), methods[""])
         self.start = self.losses.start
-        self.interval = self.schedule.most_steps(self.task.train.largest)[1]
+        self.interval = self.schedule.most_steps(self.task.train.largest)
         self.sizes = [int(n) for n in self.task.train.sizes]
 
     @functools.cached_property

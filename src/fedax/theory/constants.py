@@ -84,7 +84,7 @@ class Measured:
 
     def step_size(self, schedule: Schedule) -> float:
         """Returns the step size of a theorem, see the function of this name."""
-        interval = schedule.most_steps(self.task.train.largest)[1]
+        interval = schedule.most_steps(self.task.train.largest)
         return local_gd.step_size(float(self.smoothness.max()), interval)
 
 

@@ -118,7 +118,7 @@ def main(names, own):
         there = {"name": "daily", "fraction": 0.4, "period": 5} if "Daily" in name else None
         weights = "equal" if name in PRIVATE else "size"
         schedule = fedax.Schedule(
-            cohort=3, epochs=2, batch_size=4, availability=there, weights=weights
+            cohort=3, epochs=2, batch_size=4, weights=weights, conditions={"availability": there}
         )
         options = {**OPTIONS, "schedule": schedule, "channel": CHANNELS.get(name)}
         watched = {"observe": OBSERVERS, "personal": True} if name in WATCHED else {}

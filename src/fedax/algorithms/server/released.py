@@ -89,7 +89,7 @@ def drawing_order(
     """
     chances = jnp.ones(fed.clients, cohort.weights.dtype) if weights is None else weights
     # a ranking of the whole population, of which the cohort's clients read their place
-    order = weighted_subset(fed.key("ids"), chances, fed.clients)
+    order, _ = weighted_subset(fed.key("ids"), chances, fed.clients)
     places = jnp.arange(fed.clients, dtype=order.dtype)
     ranks = jnp.zeros_like(order).at[order].set(places)[cohort.ids]
     if weights is None:

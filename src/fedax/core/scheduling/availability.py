@@ -1,6 +1,7 @@
 """Availability: which clients are available in a round."""
 
 import dataclasses
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from jaxtyping import Array, Bool, Key
 from fedax.core.hyper import MOST_COUNT, check_declared, hyper
 from fedax.core.scheduling.rule import Rule
 from fedax.errors import InvalidInput
-from fedax.utils.numbers import convert_fields
+from fedax.utils.numbers import are_counts, convert_fields
 from fedax.utils.random import MOST_SEED, Index
 from fedax.utils.shares import whole_part
 
@@ -123,17 +124,12 @@ class Trace(Availability):
 
     def __post_init__(self) -> None:
         check_declared(self)
-        columns = {name: np.asarray(getattr(self, name)) for name in ("clients", "first", "end")}
-        shapes = {column.shape for column in columns.values()}
-        is_whole = all(column.dtype.kind in "iu" for column in columns.values())
-        if len(shapes) > 1 or not is_whole or columns["end"].ndim != 1:
-            raise InvalidInput.because("Trace", "clients, first and end are equally many integers")
-        first, end = columns["first"], columns["end"]
-        is_client = (columns["clients"] >= 0) & (columns["clients"] <= MOST_COUNT)
-        if not (is_client & (first >= 0) & (first < end) & (end <= MOST_COUNT)).all():
-            raise InvalidInput.because("Trace", f"0 <= first < end <= {MOST_COUNT}, clients >= 0")
-        for name, column in columns.items():
-            object.__setattr__(self, name, tuple(column.tolist()))
+        for name in ("clients", "first", "end"):
+            object.__setattr__(self, name, tuple(np.asarray(getattr(self, name)).tolist()))
+        rows = list(itertools.zip_longest(self.clients, self.first, self.end))
+        if not all(are_counts(*row, least=0) and row[1] < row[2] <= MOST_COUNT for row in rows):
+            allowed = f"equally many integers, 0 <= first < end <= {MOST_COUNT}, clients >= 0"
+            raise InvalidInput.because("Trace", allowed)
 
     def check(self, clients: int) -> None:
         if max(self.clients, default=0) >= clients:

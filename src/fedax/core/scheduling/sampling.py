@@ -88,7 +88,7 @@ class Sampling(Rule, ABC):
         """
         weights = self.weights(offsets)
         if weights is not None:
-            return weighted_subset_among(key, weights, cohort, available)
+            return weighted_subset(key, weights, cohort, available)
         ids, count = self.draw(key, offsets, cohort)
         # padding behind `count` drops out too
         return first(ids, available[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
@@ -145,7 +145,7 @@ class ProportionalWithoutReplacement(Sampling):
         clients = offsets.shape[0] - 1
         # drawing again until a client is new costs little only if the cohort is a small part
         if clients <= FEW or 2 * cohort > clients:
-            return weighted_subset(key, self.weights(offsets), cohort), cohort
+            return weighted_subset(key, self.weights(offsets), cohort)
         return successive_subset(key, offsets, cohort), cohort
 
 
@@ -210,9 +210,13 @@ def successive_subset(
 
 
 def weighted_subset(
-    key: Key[Array, ""], weights: Float[Array, "clients"], count: int
-) -> Int[Array, "count"]:
-    r"""Draws a subset one by one without replacement, in proportion to `weights`.
+    key: Key[Array, ""],
+    weights: Float[Array, "clients"],
+    count: int,
+    available: Bool[Array, "clients"] | None = None,
+) -> Drawn:
+    r"""Draws a subset one by one without replacement, in proportion to `weights`; returns it and
+    its size, which is less than `count` if fewer clients are available.
 
     Clients of weight 0 come last, among each other uniformly. By Gumbel's trick: the order of $\log
     w_k + G_k$ is such a draw.
@@ -221,23 +225,10 @@ def weighted_subset(
     # two sort keys: an offset that puts weights of 0 last would round their noise away
     scores = jnp.where(weights > 0, jnp.log(jnp.where(weights > 0, weights, 1)), 0) + noise
     # the last key counts first
-    return jnp.lexsort((-scores, weights <= 0))[:count].astype(jnp.int32)
-
-
-def weighted_subset_among(
-    key: Key[Array, ""],
-    weights: Float[Array, "clients"],
-    count: int,
-    available: Bool[Array, "clients"],
-) -> Drawn:
-    """Draws a `weighted_subset` of the available clients; returns it and its size.
-
-    The size is less than `count` if there are not enough of them.
-
-    Available clients of weight 0 fill up, uniformly.
-    """
-    # a ranking of all clients, of which the available ones keep their order
-    order = weighted_subset(key, weights, available.shape[0])
+    order = jnp.lexsort((-scores, weights <= 0)).astype(jnp.int32)
+    if available is None:
+        return order[:count], count
+    # the available ones keep their order
     ids, available_count = first(order, available[order])
     return ids[:count], jnp.minimum(available_count, count)
 

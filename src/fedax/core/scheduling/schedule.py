@@ -1,10 +1,11 @@
 """The schedule of a run: who works in a round, and how much."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,10 +14,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.federation import Cohort
-from fedax.core.hyper import check_declared, hyper
+from fedax.core.hyper import MOST_COUNT, check_declared, hyper
 from fedax.core.scheduling.asynchronous import Asynchronous
-from fedax.core.scheduling.availability import Availability
-from fedax.core.scheduling.local_work import LocalWork, can_happen, single
+from fedax.core.scheduling.conditions import Conditions, spelled
 from fedax.core.scheduling.sampling import (
     Drawn,
     ProportionalWithoutReplacement,
@@ -24,14 +24,28 @@ from fedax.core.scheduling.sampling import (
     Uniform,
     first,
     weighted_subset,
-    weighted_subset_among,
 )
 from fedax.errors import InvalidInput
+from fedax.utils.numbers import python_numbers
 from fedax.utils.random import Index, stream
 
+LEAST_SYNC = 1e-6
+"""The smallest probability of communication after a step."""
+SMALLEST_LUCK = math.log(2.0**-24)
+"""Logarithm of the smallest uniform number above 0 that the coins of a round come from."""
 
-class Schedule(LocalWork):
-    r"""The clients that work in a round (`Sampling`), and how much they do (`LocalWork`).
+
+class Work(NamedTuple):
+    """One client's local work in one round: minibatch steps, and the examples of a full
+    minibatch.
+    """
+
+    steps: Index
+    batch: Index
+
+
+class Schedule(eqx.Module):
+    r"""The clients that work in a round, and how much they do.
 
     A pair stands for a number drawn anew for every client and round, uniformly from all whole
     numbers between the two, both included; all phases of a round see the same draw.
@@ -69,79 +83,72 @@ class Schedule(LocalWork):
         times: the synchronisation times $t_1 < t_2 < \dots$ of local gradient descent, in steps
             from 0: round r (from 1) has $t_r - t_{r-1}$ steps, with $t_0 = 0$. Excludes `steps`;
             there are as many rounds as times.
-        stragglers: the probability, in [0, 1], that a client does only part of its work: a uniform
-            draw from 1 up to its epochs (or its steps, if the schedule is in steps).
         sync_probability: p in [1e-6, 1]: after every step a coin that all clients share says with
             probability p that the round ends, as in ProxSkip. A round has a geometric number of
             steps, 1/p in the mean and the same for all clients, drawn from the run's seed. Excludes
             `steps`, `times` and `stragglers`; `epochs` is ignored.
-        dropouts: the probability, in [0, 1), that a drawn client never answers; it counts as not
-            drawn. Phases with everyone wait for everyone.
-        availability: the clients who can be reached, an `Availability`, or as files spell it,
-            `{"name": "daily", "fraction": 0.5}` or `{"name": "trace", "file": "trace.csv"}`. A
-            cohort is drawn among those; if they are fewer, it is all of them, and in a round in
-            which nobody is there the state stays. `History.logged` counts who was `available`, and
-            `drawn`. Phases with everyone wait for everyone.
         weights: `"size"` for the objective $\sum_k \frac{n_k}{n} f_k$, `"equal"` for
             $\frac1N \sum_k f_k$ (not with proportional sampling).
-        over_select: asks this many times `cohort` clients, rounded up, at most all, and takes the
-            first `cohort` answers; at least 1. Needs `run(clock=...)`, as `deadline` does.
-        deadline: seconds after which a round ends on the virtual clock, above 0, with the answers
-            that have come; None to wait for all. Clients that are late are left out as if they had
-            dropped out, but what they were sent counts as traffic. In a round without any answer
-            the state stays. Fast clients count more often with both options, so that means are
-            biased towards them. Not with sampling that draws a client twice, with several phases or
-            with `asynchronous`. `History.logged` counts who was `late`.
+        conditions: what keeps clients from answering, or from all of their work: `Conditions`, or a
+            table of its arguments.
         asynchronous: an `Asynchronous` server, or a table of its arguments. A round is a server
             step then, and its cohort are the clients whose uploads it takes: the first `cohort`
             ones that arrive. Not with other sampling than `"uniform"` and
-            `"proportional_without_replacement"`, nor with `dropouts`, `availability` and
-            `sync_probability`.
+            `"proportional_without_replacement"`, nor with `sync_probability` and with conditions
+            other than `stragglers`.
     """
 
     _: dataclasses.KW_ONLY
     cohort: int | None = hyper(None, kind=int, low=1, optional=True)
-    sampling: Sampling | str = eqx.field(static=True, default="uniform", converter=Sampling.of)
-    dropouts: float = hyper(0.0, low=0.0, high=1.0, open_high=True)
-    availability: Availability | dict[str, Any] | str | None = eqx.field(
-        static=True,
-        default=None,
-        converter=lambda value: value if value is None else Availability.of(value),
+    sampling: Sampling = eqx.field(static=True, default="uniform", converter=Sampling.of)
+    epochs: int | tuple[int, int] = hyper(1, low=1, pair=())
+    epoch_steps: Literal["ceil", "floor"] = hyper("ceil", choices=("ceil", "floor"))
+    steps: int | tuple[int, int] | None = hyper(None, kind=int, low=1, pair=(), optional=True)
+    batch_size: int | tuple[int, int | str] | Literal["full"] = hyper(
+        32, low=1, pair=("all",), words=("full",)
+    )
+    order: Literal["shuffled", "given"] = hyper("shuffled", choices=("shuffled", "given"))
+    times: tuple[int, ...] | None = eqx.field(static=True, default=None, converter=python_numbers)
+    sync_probability: float | None = hyper(
+        None, kind=float, low=LEAST_SYNC, high=1.0, optional=True
     )
     weights: Literal["size", "equal"] = hyper("size", choices=("size", "equal"))
-    over_select: float = hyper(1.0, static=True, low=1.0)
-    deadline: float | None = hyper(
-        None, kind=float, static=True, low=0.0, open_low=True, optional=True
-    )
-    asynchronous: Asynchronous | dict[str, Any] | None = eqx.field(
+    asynchronous: Asynchronous | None = eqx.field(
         static=True,
         default=None,
         converter=lambda value: value if value is None else Asynchronous.of(value),
     )
+    conditions: Conditions = eqx.field(default=Conditions(), converter=Conditions.of)
 
     def __check_init__(self) -> None:
         check_declared(self)
         for name, allowed in self._conflicts().items():
-            raise InvalidInput.of(f"Schedule({name}=...)", self.options[name], allowed)
+            owner = "Schedule" if hasattr(self, name) else "Conditions"
+            raise InvalidInput.of(f"{owner}({name}=...)", self.options[name], allowed)
 
     def _conflicts(self) -> dict[str, str]:
         """Returns the arguments that do not fit the others, and what would."""
         conflicts: dict[str, str] = {}
-        rule = self.rule
-        if self.times is not None and self.steps is not None:
+        rule = self.sampling
+        times = self.times
+        if times is not None and self.steps is not None:
             conflicts["times"] = "None if steps is given"
+        elif times is not None and not (
+            times and all(map(counts, times)) and times == tuple(sorted(set(times)))
+        ):
+            conflicts["times"] = f"rising whole numbers from 1 to {MOST_COUNT}, or None"
         if self.sync_probability is not None and (
-            self.steps is not None or self.times is not None or self.stragglers
+            self.steps is not None or self.times is not None or self.conditions.stragglers
         ):
             conflicts["sync_probability"] = "None with steps, times or stragglers"
         # size-proportional sampling already weighs clients by size
         if self.weights == "equal" and rule.by_size:
             conflicts["weights"] = f"'size' with sampling={rule.spelling!r}"
-        if self.over_select > 1 and self.cohort is None:
+        if self.conditions.over_select > 1 and self.cohort is None:
             conflicts["over_select"] = "1 without a cohort, with which all clients are asked"
-        if self.cutoff_field is not None and self.cohort is not None and rule.repeats:
+        if self.timed_field is not None and self.cohort is not None and rule.repeats:
             conflicts["sampling"] = "sampling without replacement, with over_select and deadline"
-        if self.server is None:
+        if self.asynchronous is None:
             if self.cohort is None and type(rule) is not Uniform:
                 conflicts["sampling"] = "'uniform' without a cohort, with which all clients work"
             return conflicts
@@ -149,29 +156,18 @@ class Schedule(LocalWork):
         if not isinstance(rule, Uniform | ProportionalWithoutReplacement):
             names = "'uniform' or 'proportional_without_replacement'"
             conflicts["sampling"] = f"{names} with an asynchronous server: nobody works twice"
+        options, defaults = self.options, Schedule().options
         for name in ("dropouts", "over_select", "deadline", "availability", "sync_probability"):
-            default = type(self).__dataclass_fields__[name].default
-            if getattr(self, name) != default:
-                conflicts[name] = f"{default} with an asynchronous server"
+            if options[name] != defaults[name]:
+                conflicts[name] = f"{defaults[name]} with an asynchronous server"
         return conflicts
 
     def __repr__(self) -> str:
-        """Returns the arguments that differ from the defaults, with long lists cut in the
-        middle.
-        """
-        texts: list[str] = []
-        options = self.options
-        for field in dataclasses.fields(self):
-            text = repr(options[field.name])
-            if len(text) > 60:
-                text = f"{text[:40]} ... {text[-12:]}"
-            if options[field.name] != field.default:
-                texts.append(f"{field.name}={text}")
-        return f"Schedule({', '.join(texts)})"
+        return spelled(self, self.options)
 
     def check_population(self, sizes: Sequence[int], couples: bool = False) -> None:
-        """Refuses a cohort larger than the population, and more local steps of a round than a
-        32-bit number counts.
+        """Refuses a cohort larger than the population, and a minibatch that would differ between
+        engines.
 
         Args:
             sizes: examples of each client.
@@ -180,93 +176,85 @@ class Schedule(LocalWork):
                 program would fill it to the largest client's, a process of its own would not.
         """
         clients = len(sizes)
-        self.check_steps(max(sizes))
         if couples and isinstance(self.top_batch, str) and min(sizes) < max(sizes):
             allowed = "a number, for a model with a state and clients of unequal sizes"
             raise InvalidInput.of("Schedule(batch_size=...)", self.batch_size, allowed)
-        if self.availability_rule is not None:
-            self.availability_rule.check(clients)
+        if self.conditions.availability is not None:
+            self.conditions.availability.check(clients)
         if self.cohort is not None and self.cohort > clients:
             allowed = f"1 to {clients}, the number of clients, or None"
             raise InvalidInput.of("Schedule(cohort=...)", self.cohort, allowed)
-        if self.server is not None:
-            self.server.check(clients, self.capacity(clients))
+        if self.asynchronous is not None:
+            self.asynchronous.check(clients, self.capacity(clients))
 
-    @property
-    def rule(self) -> Sampling:
-        """The sampling rule."""
-        return cast(Sampling, self.sampling)
-
-    @property
-    def availability_rule(self) -> Availability | None:
-        """The rule of availability, None if all clients are always available."""
-        return cast(Availability | None, self.availability)
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> "Schedule":
+        """Makes a schedule of `options`, arguments as experiment files spell them."""
+        names = {field.name for field in dataclasses.fields(Conditions)}
+        own = {key: value for key, value in options.items() if key not in names}
+        return cls(**own, conditions={key: options[key] for key in names & options.keys()})
 
     @property
     def options(self) -> dict[str, Any]:
-        """All arguments as experiment files spell them."""
+        """All arguments as experiment files spell them, those of its conditions among them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {
-            "sampling": self.rule.spelling,
-            "availability": self.availability_rule and self.availability_rule.spelling,
-            "asynchronous": self.server and self.server.spelling,
-        }
-
-    @property
-    def server(self) -> Asynchronous | None:
-        """The asynchronous server, None if the server waits for its cohorts."""
-        return cast(Asynchronous | None, self.asynchronous)
+        conditions = values.pop("conditions").options
+        server = self.asynchronous and self.asynchronous.spelling
+        return values | conditions | {"sampling": self.sampling.spelling, "asynchronous": server}
 
     @property
     def weights_equal(self) -> bool:
         """Whether the mean over a drawn cohort estimates sum_k p_k with equal weights (else with
         weights n_k).
         """
-        return self.cohort is not None and self.rule.by_size
+        return self.cohort is not None and self.sampling.by_size
 
     @property
     def may_be_empty(self) -> bool:
         """Whether it may happen that nobody works in a round."""
         return (
-            can_happen(self.dropouts)
-            or self.deadline is not None
-            or self.availability_rule is not None
-            or (self.cohort is not None and self.rule.may_be_empty)
+            can_happen(self.conditions.dropouts)
+            or self.conditions.deadline is not None
+            or self.conditions.availability is not None
+            or (self.cohort is not None and self.sampling.may_be_empty)
         )
 
     @property
-    def cutoff_field(self) -> str | None:
+    def timed_field(self) -> str | None:
         """The option by which the server does not wait for all clients, for messages; None if it
         waits.
         """
-        if self.deadline is not None:
-            return "Schedule(deadline=...)"
-        return "Schedule(over_select=...)" if self.over_select > 1 else None
+        if self.asynchronous is not None:
+            return "Schedule(asynchronous=...)"
+        if self.conditions.deadline is not None:
+            return "Conditions(deadline=...)"
+        return "Conditions(over_select=...)" if self.conditions.over_select > 1 else None
 
     def invitation(self, clients: int) -> "Schedule":
         """Returns the schedule that draws the clients whom a round asks, of whom some may be late.
 
-        >>> Schedule(cohort=10, over_select=1.1).invitation(100).cohort
+        >>> Schedule(cohort=10, conditions={"over_select": 1.1}).invitation(100).cohort
         11
         """
         asked = self.cohort
         if asked is not None:
             # exactly, as decimals: 1.1 times 10 is more than 11 in floating point
-            asked = min(math.ceil(Fraction(str(self.over_select)) * asked), clients)
-        return dataclasses.replace(self, cohort=asked, over_select=1.0, deadline=None)
+            asked = min(math.ceil(Fraction(str(self.conditions.over_select)) * asked), clients)
+        conditions = dataclasses.replace(self.conditions, over_select=1.0, deadline=None)
+        return dataclasses.replace(self, cohort=asked, conditions=conditions)
 
     def available_in(
         self, root: Key[Array, ""], round: Index, clients: int
     ) -> Bool[Array, "clients"] | None:
         """Returns which clients are available in a round of a run, None for all."""
-        rule = self.availability_rule
+        rule = self.conditions.availability
         # named by the round alone, so that all draws of a round see the same clients
         key = stream(root, "available", round)
         return None if rule is None else rule.available(key, round, clients)
 
     def capacity(self, clients: int) -> int:
         """Returns the largest number of clients that `draw` can return."""
-        return clients if self.cohort is None else self.rule.capacity(self.cohort, clients)
+        return clients if self.cohort is None else self.sampling.capacity(self.cohort, clients)
 
     def draw(
         self,
@@ -282,12 +270,12 @@ class Schedule(LocalWork):
         `available` says which clients are available, None for all.
         """
         ids, count = self._draw_invited(key, offsets, weights, available)
-        if not can_happen(self.dropouts):
+        if not can_happen(self.conditions.dropouts):
             return ids, count
         # from another stream than the draw, so that drop-outs do not change who is drawn
         draws = jax.random.uniform(jax.random.fold_in(key, 1), ids.shape, jnp.float32)
         is_drawn = jnp.arange(ids.shape[0], dtype=jnp.int32) < count
-        return first(ids, is_drawn & (draws >= single(self.dropouts)))
+        return first(ids, is_drawn & (draws >= single(self.conditions.dropouts)))
 
     def weigh(
         self,
@@ -306,7 +294,7 @@ class Schedule(LocalWork):
         # a draw by size has the sizes in it, so that its weights are equal
         weights = jnp.ones_like(share) if is_sampled and self.weights_equal else objective
         terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
-        if is_sampled and self.cohort is not None and self.rule.repeats:
+        if is_sampled and self.cohort is not None and self.sampling.repeats:
             # a client's first draw comes first, and padding after those that work
             order = jnp.argsort(ids, stable=True)
             is_repeat = jnp.diff(ids[order], prepend=-1) == 0
@@ -328,12 +316,203 @@ class Schedule(LocalWork):
             return (everyone, clients) if available is None else first(everyone, available)
         # weights given by the method replace the rule of sampling
         if weights is not None:
-            if available is None:
-                return weighted_subset(key, weights, self.cohort), self.cohort
-            return weighted_subset_among(key, weights, self.cohort, available)
+            return weighted_subset(key, weights, self.cohort, available)
         if available is not None:
-            return self.rule.among(key, offsets, self.cohort, available)
-        return self.rule.draw(key, offsets, self.cohort)
+            return self.sampling.among(key, offsets, self.cohort, available)
+        return self.sampling.draw(key, offsets, self.cohort)
+
+    @property
+    def rounds(self) -> int | None:
+        """The most rounds there can be; None for any number."""
+        return None if self.times is None else len(self.times)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a client's work is a matter of chance that other clients do not share."""
+        return can_happen(self.conditions.stragglers) or any(
+            isinstance(v, tuple) for v in (self.epochs, self.steps, self.batch_size)
+        )
+
+    def widest(self, largest: int, filled: bool = False) -> int:
+        """Returns the largest possible minibatch, if no client has more than `largest` examples.
+
+        Args:
+            largest: examples.
+            filled: whether clients with fewer examples than a minibatch repeat them.
+        """
+        if isinstance(self.top_batch, str):
+            return largest
+        return self.top_batch if filled else min(self.top_batch, largest)
+
+    @property
+    def top_batch(self) -> int | str:
+        """The size of the largest minibatch; a text for all examples of a client."""
+        return self.batch_size[1] if isinstance(self.batch_size, tuple) else self.batch_size
+
+    def work(
+        self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None
+    ) -> Work:
+        """Draws the work of a client with `size` examples in one round.
+
+        Args:
+            key: the client's random stream of that round.
+            size: its examples.
+            round: the number of the round.
+            shared: a random stream of that round that all clients have in common, needed for
+                `sync_probability`.
+        """
+        # one key for each draw, whether it is made or not: an option does not change the others'
+        # draws
+        keys = jax.random.split(key, 4) if self.drawn else (key,) * 4
+        batch_key, amount_key, straggler_key, part_key = keys
+        if self.batch_size == "full":
+            batch = size
+        elif isinstance(self.batch_size, tuple):
+            low, top = self.batch_size
+            # a client with fewer than `low` examples has one batch of all of them
+            high = jnp.asarray(size) if isinstance(top, str) else jnp.minimum(top, size)
+            batch = jax.random.randint(batch_key, (), jnp.minimum(low, size), high + 1, jnp.int32)
+        else:
+            batch = self.batch_size
+        amount: Any = self.epochs if self._is_in_epochs else self.steps
+        if self.times is not None:
+            # `times` counts steps from the start of the run
+            amount = jnp.diff(jnp.asarray((0, *self.times), jnp.int32))[round]
+        if self.sync_probability is not None:
+            assert shared is not None, "clients without a common stream"
+            amount = self._draw_geometric(shared)
+        if isinstance(amount, tuple):
+            amount = jax.random.randint(amount_key, (), amount[0], amount[1] + 1, jnp.int32)
+        if can_happen(self.conditions.stragglers):
+            is_late = jax.random.uniform(straggler_key, (), jnp.float32) < single(
+                self.conditions.stragglers
+            )
+            partial_amount = jax.random.randint(
+                part_key, (), 1, jnp.asarray(amount, jnp.int32) + 1, jnp.int32
+            )
+            amount = jnp.where(is_late, partial_amount, amount)
+        return Work(self._count_steps(amount, size, batch, jnp.maximum), batch)
+
+    def _draw_geometric(self, key: Key[Array, ""]) -> Any:
+        """Draws the steps up to and including the first of which a coin says that it ends the
+        round.
+        """
+        tail = self._log_tail
+        if isinstance(tail, float) and tail == -math.inf:
+            return 1
+        # in (0, 1], so that the logarithm is finite
+        uniform = 1 - jax.random.uniform(key, (), jnp.float32)
+        # inverts the geometric law: more than k steps have the probability (1 - p)^k
+        return 1 + jnp.floor(jnp.log(uniform) / single(tail)).astype(jnp.int32)
+
+    @property
+    def _log_tail(self) -> Any:
+        """The logarithm of the probability that a coin does not end the round."""
+        p = self.sync_probability
+        assert p is not None, "no coins"
+        # within a sweep p is a traced array
+        if not real(p):
+            return jnp.log1p(-p)
+        return -math.inf if p == 1 else math.log1p(-p)
+
+    @property
+    def _is_in_epochs(self) -> bool:
+        return self.steps is None and self.times is None and self.sync_probability is None
+
+    def _count_steps(
+        self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max
+    ) -> Any:
+        """Returns the steps of an amount of work, which is in epochs or in steps already."""
+        if not self._is_in_epochs:
+            return amount
+        if self.epoch_steps == "ceil":
+            return amount * -(-size // batch)
+        if isinstance(self.batch_size, tuple):
+            # B of the formula is the number of the schedule, also where a client has fewer examples
+            batch = larger(batch, self.batch_size[0])
+        # over all epochs at once: a short last batch is not rounded up in each of them
+        # amount * size // batch, of which the product may need more than 32 bits
+        rest = amount * (size % batch) // batch
+        return larger(amount * (size // batch) + rest, 1)
+
+    def most_steps(self, largest: int) -> Any:
+        """Returns the most steps of a round, if no client has more than `largest` examples."""
+        if self.sync_probability is not None:
+            # the steps that the smallest draw gives
+            longest = SMALLEST_LUCK / self._log_tail
+            return 1 + (int(longest) if isinstance(longest, float) else longest.astype(jnp.int32))
+        # the most epochs, at the smallest batch
+        return self._count_steps(self._amount_bounds[1], largest, self._batch_bounds(largest)[0])
+
+    def equal_steps(self, sizes: Sequence[int]) -> bool:
+        """Returns whether clients of these sizes always take equally many steps."""
+        if self.sync_probability is not None:
+            return True
+        least, most = self._amount_bounds
+        # a part of one step is that step
+        if least != most or (can_happen(self.conditions.stragglers) and most > 1):
+            return False
+        if not self._is_in_epochs or self.batch_size == "full":
+            return True
+        steps = {
+            self._count_steps(most, n, batch)
+            for n in map(int, sizes)
+            for batch in self._batch_bounds(n)
+        }
+        return len(steps) == 1
+
+    def mean_steps(self, size: int) -> float:
+        """Returns the expected steps of a round of a client with `size` examples.
+
+        With `times` it is the mean over all rounds.
+
+        Of a drawn batch size, the steps at its mean.
+        """
+        # the last time is the number of all steps
+        amount = (
+            sum(self._amount_bounds) / 2 if self.times is None else self.times[-1] / len(self.times)
+        )
+        if self.sync_probability is not None:
+            amount = 1 / self.sync_probability
+        # a straggler does a uniform part
+        lost_share = self.conditions.stragglers * (1 - (amount + 1) / (2 * amount))
+        amount = amount * (1 - lost_share)
+        if self._is_in_epochs and self.epoch_steps == "floor":
+            return max(amount * size // self._mean_batch(size), 1)
+        return amount * (self.mean_epoch(size) if self._is_in_epochs else 1)
+
+    def mean_epoch(self, size: int) -> float:
+        """Returns the minibatches in an epoch of a client, at the mean batch size."""
+        return -(-size // self._mean_batch(size))
+
+    def _mean_batch(self, size: int) -> float:
+        """Returns B of a client's steps; of a drawn batch size, its mean."""
+        return sum(self._batch_bounds(size)) / 2
+
+    @property
+    def _amount_bounds(self) -> tuple[int, int]:
+        """The least and the most epochs, or steps, of a round; with `times` both are the steps of
+        the longest round.
+        """
+        if self.times is not None:
+            longest = max(b - a for a, b in itertools.pairwise((0, *self.times)))
+            return longest, longest
+        amount = self.epochs if self.steps is None else self.steps
+        return amount if isinstance(amount, tuple) else (amount, amount)
+
+    def _batch_bounds(self, size: int) -> tuple[int, int]:
+        """Returns the least and the largest B from which the steps of a client with `size` examples
+        follow.
+
+        It is the schedule's number, which may be more than `size`; a drawn number is at most
+        `size` where the pair allows that.
+        """
+        if self.batch_size == "full":
+            return size, size
+        if isinstance(self.batch_size, tuple):
+            low, top = self.batch_size
+            return low, max(low, size if isinstance(top, str) else min(top, size))
+        return self.batch_size, self.batch_size
 
 
 def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
@@ -342,8 +521,8 @@ def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
     One compiled program can then serve them all. Probabilities that are equal stay constants of
     the program.
 
-    >>> one, other = as_inputs([Schedule(dropouts=0.0), Schedule(dropouts=0.5)])
-    >>> float(other.dropouts), other.stragglers
+    >>> one, other = as_inputs([Schedule(conditions={"dropouts": p}) for p in (0.0, 0.5)])
+    >>> float(other.conditions.dropouts), other.conditions.stragglers
     (0.5, 0.0)
     """
     # the leaves of a schedule are its probabilities
@@ -358,3 +537,23 @@ def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
         ]
         inputs.append(jax.tree.unflatten(jax.tree.structure(schedule), leaves))
     return tuple(inputs)
+
+
+def counts(value: Any) -> bool:
+    """Returns whether a value is a whole number from 1 on that fits into 32 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
+
+
+def real(value: Any) -> bool:
+    """Returns whether a value is a number and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def can_happen(probability: float | Float[Array, ""]) -> bool:
+    """Returns whether an event can happen. One whose probability differs within a sweep can."""
+    return not isinstance(probability, int | float) or probability > 0
+
+
+def single(value: float | Float[Array, ""]) -> Any:
+    """Returns a number that single-precision draws are compared with."""
+    return value if isinstance(value, int | float) else value.astype(jnp.float32)

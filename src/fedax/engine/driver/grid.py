@@ -191,8 +191,7 @@ class Grid:
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(member, setup, options)
         timed = {
-            "Schedule(asynchronous=...)": setup.schedule.server,
-            setup.schedule.cutoff_field: setup.schedule.cutoff_field,
+            setup.schedule.timed_field: setup.schedule.timed_field,
             "run(clock=...)": clock,
         }
         for field, value in timed.items():
@@ -362,7 +361,7 @@ def _check_one_program(algorithms: Sequence[Algorithm[Any]], options: RunOptions
     """Refuses members that differ in more than what one program takes as inputs."""
     is_private = options.channel is not None and options.channel.privacy is not None
     # these use numbers of the schedule before the program runs
-    is_fixed = is_private or options.clock is not None or options.schedule.server is not None
+    is_fixed = is_private or options.clock is not None or options.schedule.asynchronous is not None
     simulates = isinstance(options.engine, Simulation)
     lists: dict[str, tuple[Sequence[Any], bool]] = {
         "algorithms": (algorithms, True),

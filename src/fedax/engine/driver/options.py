@@ -180,7 +180,7 @@ class RunOptions:
             return
         if not self.engine.in_process:
             raise no_shared_memory("run(engine=...)", self.channel, type(self.engine).__name__)
-        if self.schedule.server is not None:
+        if self.schedule.asynchronous is not None:
             codec, late = type(self.channel.up).__name__, "late ones are discarded"
             raise InvalidInput.because(
                 "Schedule(asynchronous=...)",

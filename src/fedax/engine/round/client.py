@@ -21,8 +21,7 @@ from fedax.communication.channel import Channel
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import HiddenStates, with_states
 from fedax.core.hyper import as_arrays
-from fedax.core.scheduling.local_work import Work
-from fedax.core.scheduling.schedule import Schedule
+from fedax.core.scheduling.schedule import Schedule, Work
 from fedax.core.task import Task
 from fedax.engine.compilation.fused_loop import fused_loop, gather_singly
 from fedax.engine.round.aggregation import add_compensated, finalize

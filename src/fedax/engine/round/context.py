@@ -282,10 +282,10 @@ class RoundContext(Federation):
 
     def _check_complete(self) -> None:
         """Refuses to leave out clients where there is no server."""
-        rule = self.setup.schedule.availability_rule
+        rule = self.setup.schedule.conditions.availability
         if rule is not None:
             allowed = "None for methods without a server, whose nodes wait for each other"
-            raise InvalidInput.of("Schedule(availability=...)", rule, allowed)
+            raise InvalidInput.of("Conditions(availability=...)", rule, allowed)
         if self.setup.drop:
             allowed = (
                 '"stop" for methods without a server, whose mixing weights have to add up to one'

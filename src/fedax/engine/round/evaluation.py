@@ -383,7 +383,7 @@ def evaluate_unseen(
     # is left that may be an array here
     if steps is not None:
         schedule = dataclasses.replace(
-            schedule, steps=steps, times=None, stragglers=0.0, sync_probability=None, dropouts=0.0
+            schedule, steps=steps, times=None, sync_probability=None, conditions={}
         )
     held_out_setup = dataclasses.replace(
         setup, task=task, population=task.train.population, schedule=schedule, first=0

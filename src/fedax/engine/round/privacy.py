@@ -33,7 +33,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     if privacy is None:
         return None
     central, name = privacy.where == "server", type(algorithm).__name__
-    task, rule = setup.task, setup.schedule.rule
+    task, rule = setup.task, setup.schedule.sampling
     if task.state is not None and task.state_policy == "average":
         raise _refusal(
             name,
@@ -175,12 +175,12 @@ def _releases(
     for phase in sending:  # others release nothing
         draw = None if phase.draw == EVERYONE else phase.draw
         phases_by_draw[draw] = phases_by_draw.get(draw, 0) + 1
-    poisson = central and schedule.cohort is not None and isinstance(schedule.rule, Poisson)
+    poisson = central and schedule.cohort is not None and isinstance(schedule.sampling, Poisson)
     fixed = (
         central
         and _has_fixed_cohort_size(schedule, clients)
-        and schedule.availability_rule is None
-        and not schedule.dropouts
+        and schedule.conditions.availability is None
+        and not schedule.conditions.dropouts
     )
     if not (poisson or fixed):
         # without amplification it does not matter from which draw a sum is
@@ -198,5 +198,5 @@ def _has_fixed_cohort_size(schedule: Schedule, clients: int) -> bool:
     return (
         schedule.cohort is not None
         and schedule.cohort < clients
-        and isinstance(schedule.rule, Uniform)
+        and isinstance(schedule.sampling, Uniform)
     )

@@ -195,11 +195,11 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
     def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
         super().__init__(timing, setup, root)
         clients = len(self.sizes)
-        schedule = setup.schedule
+        schedule, conditions = setup.schedule, setup.schedule.conditions
         self.invitation = schedule.invitation(clients)
-        self.deadline = math.inf if schedule.deadline is None else schedule.deadline
+        self.deadline = math.inf if conditions.deadline is None else conditions.deadline
         # where the server takes a number of answers, a round trains no more clients than these
-        self.most = schedule.cohort if schedule.over_select > 1 else None
+        self.most = schedule.cohort if conditions.over_select > 1 else None
         self.capacity = self.most or schedule.capacity(clients)
         self._known: dict[int, Step] = {}
 
@@ -239,19 +239,19 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
     schedule = setup.schedule
     if timing is None:
         return Timeline()
-    if schedule.server is not None:
+    if schedule.asynchronous is not None:
         costs = PhaseCosts(timing, setup, root)
         cohort = schedule.capacity(len(costs.sizes))
         return ServerSteps(
-            schedule.server,
+            schedule.asynchronous,
             cohort,
-            costs.sizes if schedule.rule.by_size else np.ones_like(costs.sizes),
+            costs.sizes if schedule.sampling.by_size else np.ones_like(costs.sizes),
             np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist(),
             costs.cost,
             lambda version: costs.draw(schedule, version, 1)[0],
             timing.clock.seconds_at_server(cohort * timing.bits[1]),
         )
-    kind = RoundTimeline if schedule.cutoff_field is None else DeadlineTimeline
+    kind = RoundTimeline if schedule.timed_field is None else DeadlineTimeline
     return kind(timing, setup, root)
 
 
@@ -271,8 +271,7 @@ def timing_of(
             devices.
     """
     schedule = setup.schedule
-    server = schedule.server
-    field = schedule.cutoff_field if server is None else ASYNCHRONOUS
+    server, field = schedule.asynchronous, schedule.timed_field
     if clock is None:
         if field is None:
             return None

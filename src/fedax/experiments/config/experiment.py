@@ -275,9 +275,8 @@ class Experiment(Table):
 
     def _make_schedule(self, arguments: dict[str, Any]) -> Schedule:
         schedule = schedule_of(arguments)
-        field = "Schedule(asynchronous=...)" if schedule.server else schedule.cutoff_field
-        if field is not None and self.clock is None:
-            raise InvalidInput.found(field, "no table [clock]", _NEEDS_CLOCK)
+        if schedule.timed_field and self.clock is None:
+            raise InvalidInput.found(schedule.timed_field, "no table [clock]", _NEEDS_CLOCK)
         return schedule
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":

@@ -478,8 +478,8 @@ def fields_of(kind: Any) -> list[str]:
 
 def schedule_of(arguments: dict[str, Any]) -> Schedule:
     """Makes a schedule from arguments after a check of their keys."""
-    check_names("schedule", arguments, fields_of(Schedule))
-    return Schedule(**arguments)
+    check_names("schedule", arguments, Schedule().options)
+    return Schedule.of(arguments)
 
 
 def rule_name(spelling: Any) -> Any:
