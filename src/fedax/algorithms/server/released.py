@@ -90,8 +90,7 @@ def drawing_order(
     chances = jnp.ones(fed.clients, cohort.weights.dtype) if weights is None else weights
     # a ranking of the whole population, of which the cohort's clients read their place
     order, _ = weighted_subset(fed.key("ids"), chances, fed.clients)
-    places = jnp.arange(fed.clients, dtype=order.dtype)
-    ranks = jnp.zeros_like(order).at[order].set(places)[cohort.ids]
+    ranks = jnp.argsort(order).astype(order.dtype)[cohort.ids]
     if weights is None:
         return ranks
     in_order = jnp.arange(ranks.shape[0], dtype=ranks.dtype)
