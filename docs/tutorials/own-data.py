@@ -92,16 +92,16 @@ data
 # %% [markdown]
 # The data have one `encoding` for all clients. Columns of numbers are standardized by their mean and
 # standard deviation over all clients' training rows. Columns of text are categories, one feature of 0
-# or 1 each. `classes=["well", "relapse"]` would set the order of the labels, `standardize=False`
-# would leave numbers as they are, and `missing="drop"` or `missing="mean"` say what is done about
-# missing cells, which are refused otherwise.
+# or 1 each. `classes=["well", "relapse"]` would set the order of the labels,
+# `columns={"standardize": False}` would leave numbers as they are, and `columns={"missing": "drop"}`
+# or `"mean"` say what is done about missing cells, which are refused otherwise.
 
 # %%
 data.encoding
 
 # %% [markdown]
 # A run with privacy takes only means and deviations that you give, because measured ones tell about
-# all rows: `standardize=({"age": 60}, {"age": 12})`.
+# all rows: `columns={"standardize": ({"age": 60}, {"age": 12})}`.
 #
 # The trained model predicts for other tables by the names of their columns. Their order does not
 # matter, and they need no labels.
@@ -119,11 +119,12 @@ history.predict(pd.DataFrame({"sex": ["m", "f"], "age": [75, 41]})).round(2)
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+plain = frame.drop(columns="ward")
 with TemporaryDirectory() as folder:
-    for ward, rows in frame.drop(columns="ward").groupby(frame["ward"]):
+    for ward, rows in plain.groupby(frame["ward"]):
         rows.to_csv(Path(folder) / f"{ward}.csv", index=False)
     by_file = from_table(folder, y="outcome")
-dealt = from_table(frame, y="outcome", drop="ward", partition="dirichlet", clients=4, alpha=1.0)
+dealt = from_table(plain, y="outcome", partition="dirichlet", clients=4, alpha=1.0)
 by_file.sizes, dealt.sizes
 
 # %% [markdown]

@@ -34,6 +34,7 @@ def refused(field, make, kind=InvalidInput):
 
 
 HEAD = "who,a,y\n"
+TWO = HEAD + "a,1,0\nb,2,1\n"
 WHO = {"client": "who"}
 
 
@@ -58,11 +59,11 @@ WHO = {"client": "who"}
         ("classes=0", HEAD + "a,1,0\nb,2,.5\n", WHO),
         ("'y'", HEAD + "a,1,0\nb,2,2\n", WHO | {"classes": 2}),
         ("'y'.*row 1", HEAD + "a,1,no\nb,2,yes\n", WHO | {"classes": ["no"]}),
-        ("'who'", HEAD + "a,1,0\nb,2,1\n", {"client": "wo"}),
-        ("client=", HEAD + "a,1,0\nb,2,1\n", {}),
-        ("drop=", HEAD + "a,1,0\nb,2,1\n", WHO | {"drop": "b"}),
-        ("x=", HEAD + "a,1,0\nb,2,1\n", WHO | {"x": ["b"]}),
-        ("without examples", HEAD + "a,1,0\nb,2,1\n", WHO | {"minimum": 9}),
+        ("'who'", TWO, {"client": "wo"}),
+        ("client=", TWO, {}),
+        ("drop=", TWO, WHO | {"columns": {"drop": "b"}}),
+        ("columns=", TWO, WHO | {"columns": {"dorp": "a"}}),
+        ("without examples", TWO, WHO | {"minimum": 9}),
         ("standardize=", HEAD + "a,1e300,0\nb,2e300,1\n", WHO),
         ("index twice", "a,y\n1,0\n2,1\n", {"partition": [[0, 1], [1]]}),
         ("mask", "a,y\n1,0\n2,1\n", {"partition": [[True, False], [False, True]]}),
@@ -96,12 +97,15 @@ def test_folders_of_tables(tmp_path, field, files):
         ("'ward'", lambda: OF_FRAME(FRAME.assign(ward=["a", "a ", "b"]))),
         ("'ward'", lambda: OF_FRAME(FRAME.assign(ward=[1, "1", 2]))),
         ("'ward'", lambda: OF_FRAME(FRAME.assign(ward=["a", None, "b"]))),
-        ("standardize=", lambda: OF_FRAME(FRAME, standardize=({"ag": 1}, {"ag": 1}))),
-        ("standardize=", lambda: OF_FRAME(FRAME, standardize=({"age": 1}, {"age": 0}))),
+        ("standardize=", lambda: OF_FRAME(FRAME, columns={"standardize": ({"ag": 1}, {"ag": 1})})),
+        (
+            "standardize=",
+            lambda: OF_FRAME(FRAME, columns={"standardize": ({"age": 1}, {"age": 0})}),
+        ),
         ("west", lambda: OF_FRAME(FRAME, test=FRAME.assign(ward="west"))),
         ("a cell", lambda: OF_FRAME(FRAME.assign(note=[[1, 2]] * 3))),
         ("column", lambda: OF_FRAME(FRAME[["ward", "y"]])),
-        ("x=", lambda: OF_FRAME(FRAME, x=["age", "y"])),
+        ("x=", lambda: OF_FRAME(FRAME, columns={"x": ["age", "y"]})),
         ("splits", lambda: OF_FRAME({"train": FRAME})),
         ("3", lambda: OF_FRAME(3)),
     ],

@@ -34,7 +34,7 @@ def experiment_of(folder, **changes):
         "seeds": [0, 1],
         "seeds_together": False,
         "observe": ["train_loss"],
-        "task": {"name": "table", "table": str(folder), "standardize": False},
+        "task": {"name": "table", "table": str(folder), "columns": {"standardize": False}},
         "algorithm": [{"name": "fedavg"}],
         "solver": {"learning_rate": 0.5},
     }
@@ -101,7 +101,7 @@ def test_every_example_of_a_small_data_set_counts(tmp_path):
 
 def test_the_starting_point_counts(tmp_path):
     write_files(tmp_path / "files")
-    task = {"name": "table", "table": str(tmp_path / "files"), "standardize": False}
+    task = {"name": "table", "table": str(tmp_path / "files"), "columns": {"standardize": False}}
     model = experiment_of(tmp_path / "files").plan().task
 
     def hashes_with(start):

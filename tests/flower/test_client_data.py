@@ -24,7 +24,7 @@ def table_task():
     """A stand-in whose means and deviations are given."""
     stand_in = pd.DataFrame({"age": [0, 0], "w": [0, 1], "y": ["no", "yes"]})
     scales = ({"age": 1.0, "w": 2.0}, {"age": 2.0, "w": 2.0})
-    data = from_table({"a": stand_in}, test={"a": stand_in}, standardize=scales)
+    data = from_table({"a": stand_in}, test={"a": stand_in}, columns={"standardize": scales})
     return fedax.classification(data, fedax.models.Softmax(2, 2))
 
 

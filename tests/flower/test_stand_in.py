@@ -102,7 +102,7 @@ def tables(tmp_path):
     """The guide's task with the stand-in's file, and how a client's file is read."""
     write_rows(tmp_path / "stand-in", 10)
     options = tomllib.loads(blocks("toml")[1])["task"]
-    options |= {"table": str(tmp_path / "stand-in"), "standardize": False}
+    options |= {"table": str(tmp_path / "stand-in"), "columns": {"standardize": False}}
     task = fedax.task(options.pop("name"), **options)
     code = blocks("python")[1]
 
@@ -166,7 +166,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     """With a cohort that is larger than the stand-in, whose one client has a name."""
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     _, read = tables
-    section = re.sub("standardize = .*", "standardize = false", blocks("toml")[1]).replace(
+    section = re.sub("columns = .*", "columns.standardize = false", blocks("toml")[1]).replace(
         "/srv", str(tmp_path)
     )
     (tmp_path / "a.toml").write_text(

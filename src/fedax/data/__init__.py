@@ -44,6 +44,7 @@ from fedax.data.sources.tweets import tweet_vectors as tweet_vectors
 from fedax.data.sources.tweets import words as words
 from fedax.data.storage import store as store
 from fedax.data.storage import stored as stored
+from fedax.data.tables import Columns as Columns
 from fedax.data.tables import from_table as from_table
 from fedax.data.text import LEAF_CHARACTERS as LEAF_CHARACTERS
 from fedax.data.text import encode as encode

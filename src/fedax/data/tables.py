@@ -9,16 +9,19 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict
+from typing_extensions import TypedDict
 
 from fedax.core import DataError, InvalidInput, UnknownName
+from fedax.data.options import Clients, Seed, Share, Split, validated
 from fedax.data.partition import partition_by
 from fedax.examples.client_names import ClientNames, natural
 from fedax.examples.encoding import Encoding, cell_text, normalize
 from fedax.examples.federated import FederatedData, read_partition
-from fedax.examples.overlap import check_share, draw_rows
+from fedax.examples.overlap import draw_rows
 from fedax.examples.ragged import Ragged
 
 ENDING = re.compile(r"\.(csv|csv\.gz|parquet)$", re.IGNORECASE)
@@ -31,25 +34,44 @@ OWNER = "client of the table"
 """The column of clients where each has a table."""
 
 
+class Columns(TypedDict, total=False):
+    """What is done with the columns of a table's features.
+
+    Keys:
+        x: the columns of the features; by default all but those of labels and clients.
+        drop: columns that are no features, such as ids.
+        categories: columns that are categories although they have numbers, or more than 100 texts.
+        standardize: whether columns of numbers are scaled, see `from_table`, true by default; or
+            the means and the standard deviations of all of them by name, `({"age": 40}, {"age":
+            12})`. A run with privacy takes only given numbers, because others are computed from all
+            rows.
+        missing: `"drop"` leaves rows with missing cells out. `"mean"` puts the mean for a missing
+            number, and no category for a missing text. By default missing cells are refused.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+    x: str | Sequence[str]
+    drop: str | Sequence[str]
+    categories: str | Sequence[str]
+    standardize: Any
+    missing: Literal["drop", "mean"]
+
+
+@validated
 def from_table(
     table: Any,
     *,
     y: str | None = "y",
-    x: str | Sequence[str] | None = None,
-    drop: str | Sequence[str] = (),
+    columns: Columns = {},  # noqa: B006 (nothing writes into it)
     client: str | None = None,
     partition: Any = None,
-    clients: int = 10,
-    seed: int = 0,
+    clients: Clients = 10,
+    seed: Seed = 0,
     test: Any = None,
     central: Any = None,
-    test_fraction: float | int = 0.0,
-    split: str = "shuffled",
+    test_fraction: Share = 0.0,
+    split: Split = "shuffled",
     classes: Any = None,
-    categories: str | Sequence[str] = (),
-    standardize: Any = True,
-    missing: str | None = None,
-    name: str = "table",
     **options: Any,
 ) -> FederatedData:
     r"""Makes federated data from tables, with one encoding for all clients.
@@ -68,8 +90,8 @@ def from_table(
             client: a mapping by the clients' names; or files that are named as their clients, a
             list of paths or a folder.
         y: the column of the labels, None if there are none.
-        x: the columns of the features; all others by default.
-        drop: columns that are no features, such as ids.
+        columns: what is done with those of the features, such as `{"drop": "id", "missing":
+            "mean"}`; see `fedax.data.Columns`.
         client: the column that says whose a row is.
         partition: of a table without such a column: a name of `fedax.data.partition`, or the rows
             of each client.
@@ -83,13 +105,6 @@ def from_table(
         classes: the labels in the order of their classes, such as `["healthy", "ill"]`; or how many
             classes there are, where labels are numbers from 0 on; or 0 for real labels, of a
             regression. By default texts in ascending order, or the numbers from 0 to the largest.
-        categories: columns that are categories although they have numbers, or more than 100 texts.
-        standardize: whether columns of numbers are scaled as above; or the means and the standard
-            deviations of all of them by name, `({"age": 40}, {"age": 12})`. A run with privacy
-            takes only given numbers, because others are computed from all rows.
-        missing: `"drop"` leaves rows with missing cells out. `"mean"` puts the mean for a missing
-            number, and no category for a missing text. By default missing cells are refused.
-        name: for tables and messages.
         options: of the named partition; with `client`, `minimum`: clients with fewer examples are
             left out.
 
@@ -112,9 +127,8 @@ def from_table(
         >>> list(data.names), data.encoding.labels, data.train[1]["x"].round(2).tolist()
         (['east', 'north'], ['ill', 'well'], [[-1.41, 1.0, 0.0], [1.41, 0.0, 1.0]])
     """
-    as_text = [*_names(client), *_names(categories)]
-    if missing not in (None, "drop", "mean"):
-        raise InvalidInput.of("from_table(missing=...)", missing, "None, 'drop' or 'mean'")
+    x, drop, categories = (_names(columns.get(key)) for key in ("x", "drop", "categories"))
+    as_text = [*_names(client), *categories]
     sources = {"train": table, "test": test, "central": central}
     frames = {
         part: _read_clients(source, as_text)
@@ -128,30 +142,30 @@ def from_table(
         hint = "Name the column that says whose a row is, client=..., or else a partition=..."
         raise DataError.found("from_table", "one table", "a table for each client", hint)
     others = [*_names(client), *_names(y)]
-    columns = _names(x) or [key for key in headings if key not in {*others, *_names(drop)}]
-    chosen = {"x": columns, "drop": drop, "y": y, "client": client, "categories": categories}
+    features = x or [key for key in headings if key not in {*others, *drop}]
+    chosen = {"x": x, "drop": drop, "y": y, "client": client, "categories": categories}
     for option, names in chosen.items():
-        for column in _names(names):
-            if column not in headings or (option == "x" and column in others):
-                raise UnknownName.among(f"from_table({option}=...)", column, headings)
-    if not columns:
+        for name in _names(names):
+            if name not in headings or (option == "x" and name in others):
+                raise UnknownName.among(f"from_table({option}=...)", name, headings)
+    if not features:
         got = f"only the columns {headings}"
         raise DataError.found("from_table", got, "at least one column of features")
-    first = frames["train"][columns[0]]
+    first = frames["train"][features[0]]
     counts = [(first.index + start).tolist() for start in (0, 1)]
-    if x is None and len(first) >= 10 and first.tolist() in counts:
-        hint = f"Leave it out, drop=[{first.name!r}], or name the columns of features, x=[...]."
+    if not x and len(first) >= 10 and first.tolist() in counts:
+        hint = f"Leave it out, columns={{'drop': {first.name!r}}}, or name the features by 'x'."
         got = f"the column {first.name!r}, which numbers the rows"
         raise DataError.found("from_table", got, "columns of features", hint)
-    encoding = _fit(list(frames.values()), columns, y, classes, _names(categories), missing)
-    if missing == "drop":
-        needed = {*others, *columns}
+    encoding = _fit(list(frames.values()), features, y, classes, categories, columns.get("missing"))
+    if columns.get("missing") == "drop":
+        needed = {*others, *features}
         frames = {
             part: frame.dropna(subset=list(needed & {*frame})) for part, frame in frames.items()
         }
     train = frames["train"]
     # the rows of each client
-    names = None
+    names: list[str] = []
     if client is not None:
         rows_by_name = _rows_by_name(train, client, **options)
         names, rows = list(rows_by_name), list(rows_by_name.values())
@@ -163,27 +177,26 @@ def from_table(
     order, sizes = read_partition(rows, len(train), "from_table(partition=...)")
     used: dict[str, tuple[Any, Sequence[Any]]] = {"train": (train, rows)}
     if test_fraction:
-        check_share("from_table(test_fraction=...)", test_fraction, split)
         offsets = np.cumsum([0, *sizes])
         divided = draw_rows(encoding.apply(train.iloc[order]), offsets, test_fraction, seed, split)
         used = {part: (train, [order[own] for own in divided[k]]) for k, part in enumerate(PARTS)}
-    encoding = _standardize(encoding, train.iloc[np.concatenate(used["train"][1])], standardize)
+    encoding = _standardize(
+        encoding, train.iloc[np.concatenate(used["train"][1])], columns.get("standardize", True)
+    )
     if test is not None:
         test_rows = _rows_by_name(frames["test"], str(client))
-        if test_fraction or not set(test_rows) <= set(names or ()):
+        if test_fraction or not set(test_rows) <= set(names):
             allowed = f"clients of the training part, {names}, and no test_fraction"
             raise DataError.of("from_table(test=...)", list(test_rows), allowed)
-        used["test"] = (frames["test"], [test_rows.get(name, []) for name in names or ()])
-    if central is not None:
-        used["central"] = (frames["central"], [np.arange(len(frames["central"]))])
+        used["test"] = (frames["test"], [test_rows.get(name, []) for name in names])
     parts: dict[str, Any] = {}
     for part, (frame, rows) in used.items():
         arrays = encoding.apply(frame.iloc[np.concatenate(rows).astype(int)])
         parts[part] = Ragged.flat(arrays, [len(own) for own in rows], part)
     if central is not None:
-        parts["central"] = dict(parts["central"].arrays)
+        parts["central"] = encoding.apply(frames["central"])
     return FederatedData(
-        **parts, classes=encoding.classes, name=name, names=names, encoding=encoding
+        **parts, classes=encoding.classes, name="table", names=names or None, encoding=encoding
     )
 
 
@@ -293,12 +306,12 @@ def _fit(
         if not texts[name] or (is_doubtful and not is_declared):
             got = f"{len(texts[name])} texts, such as {texts[name][:1] + texts[name][-1:]}"
             allowed = f"numbers alone, or 1 to {MOST_TEXTS} texts that are no numbers"
-            hint = f"Leave it out, drop=[{name!r}], or say categories=[{name!r}]."
+            hint = f"Leave it out, columns={{'drop': {name!r}}}, or name it among 'categories'."
             raise DataError.found(f"column {name!r}", got, allowed, hint)
-    if y is None:
-        return Encoding(columns, texts, missing=missing)
-    y = normalize(y)
+    y = y and normalize(y)
     encoding = Encoding(columns, texts, y=y, missing=missing)
+    if y is None:
+        return encoding
     if isinstance(classes, int):
         return dataclasses.replace(encoding, classes=classes or None)
     if classes is not None or y not in numbers:

@@ -178,5 +178,5 @@ def _read_codes(
     return np.array([places[text] for text in found], np.int32)
 
 
-FILL = "Missing cells are filled by missing='mean', or their rows left out by missing='drop'."
+FILL = "Missing cells are filled by columns={'missing': 'mean'}, or their rows left out by 'drop'."
 """What to do about a missing cell."""

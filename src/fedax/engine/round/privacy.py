@@ -41,7 +41,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
             "Freeze it.",
         )
     if task.encoding is not None and task.encoding.measured:
-        hint = "Give from_table numbers that you know: standardize=(means, deviations)."
+        hint = "Give from_table numbers that you know, `standardize` of its columns."
         raise _refusal(name, "features were standardized by means of all clients' rows", hint)
     if central and setup.schedule.weights != "equal":
         hint = 'Write weights="equal".'
