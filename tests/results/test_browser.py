@@ -26,7 +26,7 @@ document.querySelector("[for=by-bits]").click();
 found.bits = seen();
 found.wide = document.documentElement.scrollWidth > innerWidth;
 found.ground = getComputedStyle(document.body).backgroundColor;
-found.line = getComputedStyle(document.querySelector("figure [style*='--c6']")).stroke;
+found.line = getComputedStyle(document.querySelector("figure path[style*='--c']")).stroke;
 document.body.dataset.found = JSON.stringify(found);
 </script>"""
 
