@@ -8,8 +8,8 @@ Runs:
 - `compare`: a page with the curves of several runs, or a figure. `table`: their final values, for
   LaTeX and others. `plot`: the curves of a run as a figure.
 - `start`: a run to be stepped by hand.
-- `Schedule`: the clients that work in a round, and how much. `Asynchronous`: a server that does not
-  wait for all of them.
+- `Schedule`: the clients that work in a round, and how much. `Conditions`: what keeps them from it.
+  `Asynchronous`: a server that does not wait for all of them.
 - `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of
   them.
 - `Channel`: codecs of what clients and server send, and attacks of clients.

@@ -92,6 +92,7 @@ from .core import Algorithm as Algorithm
 from .core import Asynchronous as Asynchronous
 from .core import Client as Client
 from .core import Clock as Clock
+from .core import Conditions as Conditions
 from .core import Exact as Exact
 from .core import FedaxError as FedaxError
 from .core import Federation as Federation
