@@ -227,7 +227,7 @@ def test_estimates_are_of_the_runs_own_starts(bent_task):
 
 def test_tasks_without_curvature_are_refused():
     linear = fedax.Task(np.float64(0.0), lambda w, x: w * x["x"], [{"x": [1.0]}, {"x": [2.0]}])
-    with pytest.raises(fedax.InvalidInput, match="client 0 without curvature at the start"):
+    with pytest.raises(fedax.InvalidInput, match="client 0 without curvature"):
         fedax.theory.step_size(linear, FULL)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedax.core import InvalidInput
 from fedax.core.hyper import Hyper
 
-_POSITIVE = "smoothness accuracy rate mu price curvature rho width rounds_ratio dual_rate"
+_POSITIVE = "smoothness accuracy rate mu price curvature rho width dual_rate"
 _NOT_NEGATIVE = (
     "distance variance gap spread concavity moved gradient error global_variance local_variance "
     "gradient_bound heterogeneity tolerance multiplier violation"

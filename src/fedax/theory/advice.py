@@ -71,12 +71,7 @@ class Setup(constants.Measured):
         self.method, self.solver, self.schedule = next(iter(self.methods.values()), methods[""])
         self.start = self.losses.start
         self.interval = self.schedule.most_steps(self.task.train.largest)
-        self.sizes = [int(n) for n in self.task.train.sizes]
-
-    @functools.cached_property
-    def largest(self) -> float:
-        """The largest smoothness of a client."""
-        return float(self.smoothness.max())
+        self.sizes = self.task.train.sizes.tolist()
 
     @functools.cached_property
     def lowest(self) -> float:
@@ -115,12 +110,6 @@ class Setup(constants.Measured):
             )
             for k, n in enumerate(self.sizes)
         )
-
-    def common(self) -> Rows:
-        """Yields the constants that every paper begins with."""
-        yield "clients", self.losses.clients, ""
-        yield "L, the largest of a client", self.largest, self.source
-        yield "L, the smallest of a client", float(self.smoothness.min()), self.source
 
 
 def _answer_local_gd(setup: Setup, accuracy: float, prices: Sequence[float]) -> Rows:
@@ -162,8 +151,7 @@ def _answer_feddane(setup: Setup, accuracy: float, prices: Sequence[float]) -> R
     best = feddane.best_mu(**given)
     # the gap to 0, because f* is not known
     rounds = feddane.rounds(gap=setup.gap, rho=best.decrease, accuracy=accuracy)
-    lowest_source = "at the start; mu must exceed its negative"
-    yield "lowest eigenvalue of a client", setup.lowest, lowest_source
+    yield "lowest eigenvalue of a client", setup.lowest, "at the start; mu must exceed its negative"
     yield "B", b, "Definition 2, at the start; a lower bound"
     yield "best mu", best.mu, "Corollary 4, exact; from B at the start"
     yield "rho with it", best.decrease, "Theorems 3 and 5; from B at the start"
@@ -203,7 +191,7 @@ _LOWER = "at the start; a lower bound"
 
 def _answer_dfedavgm(setup: Setup, accuracy: float, prices: Sequence[float]) -> Rows:
     method = setup.method
-    dim = int(setup.start.shape[0])
+    dim = setup.losses.layout.dim
     k = setup.interval
     noise = setup.noise()
     momentum = float(getattr(setup.solver, "momentum", 0.0))
@@ -211,7 +199,7 @@ def _answer_dfedavgm(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
     largest = dfedavgm.largest_step_size(smoothness=setup.largest, local_steps=k, momentum=momentum)
     rounding, unbounded = _rounding_of(method, dim, setup.losses.clients)
     # half of the largest step size; for rounding down, which allows half as much, a quarter
-    is_down = rounding is not None and rounding.kind == "down"
+    is_down = bool(rounding and rounding.kind == "down")
     setting = dfedavgm.Setting(
         setup.largest,
         noise,
@@ -243,8 +231,7 @@ def _answer_dfedavgm(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
         lemma = f"Lemma {5 if rounding else 4}, corrected"
         source = f"{lemma}, at {'a quarter of' if is_down else 'half'} the largest eta; {_FROM}"
         yield "consensus, mean square", dfedavgm.consensus_bound(setting, rounding), source
-    threshold = dfedavgm.bit_threshold(dim=dim)
-    yield "bits below which fewer pay", threshold, "Proposition 3, corrected"
+    yield "bits below which fewer pay", dfedavgm.bit_threshold(dim=dim), "Proposition 3, corrected"
 
 
 def _lambda_of(graph: Any) -> float:
@@ -285,19 +272,17 @@ def _answer_fedaware(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
     heterogeneity = fedaware.heterogeneity(
         rate=rate, weights=shares, local_steps=steps, dissimilarities=zeta
     )
-    largest_rate = 1 / (math.sqrt(12) * setup.largest * int(steps.max()))
-    diversity = fedaware.diversity(gradients, shares)
-    surrogate = fedaware.diversity(gradients, shares, shortest)
-    yield "gradient diversity D", diversity, "Definition 3.1, at the start"
-    yield "the largest surrogate diversity", surrogate, "Definition 3.2, eq. (8)"
+    diversity = functools.partial(fedaware.diversity, gradients, shares)
+    yield "gradient diversity D", diversity(), "Definition 3.1, at the start"
+    yield "the largest surrogate diversity", diversity(shortest), "Definition 3.2, eq. (8)"
     yield "sigma_g^2", float(shares @ zeta), _LOWER
     yield "chi^2 of the shortest combination", divergence.square, "Theorem 4.1"
-    gap_source = "rho of Theorem 4.1 is negative from 0.382 on"
-    yield "N + chi^2 - 2 chi", divergence.gap, gap_source
+    yield "N + chi^2 - 2 chi", divergence.gap, "rho of Theorem 4.1 is negative from 0.382 on"
     yield "Pearson divergence", divergence.pearson, "in its place"
     yield "K_i", f"{steps.min()} to {steps.max()}", "local steps"
     yield "Phi_Hetero", heterogeneity, f"Corollary 3.2, eta_l = {rate:g}"
-    yield "largest eta_l", largest_rate, "Lemma A.1, corrected"
+    largest_rate = 1 / (math.sqrt(12) * setup.largest * steps.max())
+    yield "largest eta_l", float(largest_rate), "Lemma A.1, corrected"
     yield "largest server step", 1 / setup.largest, "in place of Theorem 4.1"
 
 
@@ -369,5 +354,10 @@ def suggestions(
         raise UnknownName.among("paper", paper, PAPERS)
     check("suggestions", accuracy=accuracy)
     setup = Setup(task, methods, PAPERS[paper], seed)
-    rows = [*setup.common(), *PAPERS[paper].answer(setup, accuracy, prices)]
-    return [Row(*row) for row in rows]
+    common = [
+        ("clients", setup.losses.clients, ""),
+        ("L, the largest of a client", setup.largest, setup.source),
+        ("L, the smallest of a client", float(setup.smoothness.min()), setup.source),
+    ]
+    rows = PAPERS[paper].answer(setup, accuracy, prices)
+    return [Row(*row) for row in (*common, *rows)]

@@ -66,26 +66,34 @@ class Measured:
     @functools.cached_property
     def _smoothness_and_source(self) -> tuple[Float[np.ndarray, "clients"], str]:
         # from the strongest statement to the weakest: a bound, an exact value, an estimate
-        if (stated := closed_form(self.task)) is not None:
-            return _check_positive(stated, ""), CLOSED_FORM
-        if is_quadratic(self.task):
-            values = [
-                smoothness(self.losses, client=k, tolerance=1e-4)
-                for k in range(self.losses.clients)
-            ]
-            return _check_positive(np.array(values) * (1 + _ROUNDING), "at the start"), EXACT
-        # all starts of the runs: curvature may differ between them
-        points = [self.losses.layout.ravel(start) for start in self._starts]
-        with np.errstate(over="ignore", invalid="ignore"):  # of trial steps far out
-            paths = [trial_smoothness(self.losses, np.asarray(point, float)) for point in points]
-        return _check_positive(
-            SAFETY * np.max(paths, axis=0), "at the start and along a trial path"
-        ), ESTIMATE
+        values = closed_form(self.task)
+        source = CLOSED_FORM
+        if values is None and is_quadratic(self.task):
+            clients = range(self.losses.clients)
+            exact = [smoothness(self.losses, client=k, tolerance=1e-4) for k in clients]
+            values = np.array(exact) * (1 + _ROUNDING)
+            source = EXACT
+        if values is None:
+            # all starts of the runs: curvature may differ between them
+            points = [self.losses.layout.ravel(start) for start in self._starts]
+            with np.errstate(over="ignore", invalid="ignore"):  # of trial steps far out
+                paths = [trial_smoothness(self.losses, np.asarray(w, float)) for w in points]
+            values = SAFETY * np.max(paths, axis=0)
+            source = ESTIMATE
+        if not np.all(values > 0):
+            flat = f"client {int(np.argmin(values > 0))} without curvature ({source})"
+            raise InvalidInput.found("task", flat, "losses that are not linear")
+        return values, source
+
+    @property
+    def largest(self) -> float:
+        """The largest smoothness of a client."""
+        return float(self.smoothness.max())
 
     def step_size(self, schedule: Schedule) -> float:
         """Returns the step size of a theorem, see the function of this name."""
         interval = schedule.most_steps(self.task.train.largest)
-        return local_gd.step_size(float(self.smoothness.max()), interval)
+        return local_gd.step_size(self.largest, interval)
 
 
 def step_size(task: Task, schedule: Schedule, *, seeds: Sequence[int] = (0,)) -> float:
@@ -121,15 +129,6 @@ EXACT = "exact, a quadratic"
 ESTIMATE = f"estimate: {SAFETY:g} times the largest curvature along a trial path"
 
 
-def _check_positive(values: np.ndarray, where: str) -> Float[np.ndarray, "clients"]:
-    if not np.all(values > 0):
-        flat = f"client {int(np.argmin(values > 0))} without curvature {where}".rstrip()
-        raise InvalidInput.found(
-            "task", flat, "with constants of the theory, losses that are not linear there"
-        )
-    return values
-
-
 def closed_form(task: Task) -> Float[np.ndarray, "clients"] | None:
     """Returns each client's smoothness, with l2, as the task's loss states it by its method
     `smoothness`; None if it does not.
@@ -157,19 +156,15 @@ def is_quadratic(task: Task) -> bool:
     Args:
         task: whose loss it is.
     """
-    losses = Losses(task)
+    params = task.start(jax.random.key(0))
     # two examples are enough: the loss is the same function of each
     batch: Mapping[str, Any] = {
         name: jnp.asarray(values[:2]) for name, values in task.train.arrays.items()
     }
 
-    def gradient(w: Any) -> Any:
-        return jax.grad(
-            lambda w: task.functions["loss"](losses.layout.unravel(w), batch, None).sum()
-        )(w)
-
+    gradient = jax.grad(lambda params: task.functions["loss"](params, batch, None).sum())
     try:
-        jax.eval_shape(jax.linear_transpose(gradient, losses.start), losses.start)
+        jax.eval_shape(jax.linear_transpose(gradient, params), params)
     except Exception:  # missing rules of transposition raise errors of many kinds
         return False
     return True

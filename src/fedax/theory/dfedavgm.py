@@ -230,12 +230,12 @@ def constants(setting: Setting, rounding: Rounding | None = None) -> Constants:
     curved, rounding_term = eta * steps * smooth**2, 0.0
     # D, whose second part doubles where rounding has a mean
     descent = curved + smooth / 2
-    if rounding is not None and rounding.kind == "down":
+    if rounding and rounding.kind == "down":
         descent = curved + smooth
         rounding_term = (
             2 * setting.gradient_bound * math.sqrt(rounding.square) + 2 * smooth * rounding.square
         )
-    elif rounding is not None:
+    elif rounding:
         # without bias the clients' errors average out
         rounding_term = smooth * rounding.square / (4 * rounding.clients)
     # the descent of a round; alpha and beta are divided by it below
@@ -326,10 +326,7 @@ def largest_step_size(*, smoothness: float, local_steps: int, momentum: float = 
     steps = effective_steps(local_steps=local_steps, momentum=momentum)
     # (S/K)^2; below is the positive root of the quadratic equation of the docstring
     ratio = (steps / local_steps) ** 2
-    return min(
-        (math.sqrt(1 + ratio / 8) - 1) / (4 * smoothness * steps),
-        1 / (8 * smoothness * local_steps),
-    )
+    return (math.sqrt(1 + ratio / 8) - 1) / (4 * smoothness * steps)
 
 
 def best_step_size(
@@ -354,7 +351,7 @@ def best_step_size(
         smoothness=setting.smoothness, local_steps=setting.local_steps, momentum=setting.momentum
     )
     # rounding down doubles a part of D, so half of the step size is safe
-    factor = 0.5 if rounding is not None and rounding.kind == "down" else 1.0
+    factor = 0.5 if rounding and rounding.kind == "down" else 1.0
 
     def value(log: float) -> float:
         return stationarity_bound(
@@ -367,18 +364,16 @@ def best_step_size(
     return math.exp(float(result.x))
 
 
-def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
-    r"""Returns the bits below which the quantised method sends less, if it takes r times the
-    rounds.
+def bit_threshold(*, dim: int) -> float:
+    r"""Returns the bits below which the quantised method sends less, if it takes $r = \frac94$
+    times the rounds, as in the paper.
 
-    $b < \frac{32}{r} - \frac{32}{d}$.
+    $b < \frac{32}{r} - \frac{32}{d} = \frac{128}{9} - \frac{32}{d}$.
 
-    It is $(32 + db) r < 32 d$. For the paper's $r = \frac94$ that is
-    $\frac{128}{9} - \frac{32}{d}$; Proposition 3 prints a plus.
+    It is $(32 + db) r < 32 d$; Proposition 3 prints a plus.
 
     Args:
         dim: d, at least 1.
-        rounds_ratio: r, above 0.
 
     Raises:
         InvalidInput: a number out of its range.
@@ -388,8 +383,8 @@ def bit_threshold(*, dim: int, rounds_ratio: float = 9 / 4) -> float:
 
     Source: Proposition 3, corrected.
     """
-    check("bit_threshold", dim=dim, rounds_ratio=rounds_ratio)
-    return 32 / rounds_ratio - 32 / dim
+    check("bit_threshold", dim=dim)
+    return 128 / 9 - 32 / dim
 
 
 def _descent_constants(function: str, setting: Setting, rounding: Rounding | None) -> Constants:

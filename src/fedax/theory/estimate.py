@@ -111,14 +111,10 @@ class Losses:
         zeros = jnp.zeros_like(self.start)
         return np.asarray(self._sum_over(client, self._product_of, zeros, w, v), float)
 
-    def squares(self, w: Point, client: int, rows: Any = None) -> Float[np.ndarray, "examples"]:
-        r"""Returns $\lVert \nabla \ell_j(w) \rVert^2$ of single examples of a client (without l2),
-        by default of all of them.
-        """
-        chosen = np.arange(int(self.task.train.sizes[client])) if rows is None else np.asarray(rows)
-        chosen = chosen + self.task.train.offsets[client]
-        examples = {name: values[chosen] for name, values in self._arrays.items()}
-        return np.asarray(self._squares_of(self._as_point(w), examples))
+    def squares(self, w: Point, rows: Any) -> Float[np.ndarray, "examples"]:
+        r"""Returns $\lVert \nabla \ell_j(w) \rVert^2$ of single training examples, without l2."""
+        examples = {name: values[rows] for name, values in self._arrays.items()}
+        return np.asarray(self._squares_of(self._as_point(w), examples), float)
 
     def _as_point(self, w: Point) -> Array:
         point = jnp.asarray(w, self.start.dtype)
@@ -219,8 +215,6 @@ def lowest_eigenvalue(
         InvalidInput: a point of another size.
     """
     largest = smoothness(losses, w, client=client, tolerance=max(tolerance, 1e-3))
-    if largest == 0:
-        return 0.0
     # a little above, so that the shifted matrix is positive definite
     shift = 1.01 * largest
     # the largest eigenvalue of shift - H, which is positive definite; a lowest one near 0 would
@@ -240,9 +234,10 @@ def _extreme_eigenvalue(
 
     # a fixed start, so that equal tasks give equal numbers
     start = np.random.default_rng(0).normal(size=dim)
+    image = product(start)
     # ARPACK needs at least two dimensions, and an operator that is not 0
-    if dim == 1 or not np.any(product(start)):
-        return float(product(start)[0] / start[0])
+    if dim == 1 or not image.any():
+        return float(image[0] / start[0])
     lanczos: Any = scipy.sparse.linalg.eigsh
     eigenvalues = lanczos(
         _linear_operator(dim, product),
@@ -332,10 +327,11 @@ def local_variance(
         samples: how many examples to take the first mean over; None for all.
         seed: of their choice.
     """
-    size, rows = int(losses.task.train.sizes[client]), None
+    size = int(losses.task.train.sizes[client])
+    rows = np.arange(size)
     if samples is not None and samples < size:
         rows = np.random.default_rng(seed).choice(size, samples, replace=False)
-    squares = np.asarray(losses.squares(w, client, rows), float)
+    squares = losses.squares(w, rows + losses.task.train.offsets[client])
     # single gradients have no l2, so it is taken out of the mean too
     mean = losses.gradient(w, client) - losses.task.l2 * np.asarray(w, float)
     # draws without replacement: the factor is 0 for a batch of all examples

@@ -56,16 +56,10 @@ def diversity(
     """
     gradient_rows = np.asarray(gradients, float)
     client_weights = shares("diversity", weights, len(gradient_rows))
-    denominator = float(
-        np.linalg.norm(
-            (
-                client_weights
-                if surrogate is None
-                else shares("diversity", surrogate, len(gradient_rows))
-            )
-            @ gradient_rows
-        )
-    )
+    mean_weights = client_weights
+    if surrogate is not None:
+        mean_weights = shares("diversity", surrogate, len(gradient_rows))
+    denominator = float(np.linalg.norm(mean_weights @ gradient_rows))
     numerator = math.sqrt(float(client_weights @ np.sum(gradient_rows**2, axis=1)))
     # 0/0 counts as equal gradients
     return numerator / denominator if denominator else math.inf if numerator else 1.0
@@ -167,9 +161,10 @@ def heterogeneity(
     Source: Corollary 3.2, corrected.
     """
     k = np.asarray(local_steps, float)
-    check("heterogeneity", rate=rate, variance=np.asarray(dissimilarities))
+    zeta = np.asarray(dissimilarities)
+    check("heterogeneity", rate=rate, variance=zeta)
     client_weights = shares("heterogeneity", weights, len(k))
-    return float(30 * rate * (client_weights * (k - k.min())) @ np.asarray(dissimilarities))
+    return float(30 * rate * (client_weights * (k - k.min())) @ zeta)
 
 
 def stationarity_bound(

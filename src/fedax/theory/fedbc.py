@@ -86,7 +86,6 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     Source: Assumption 4.3.
     """
     gradient_rows = np.asarray(gradients, float)
-    clients, _ = gradient_rows.shape
     check("heterogeneity", multiplier=np.array([low, high]))
     # four arrays of shape (clients, clients, dim): the first axis is i, the second j
     corners = [
@@ -96,7 +95,8 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     ]
     lengths = np.linalg.norm(np.array(corners), axis=-1).max(0)
     # a device is not compared with itself
-    return float(np.where(np.eye(clients), 0, lengths).max())
+    np.fill_diagonal(lengths, 0)
+    return float(lengths.max())
 
 
 def consensus_bound(

@@ -17,6 +17,7 @@ import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
+from fedax.theory import fedaware
 from fedax.theory._limits import check, shares
 
 PerDevice = float | Float[Array | np.ndarray, "devices"]
@@ -97,11 +98,8 @@ def dissimilarity(
 
     Source: Definition 2.
     """
-    gradient_rows = np.asarray(gradients, float)
-    p = shares("dissimilarity", weights, len(gradient_rows))
-    square = float(p @ np.sum(gradient_rows**2, axis=1))
-    mean = float(np.linalg.norm(p @ gradient_rows))
-    return max(math.sqrt(square) / mean, 1.0) if mean else math.inf if square else 1.0
+    # FedAWARE's diversity, without its rounding below 1
+    return max(fedaware.diversity(gradients, weights), 1.0)
 
 
 def decrease(

@@ -164,7 +164,6 @@ def best_interval(
     accuracy: float,
     rate: float,
     price: float,
-    most: int = 100_000,
 ) -> int:
     r"""Returns the interval H with which the bound promises $\varepsilon$ at the least cost.
 
@@ -173,14 +172,14 @@ def best_interval(
     $$ \min_H \; T \Big(1 + \frac cH\Big), \qquad \gamma \le \frac{1}{4LH}, \qquad
        T = \frac{2 \lVert x_0 - x_* \rVert^2}{\gamma (\varepsilon - 24 \gamma^2 \sigma^2 H^2 L)}. $$
 
-    The step size is given, as in the paper's experiments. With a free one H = 1 is best at any
-    price: T/H does not depend on H then (`plan`), while T grows with it.
+    Intervals up to 100,000 are looked at. The step size is given, as in the paper's experiments.
+    With a free one H = 1 is best at any price: T/H does not depend on H then (`plan`), while T
+    grows with it.
 
     Args:
         distance, variance, smoothness, accuracy: as in `plan`.
         rate: $\gamma$, above 0 and at most $\frac{1}{4L}$.
         price: c, above 0.
-        most: the largest interval that is looked at.
 
     Raises:
         InvalidInput: a number out of its range, or a step size with which the bound does not reach
@@ -207,7 +206,7 @@ def best_interval(
     check("best_interval", price=price, **arguments)
     check_rate("best_interval(rate=...)", rate, step_size(smoothness, 1), "1/(4L)")
     # all intervals for which the step size is allowed: at most 1/(4LH)
-    intervals = np.arange(1, min(most, int(1 / (4 * smoothness * rate) * (1 + 1e-12))) + 1)
+    intervals = np.arange(1, min(100_000, int(1 / (4 * smoothness * rate) * (1 + 1e-12))) + 1)
     # accuracy left for the first term of the bound: what the floor does not take
     remaining = accuracy - 24 * rate**2 * variance * intervals**2 * smoothness
     if remaining[0] <= 0:
@@ -217,8 +216,8 @@ def best_interval(
             rate,
             f"numbers below {largest:g}, with which H = 1 reaches the accuracy",
         )
-    # without the common factors; infinite where the floor is above the accuracy
-    cost = np.where(
-        remaining > 0, (1 + price / intervals) / np.where(remaining > 0, remaining, 1), np.inf
-    )
+    # longer intervals have a higher floor, above the accuracy from some interval on
+    reached = remaining > 0
+    # without the common factors
+    cost = (1 + price / intervals[reached]) / remaining[reached]
     return int(intervals[np.argmin(cost)])
