@@ -5,7 +5,7 @@ method or a task.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -143,6 +143,9 @@ class Method:
         }
 
 
+Test: TypeAlias = Callable[[Any], None]
+
+
 @dataclasses.dataclass(frozen=True)
 class Law:
     """A law that methods obey, or tasks.
@@ -157,7 +160,7 @@ class Law:
     name: str
     says: str
     advice: str
-    test: Callable[[Any], None]
+    test: Test
 
     def __str__(self) -> str:
         return self.name
@@ -211,10 +214,8 @@ def require(holds: Any, reason: str) -> None:
         raise Broken(f"{reason}.")
 
 
-def is_equal(first: Any, second: Any) -> bool:
-    """Returns whether two arrays have the same bits."""
-    first = np.asarray(first)
-    return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+is_equal = functools.partial(np.array_equal, equal_nan=True)
+"""Whether two arrays have the same numbers."""
 
 
 def require_equal(first: History, second: History, reason: str) -> None:

@@ -22,7 +22,6 @@ from fedax.engine.backends.python_rounds import (
     ClientResult,
     PythonBackend,
     PythonProgram,
-    stack,
 )
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.engine import Engine, PersonalModels, RunCarry, Setting
@@ -56,18 +55,15 @@ class EagerClient(Client):
         self.batch = min(self.stride, self.size)
 
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        return EagerMinibatch(self, self.data, None).loss(self.layout.unravel(w))
+        return self.first(self.size).loss(self.layout.unravel(w))
 
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        return self.layout.ravel(
-            EagerMinibatch(self, self.data, None).gradient(self.layout.unravel(w))
-        )
+        return self.layout.ravel(self.first(self.size).gradient(self.layout.unravel(w)))
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "EagerMinibatch":
         data = getattr(self.task, split)[self.index]
-        return EagerMinibatch(
-            self, {name: jnp.asarray(values[:count]) for name, values in data.items()}, None
-        )
+        chosen = {name: jnp.asarray(values[:count]) for name, values in data.items()}
+        return EagerMinibatch(self, chosen, None)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         full, per_epoch = self.schedule.batch_size == "full", -(-self.size // self.batch)
@@ -133,7 +129,9 @@ class EagerMinibatch(Minibatch):
 
 
 class ReferenceBackend(PythonBackend):
-    """Runs the clients of a cohort in turn. `algorithm` is the method's name for messages."""
+    """Runs the clients of a cohort in turn. Errors in their work name the method, the round and
+    the client.
+    """
 
     def __init__(self, setup: Setup, algorithm: str) -> None:
         self.setup, self.algorithm = setup, algorithm
@@ -141,10 +139,22 @@ class ReferenceBackend(PythonBackend):
     def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
     ) -> list[ClientResult]:
-        return [
-            self._run_client(int(k), phase_work.for_slot(position), states)
-            for position, k in enumerate(cohort.ids)
-        ]
+        location = f"{self.algorithm}.{phase_work.name}, round {phase_work.round}, client"
+        results = []
+        for position, k in enumerate(cohort.ids.tolist()):
+            work = phase_work.for_slot(position)
+            rows = {name: memory.of(k) for name, memory in states.items()}
+            client = EagerClient(self.setup, k, int(work.round), work.root, work.occurrence)
+            try:
+                upload, new_states = work(client, rows)
+                sent = decode(upload.value)[0], upload.weight
+                broken = int(work.broken_part(sent, rows, new_states))
+            except FedaxError:
+                raise
+            except Exception as error:
+                raise WorkError(f"{location} {k}: {type(error).__name__}: {error}") from error
+            results.append(ClientResult(upload, new_states, broken))
+        return results
 
     def exchange(
         self,
@@ -155,51 +165,17 @@ class ReferenceBackend(PythonBackend):
         weights: Array,
     ) -> tuple[PhaseResult, ClientStates]:
         result = self.work(phase_work, everyone, states, True)
-        uploads = [
-            jax.tree.map(lambda rows, k=k: rows[k], result.rows[0])
-            for k in range(len(everyone.ids))
-        ]
-        received = []
-        for neighbour_weights, neighbour_ids in zip(
-            np.asarray(weights), np.asarray(neighbours), strict=True
-        ):
-            # rows of the neighbour table are padded with the node itself at weight 0
-            weighted_uploads = zip(
-                neighbour_weights, (uploads[j] for j in neighbour_ids), strict=True
-            )
-            scaled = [
-                jax.tree.map(lambda u, w=w: jnp.asarray(w, u.dtype) * u, value)
-                for w, value in weighted_uploads
-            ]
-            received.append(jax.tree.map(lambda *terms: sum(terms), *scaled))
-        return result, ClientStates(jax.tree.map(stack, *received))
+        # rows of the neighbour table are padded with the node itself at weight 0
+        nodes = list(zip(np.asarray(weights), np.asarray(neighbours), strict=True))
 
-    def _run_client(
-        self, k: int, phase_work: PhaseWork, states: dict[str, ClientStates]
-    ) -> ClientResult:
-        """Runs the work of one client. An error in it names round and client."""
-        rows = {name: memory.of(k) for name, memory in states.items()}
-        try:
-            upload, new_states = phase_work(
-                EagerClient(
-                    self.setup, k, int(phase_work.round), phase_work.root, phase_work.occurrence
-                ),
-                rows,
-            )
-            return ClientResult(
-                upload,
-                new_states,
-                int(
-                    phase_work.broken_part(
-                        (decode(upload.value)[0], upload.weight), rows, new_states
-                    )
-                ),
-            )
-        except FedaxError:
-            raise
-        except Exception as error:
-            location = f"{self.algorithm}.{phase_work.name}, round {phase_work.round}, client {k}"
-            raise WorkError(f"{location}: {type(error).__name__}: {error}") from error
+        def mix(uploads: Array) -> Array:
+            received = [
+                sum(jnp.asarray(w, uploads.dtype) * uploads[j] for w, j in zip(*node, strict=True))
+                for node in nodes
+            ]
+            return jnp.stack(received)
+
+        return result, ClientStates(jax.tree.map(mix, result.rows[0]))
 
 
 class Eager(Engine):

@@ -354,10 +354,10 @@ def suggestions(
         raise UnknownName.among("paper", paper, PAPERS)
     check("suggestions", accuracy=accuracy)
     setup = Setup(task, methods, PAPERS[paper], seed)
-    common = [
-        ("clients", setup.losses.clients, ""),
-        ("L, the largest of a client", setup.largest, setup.source),
-        ("L, the smallest of a client", float(setup.smoothness.min()), setup.source),
-    ]
     rows = PAPERS[paper].answer(setup, accuracy, prices)
-    return [Row(*row) for row in (*common, *rows)]
+    return [
+        Row("clients", setup.losses.clients, ""),
+        Row("L, the largest of a client", setup.largest, setup.source),
+        Row("L, the smallest of a client", float(setup.smoothness.min()), setup.source),
+        *(Row(*row) for row in rows),
+    ]
