@@ -39,8 +39,6 @@ quality = {final = "train_loss", mean = "client_accuracy_mean"}
 """
 BUDGET = Tuning(settings=2, screening=(10,), deciding=(11,), reported=(0, 1, 2))
 MINE = '''
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedax.core import Algorithm, Citation, Client, Federation, Upload, Vector, hyper
@@ -49,7 +47,7 @@ from fedax.core import Algorithm, Citation, Client, Federation, Upload, Vector, 
 class Wrong(Algorithm[Vector]):
     """Planted: steps the wrong way."""
 
-    citation: ClassVar[Citation] = Citation(paper="Nobody, 2026", read=())
+    citation = Citation(paper="Nobody, 2026", read=())
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         return 2 * state - fed.average(self.train, fed.sample(), state)

@@ -1,7 +1,5 @@
 """Twelve mistakes, each with the laws of which at least one has to find it."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,7 @@ class State(eqx.Module):
 
 
 class Average(Algorithm):
-    citation: ClassVar[Citation] = Citation("nobody", read=(), by_examples=True)
+    citation = Citation("nobody", read=(), by_examples=True)
 
     def round(self, fed, w):
         return fed.average(self.train, fed.sample(), w)
@@ -32,7 +30,7 @@ class Average(Algorithm):
 class Controlled(Algorithm):
     """SCAFFOLD with option I, right as it stands."""
 
-    citation: ClassVar[Citation] = CARD
+    citation = CARD
 
     def init(self, fed, w):
         return State(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
@@ -69,9 +67,7 @@ class EqualWeights(Average):
 class EqualWeightsDeclared(EqualWeights):
     """Says that it is FedAvg, which it is for clients of equal sizes only."""
 
-    citation: ClassVar[Citation] = Citation(
-        "nobody", read=(), reductions=(Reduction({}, "fedavg"),)
-    )
+    citation = Citation("nobody", read=(), reductions=(Reduction({}, "fedavg"),))
 
 
 class WithoutPart(Controlled):
