@@ -121,6 +121,9 @@ def test_early_stopping_is_final(task):
 class Steady(Observer):
     """A metric that never improves."""
 
+    def modes(self, scores):
+        return {"steady": "max"}
+
     def __call__(self, view):
         return {"steady": jnp.ones(())}
 
@@ -128,7 +131,7 @@ class Steady(Observer):
 @pytest.mark.parametrize(
     ("rule", "end"),
     [
-        (fedax.EarlyStopping("steady", patience=2, mode="max"), "non-finite"),
+        (fedax.EarlyStopping("steady", patience=2), "non-finite"),
         (fedax.Budget(hours=1.0), "non-finite"),
         (fedax.Divergence(), "diverged"),
     ],

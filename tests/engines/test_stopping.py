@@ -68,11 +68,11 @@ def test_the_rule_on_curves(metric, values, rule, end):
     """Observed every two rounds, patience is in rounds."""
     stop = fedax.EarlyStopping(
         metric,
-        mode="min" if metric == "validation_loss" else "max",
         **rule | {"patience": 2 * rule["patience"]} if end != 1 else rule,
     )
     rounds = [2 * i for i in range(len(values))]
-    fired = [i for i in range(len(values)) if stop.fires(rounds[: i + 1], values[: i + 1])]
+    mode = "min" if metric == "validation_loss" else "max"
+    fired = [i for i in range(len(values)) if stop.fires(rounds[: i + 1], values[: i + 1], mode)]
     assert fired[:1] == ([] if end is None else [end])
 
 

@@ -3,12 +3,12 @@ energy.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from fedax.core.directions import Mode, check_mode, find_mode, is_better
+from fedax.core.directions import Mode, is_better
 from fedax.core.hyper import check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
@@ -27,10 +27,6 @@ class _Rule:
     def __post_init__(self) -> None:
         convert_fields(self)
         check_declared(self)
-
-    def resolve(self, modes: Mapping[str, Mode]) -> "Rule":
-        """Returns the rule with the direction of its metric, if it needs one."""
-        return cast(Rule, self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Divergence(_Rule):
     metric: ClassVar[str] = "train_loss"
     kind: ClassVar[Literal["stopped", "diverged"]] = "diverged"
 
-    def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
+    def fires(self, rounds: Sequence[int], values: Sequence[float], mode: Mode | None) -> bool:
         """Returns whether the rule fires at the last of these observations."""
         if not np.isfinite(values[-1]):
             return True
@@ -73,9 +69,8 @@ class EarlyStopping(_Rule):
     Args:
         metric: that an observer gives.
         patience: rounds without a better value, at least 1.
-        min_change: by which a value has to be better to count, at least 0.
-        mode: `"max"` if more of the metric is better, `"min"` if less is; needed where neither the
-            observer nor the task says it.
+        min_change: by which a value has to be better to count, at least 0. Whether more or less is
+            better, the metric's observer or the task says (`mode=`, `modes=`).
 
     Example:
         >>> import fedax
@@ -95,27 +90,10 @@ class EarlyStopping(_Rule):
     metric: str = "validation_loss"
     patience: int = hyper(20, low=1)
     min_change: float = hyper(0.0, low=0.0)
-    mode: Mode | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_mode("EarlyStopping(mode=...)", self.mode)
-
-    def resolve(self, modes: Mapping[str, Mode]) -> "EarlyStopping":
-        """Returns the rule with a direction, by those that observers and task state.
-
-        Raises:
-            InvalidInput: no direction is known, or two contradict each other.
-        """
-        hint = f'Say EarlyStopping("{self.metric}", mode="max") or mode="min".'
-        return dataclasses.replace(
-            self, mode=find_mode("EarlyStopping(metric=...)", self.metric, self.mode, modes, hint)
-        )
-
-    def fires(self, rounds: Sequence[int], values: Sequence[float]) -> bool:
+    def fires(self, rounds: Sequence[int], values: Sequence[float], mode: Mode | None) -> bool:
         """Returns whether the rule fires at the last of these observations."""
-        mode = self.mode
-        assert mode is not None, "rules of a run are resolved"
+        assert mode is not None, "options are resolved"
         best = None
         since = rounds[0]
         change = self.min_change if mode == "max" else -self.min_change

@@ -45,7 +45,7 @@ _SHOWN = 64
 """Of longer arrays only the ends of their range are among the settings of a history."""
 
 
-_CHOICES = ("keep_best", "mode", "on_bad_client")
+_CHOICES = ("keep_best", "on_bad_client")
 
 
 class Member(NamedTuple):

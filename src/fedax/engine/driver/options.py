@@ -15,7 +15,7 @@ import optax
 
 from fedax.communication.channel import Channel
 from fedax.core.client import Solver
-from fedax.core.directions import Mode, check_mode, find_mode
+from fedax.core.directions import find_mode
 from fedax.core.hyper import declared, hyper
 from fedax.core.scheduling.clock import Clock
 from fedax.core.scheduling.schedule import Schedule
@@ -85,7 +85,6 @@ class Options(Setting, total=False):
     observe_every: int
     stop: Rule | Sequence[Rule] | None
     keep_best: str | None
-    mode: Mode | None
     progress: Callable[[Progress], bool | None] | bool | None
     checkpoint: str | Path | None
     checkpoint_every: int
@@ -122,7 +121,6 @@ class RunOptions:
     observe_every: int = hyper(1, low=1)
     stop: Rule | Sequence[Rule] | None = None
     keep_best: str | None = None
-    mode: Mode | None = None
     progress: Callable[[Progress], bool | None] | bool | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int = hyper(10, low=1)
@@ -165,10 +163,6 @@ class RunOptions:
                 allowed = "rules without devices only on metrics"
                 raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(clock=...).")
         self._check_shared_memory()
-        check_mode("run(mode=...)", self.mode)
-        if self.mode is not None and self.keep_best is None:
-            allowed = "None without keep_best, whose direction it is"
-            raise InvalidInput.of("run(mode=...)", self.mode, allowed)
         max_rounds = self.schedule.rounds
         if max_rounds is not None and self.rounds > max_rounds:
             allowed = f"at most {max_rounds}, the number of synchronisation times"
@@ -189,8 +183,7 @@ class RunOptions:
             )
 
     def resolve(self, task: Task) -> "RunOptions":
-        """Returns the options with default observers, the directions (max or min) of metrics that
-        select models or end runs, and the metric of the best model.
+        """Returns the options with default observers and the metric of the best model.
 
         Raises:
             InvalidInput: an observer that the task cannot serve, a metric without a known
@@ -199,21 +192,19 @@ class RunOptions:
         observers = self._default_observers(task) if self.observe is None else self.observe
         for observer in observers:
             observer.check(task)
+        selecting = [rule.metric for rule in self.rules if isinstance(rule, EarlyStopping)]
+        if self.keep_best is not None:
+            selecting.insert(0, self.keep_best)
         modes = modes_of(observers, task)
-        rules = tuple(rule.resolve(modes) for rule in self.rules)
-        stopping = [rule for rule in rules if isinstance(rule, EarlyStopping)]
-        keep_best, mode = self.keep_best, self.mode
-        if keep_best is None and stopping:
-            keep_best = stopping[0].metric
-        if keep_best is not None:
-            # a direction told for the same metric in `EarlyStopping` also counts here
-            told: list[Mode | None] = [rule.mode for rule in stopping if rule.metric == keep_best]
-            mode = mode or next(iter(told), None)
-            hint = f'Say keep_best="{keep_best}", mode="max" or mode="min".'
-            mode = find_mode("run(keep_best=...)", keep_best, mode, modes, hint)
-        every = self.checkpoint_every if self.engine.is_simulated else 1
-        changes = {"observe": observers, "stop": rules, "keep_best": keep_best, "mode": mode}
-        return dataclasses.replace(self, **changes, checkpoint_every=every)
+        for metric in selecting:
+            hint = 'Its observer, or the task, states it: mode="max" or mode="min".'
+            find_mode("run(keep_best=..., stop=...)", metric, None, modes, hint)
+        return dataclasses.replace(
+            self,
+            observe=observers,
+            keep_best=selecting[0] if selecting else None,
+            checkpoint_every=self.checkpoint_every if self.engine.is_simulated else 1,
+        )
 
     def _default_observers(self, task: Task) -> Sequence[Observer]:
         """Returns the training loss and the scores of the task, such as accuracy.

@@ -184,19 +184,19 @@ class Recorder:
             values = [float(value) for value in self.metrics[rule.metric]]
             if isinstance(rule, EarlyStopping) and not math.isfinite(values[-1]):
                 return Outcome("non-finite", done - 1, part=rule.metric)
-            if rule.fires(self.rounds, values) and not (broken and rule.kind == "stopped"):
+            is_fired = rule.fires(self.rounds, values, self.modes.get(rule.metric))
+            if is_fired and not (broken and rule.kind == "stopped"):
                 return Outcome(rule.kind, done - 1)
         return Outcome("non-finite", done - 1, part=broken[0]) if broken else self.outcome
 
     def _is_best(self, value: float, done: int) -> bool:
         """Returns whether a value is better than the best one, whose place it then takes."""
-        options, best = self.options, self.best
-        assert options.keep_best is not None, "there is a metric"
-        assert options.mode is not None, "options are resolved"
-        if not is_better(value, None if best is None else best.value, options.mode):
+        metric, best = self.options.keep_best, self.best
+        assert metric is not None, "there is a metric"
+        if not is_better(value, None if best is None else best.value, self.modes[metric]):
             return False
         # the loop stores the model: here only its metrics are known
-        self.best = Best(options.keep_best, done, value, None)
+        self.best = Best(metric, done, value, None)
         return True
 
     def store_best(self, params: Any, state: Any) -> None:

@@ -73,9 +73,8 @@ def run(
         stop (rule or list of rules): ends the run early: `Divergence`, `EarlyStopping`, `Budget`,
             or a list of them.
         keep_best (str): a metric of the observers; `History.best` is the model with its best finite
-            value. By default that of early stopping, if there is one.
-        mode (str): of `keep_best`, `"max"` if more is better, `"min"` if less is; needed where
-            neither the observer nor the task states it.
+            value, by the direction that its observer or the task states. By default that of early
+            stopping, if there is one.
         progress (function or bool): called with a `Progress` after every observation; `print` will
             do. True shows a bar.
         checkpoint (path): a folder for checkpoints of this run. If it holds some, the run continues
@@ -137,7 +136,7 @@ def run_grid(
         resume: the histories of all members, which are continued. They have equally many rounds,
             unless they ended by themselves.
         options: those of `run`: `engine`, `channel`, `clock`, `params`, `rounds`, `observe`,
-            `observe_every`, `stop`, `keep_best`, `mode`, `progress`, `checkpoint`,
+            `observe_every`, `stop`, `keep_best`, `progress`, `checkpoint`,
             `checkpoint_every`, `personal`, `on_bad_client`, `solver` and `schedule`. The last two
             may also be lists: one for each algorithm,
             or for the only one, in the simulation. Solvers may differ in real hyperparameters such

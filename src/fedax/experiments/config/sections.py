@@ -15,7 +15,6 @@ from fedax.communication.channel import Codec
 from fedax.communication.privacy import Privacy
 from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
-from fedax.core.directions import Mode
 from fedax.core.hyper import MOST_COUNT, construct, is_concrete
 from fedax.core.scheduling.clock import Clock
 from fedax.core.solver import optax_names, optax_solver
@@ -310,9 +309,6 @@ class EarlyStoppingSection(Table):
     """Rounds without a better value, at least 1."""
     min_change: Annotated[float, Field(ge=0)] = EarlyStopping().min_change
     """By which a value has to be better to count, finite, at least 0."""
-    mode: Mode | None = None
-    """`max` if more of the metric is better, `min` if less is; for a metric whose observer does not
-    say it."""
 
     def make(self) -> EarlyStopping:
         return EarlyStopping(**self.model_dump())
