@@ -1,7 +1,6 @@
 """Mistakes of who writes a method: one error that names the method and says what to write."""
 
-import traceback
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -82,8 +81,8 @@ class TwoModels(NoModel):
     [
         (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload"),
         (NoResult, r"NoResult\.train, its result: got None; allowed: an Upload"),
-        (NoModel, r"NoModel\.init, its result: got \(f32\[2\], f32\[2\]\); .* as field w"),
-        (NoInitialState, r"NoInitialState\.init, its result: got None; "),
+        (NoModel, r"NoModel\.model, its result: got \(f32\[2\], f32\[2\]\); "),
+        (NoInitialState, r"NoInitialState\.model, its result: got None; "),
         (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f32\[2\]\)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -149,33 +148,20 @@ class Counts(Base):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "function", "advice"),
+    ("kind", "function"),
     [
-        (IfOfHyper, "train", r"jnp\.where.*hyper\(\.\.\., static=True\).*engine=fedax\.Eager"),
-        (IfOfValue, "round", r"jnp\.where"),
-        (Number, "train", r"float\(\).*jax\.numpy"),
-        (OfNumPy, "train", r"Write jax\.numpy \(jnp\) for NumPy"),
-        (Selects, "train", r"by a condition.*jnp\.where"),
-        (Counts, "train", r"range\(\).*fori_loop"),
+        (IfOfHyper, "train"),
+        (IfOfValue, "round"),
+        (Number, "train"),
+        (OfNumPy, "train"),
+        (Selects, "train"),
+        (Counts, "train"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_values_that_a_compiled_round_does_not_have_are_named(kind, function, advice, task):
-    with pytest.raises(InvalidInput, match=rf"^{kind.__name__}\.{function}: .*{advice}") as caught:
+def test_values_that_a_compiled_round_does_not_have_are_named(kind, function, task):
+    with pytest.raises((jax.errors.JAXTypeError, jax.errors.JAXIndexError)) as caught:
         run(kind(), task)
-    cause = caught.value.__cause__
-    assert type(cause).__module__ == "jax.errors"
-    # the line that the message names is one of the method
-    (line,) = [
-        frame.lineno
-        for frame in traceback.extract_tb(cause.__traceback__)
-        if frame.name == function and frame.filename == __file__
-    ]
-    assert f"in test_mistakes_in_methods.py, line {line}," in str(caught.value)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"{kind.__name__}.{function} is compiled")
     assert run(kind(), task, engine=fedax.Eager()).outcome.ok
-
-
-def test_a_decay_that_needs_the_count_is_named(task):
-    solver = fedax.SGD(0.1, decay=lambda t: 0.5 if t > 1 else 1.0)
-    with pytest.raises(InvalidInput, match=r"^SGD\(decay=\.\.\.\): .* Write jnp\.where"):
-        run(Base(), task, solver=solver)

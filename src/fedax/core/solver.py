@@ -18,12 +18,9 @@ from jaxtyping import Array, Float, PyTree
 from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.hyper import Scalar, hyper
 from fedax.core.local_problem import LocalProblem
-from fedax.core.validation.misuse import explained
 from fedax.errors import InvalidInput, UnknownName
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
-
-_IN_A_SCHEDULE = ", or take a schedule of Optax such as optax.piecewise_constant_schedule."
 
 
 class Descent(Solver):
@@ -82,8 +79,7 @@ class Descent(Solver):
         )
         # a whole number would give 32 bits
         count = jnp.asarray(count, accumulator(dtype))
-        with explained(schedule, f"{type(self).__name__}(decay=...)", ending=_IN_A_SCHEDULE):
-            return jnp.asarray(schedule(count), dtype)
+        return jnp.asarray(schedule(count), dtype)
 
     @abstractmethod
     def transformation(self) -> optax.GradientTransformation:

@@ -240,14 +240,14 @@ def compute_all(observers: Sequence[Observer], view: View) -> dict[str, Any]:
     """
     metrics: list[Mapping[str, Any]] = []
     for observer in observers:
-        with explained(observer.__call__, ending=_IN_AN_OBSERVER):
+        with explained(observer.__call__, _IN_AN_OBSERVER):
             values = observer(view)
         metrics.append(_check_metrics(observer.__call__, values))
     return merge_metrics(metrics)
 
 
 _IN_AN_OBSERVER = (
-    '; or return the array under a name that begins with "raw ", and make the metric of it in '
+    'Return the array under a name that begins with "raw ", and make the metric of it in '
     "on_host(self, seen, task), which is not compiled."
 )
 

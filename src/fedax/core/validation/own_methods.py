@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import Federation, Upload, is_states
+from fedax.core.federation import Upload, is_states
 from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
 
@@ -34,26 +34,10 @@ def as_upload(work: Callable[..., Any], output: Any, receives: bool) -> Upload[A
     return jax.tree.map(jnp.asarray, upload)
 
 
-def call_init(algorithm: Algorithm[Any], fed: Federation, w: Float[Array, "dim"]) -> Any:
-    """Calls `Algorithm.init` and checks that the state has a model.
-
-    Raises:
-        InvalidInput: a state without one, or something that compiled functions cannot do.
-    """
-    with explained(algorithm.init):
-        state = algorithm.init(fed, w)
-    # a model that a method computes itself is checked where it is used
-    if type(algorithm).model is Algorithm.model and not _is_model(
-        getattr(state, "w", state), w.size
-    ):
-        allowed = f"the model, an array of shape {w.shape}, or a record with it as field w"
-        _refuse(algorithm.init, state, allowed)
-    return state
-
-
 def check_state(algorithm: Algorithm[Any], old: Any, new: Any) -> None:
-    """Refuses a state after a round of other structure or shapes than the one before it."""
-    if _form(old) != _form(new):
+    """Refuses a state after a round of another structure than the one before it."""
+    old_form, new_form = (jax.tree.structure(state, is_leaf=is_states) for state in (old, new))
+    if old_form != new_form:
         allowed = f"a state like that of the round before, {described(old)}"
         _refuse(algorithm.round, new, allowed)
 
@@ -66,19 +50,9 @@ def call_model(algorithm: Algorithm[Any], state: Any, dim: int) -> Float[Array, 
     """
     with explained(algorithm.model):
         model = algorithm.model(state)
-    if not _is_model(model, dim):
+    if not eqx.is_array_like(model) or jnp.shape(model) != (dim,):
         _refuse(algorithm.model, model, f"the model as an array of shape {(dim,)}")
     return model
-
-
-def _is_model(value: Any, dim: int) -> bool:
-    return eqx.is_array_like(value) and jnp.shape(value) == (dim,)
-
-
-def _form(state: Any) -> Any:
-    """Returns the structure of a state, and the shapes of its arrays."""
-    leaves, structure = jax.tree.flatten(state, is_leaf=is_states)
-    return structure, [None if is_states(leaf) else jnp.shape(leaf) for leaf in leaves]
 
 
 def _refuse(function: Callable[..., Any], result: Any, allowed: str) -> NoReturn:

@@ -18,7 +18,6 @@ from fedax.core.carry import RunCarry
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.validation.misuse import explained
-from fedax.core.validation.own_methods import call_init
 from fedax.engine.compilation.jaxpr import subjaxprs, trip_count
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
@@ -165,7 +164,8 @@ def start_run(
 ) -> RunCarry:
     """Returns the carry before round 0 as far as it does not depend on the phases of a round."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
-    state = call_init(algorithm, RoundContext(backend, 0, stream(root, "init")), w)
+    with explained(algorithm.init):
+        state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
     solver_states = None if initial is None else backend.client_states(initial)
     # that the server sends and averages
