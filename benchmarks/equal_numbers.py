@@ -69,7 +69,7 @@ EXPERIMENTS = {
     "FedBC and Per-FedBC": lambda: [run(fedax.FedBC()), run(fedax.PerFedBC())],
     "DFedAvgM, quantized": graph_run,
     "reference engine": lambda: run(fedax.FedProx(mu=0.1), engine=fedax.Eager()),
-    "chunks": lambda: run(fedax.FedYogi(), engine=fedax.Simulation(placement="chunked", chunk=3)),
+    "chunks": lambda: run(fedax.FedYogi(), engine=fedax.Simulation(chunk=3)),
     "two devices": lambda: run(fedax.FedNova(), engine=fedax.Simulation(devices=2)),
     "grid and seeds": lambda: fedax.run_grid(
         [fedax.FedProx(mu=mu) for mu in (0.0, 0.1, 1.0)],

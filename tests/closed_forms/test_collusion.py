@@ -111,8 +111,8 @@ RULES = {
     fedax.CoordinateMedian(): lambda models, weights: np.median(models, axis=0),
 }
 ENGINES = {
-    "sequential": fedax.Simulation("sequential", devices=1),
-    "mesh": fedax.Simulation("chunked", 2, 2),
+    "sequential": fedax.Simulation(devices=1),
+    "mesh": fedax.Simulation(chunk=2, devices=2),
     "eager": fedax.Eager(),
 }
 

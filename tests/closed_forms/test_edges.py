@@ -20,7 +20,7 @@ from problems import (
     vector,
 )
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 
 
 def bowl_or_slope(w, x):

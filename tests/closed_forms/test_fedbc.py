@@ -14,7 +14,7 @@ LR = 0.1
 
 
 def run(algorithm, rounds, schedule, seed=5):
-    engine = fedax.Simulation("sequential", devices=1)
+    engine = fedax.Simulation(devices=1)
     solver = fedax.SGD(LR)
     return fedax.run(
         algorithm,

@@ -19,7 +19,7 @@ from problems import SIZES, quadratic, regression, vector
 from transcription import LR, World
 
 SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 ROUNDS = 5
 
 
@@ -77,7 +77,7 @@ def test_consensus_decays_at_lambda(kind, clients, devices):
         np.zeros((graph.clients, graph.clients, graph.clients)),
         np.zeros((graph.clients, graph.clients)),
     )
-    method, engine = Averaging(graph=graph), fedax.Simulation("sequential", devices=devices)
+    method, engine = Averaging(graph=graph), fedax.Simulation(devices=devices)
     history = run(method, task, rounds=5, engine=engine)
     found = nodes(method, history)
     np.testing.assert_allclose(found, np.linalg.matrix_power(graph.matrix(), 4), rtol=0, atol=1e-14)
@@ -309,7 +309,7 @@ def test_push_sum_is_right_where_averages_of_what_is_heard_are_biased(drops):
 @pytest.mark.slow
 def test_lost_messages_are_the_same_on_every_engine():
     method = fedax.PushSum(graph=one_way().lossy(0.4, "sender"))
-    two = fedax.Simulation("sequential", devices=2)
+    two = fedax.Simulation(devices=2)
     runs = [nodes(method, run(method, engine=engine)) for engine in (ONE, two, fedax.Eager())]
     for other in runs[1:]:
         np.testing.assert_allclose(other, runs[0], rtol=0, atol=1e-12)

@@ -13,7 +13,7 @@ from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
 CLASSES = 4
 START = np.random.default_rng(5).normal(size=(3, CLASSES)) / 2
-ENGINES = [fedax.Simulation("sequential", devices=1), fedax.Simulation(devices=2), fedax.Eager()]
+ENGINES = [fedax.Simulation(devices=1), fedax.Simulation(devices=2), fedax.Eager()]
 
 
 def cross_entropy(w, examples):

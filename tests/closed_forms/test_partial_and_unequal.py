@@ -8,7 +8,7 @@ import fedax
 from problems import quadratic, random_quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 A, B = random_quadratic(clients=6, seed=3)
 OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / 6)
 

@@ -5,7 +5,7 @@ import pytest
 
 import fedax
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 
 
 def half_square(w, x):

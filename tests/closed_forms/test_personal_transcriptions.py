@@ -36,7 +36,7 @@ def run(algorithm, task=None):
         "seed": SEED,
         "observe_every": ROUNDS,
     }
-    engine = fedax.Simulation("sequential", devices=1)
+    engine = fedax.Simulation(devices=1)
     return fedax.run(algorithm, task or regression(), engine=engine, personal=True, **options)
 
 
@@ -549,7 +549,7 @@ def test_moon():
         mu=MU, temperature=TAU, features=lambda params, examples, key: examples["x"] @ params["a"]
     )
     options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": ROUNDS, "seed": SEED}
-    history = fedax.run(method, task, engine=fedax.Simulation("sequential", devices=1), **options)
+    history = fedax.run(method, task, engine=fedax.Simulation(devices=1), **options)
     np.testing.assert_allclose(history.params["a"], a, rtol=0, atol=1e-11)
     np.testing.assert_allclose(history.params["b"], b, rtol=0, atol=1e-11)
 

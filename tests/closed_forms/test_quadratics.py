@@ -10,7 +10,7 @@ from fedax.experiments.config.sections import SolverSection
 from marks import slow
 from problems import quadratic, random_quadratic, vector
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 FULL = fedax.Schedule(steps=5, batch_size="full")
 A, B = random_quadratic()
 OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / len(A))

@@ -11,7 +11,7 @@ from fedax.experiments.config.experiment import Experiment
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 
 
 def run(method, engine=ONE, rounds=ROUNDS, **options):
@@ -178,7 +178,7 @@ def test_sign_flips_and_noise_on_the_way():
     attack = SignFlip(share=0.4, scale=3.0, seed=2)
     members = set(attack.members(5).tolist())
     assert len(members) == 2
-    for engine, rounds in ((fedax.Simulation("chunked", 2, 2), ROUNDS), (fedax.Eager(), 1)):
+    for engine, rounds in ((fedax.Simulation(chunk=2, devices=2), ROUNDS), (fedax.Eager(), 1)):
         expected = trajectory(
             lambda models, weights, w: weights @ models,
             lambda k, model, w: w - 3 * (model - w) if k in members else model,

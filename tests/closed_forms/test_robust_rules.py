@@ -17,8 +17,8 @@ from transcription import LR, ROUNDS, SCHEDULE, SEED, World
 STEP = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(steps=1, batch_size="full")}
 """One gradient step of size 1 on a bowl around b_k ends at b_k."""
 ENGINES = {
-    "sequential": fedax.Simulation("sequential", devices=1),
-    "mesh": fedax.Simulation("chunked", 2, 2),
+    "sequential": fedax.Simulation(devices=1),
+    "mesh": fedax.Simulation(chunk=2, devices=2),
     "eager": fedax.Eager(),
 }
 

@@ -19,7 +19,7 @@ from marks import slow
 from problems import SIZES, regression, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 
 
 def run(algorithm, momentum=0.0, schedule=SCHEDULE, rounds=ROUNDS):

@@ -10,7 +10,7 @@ import pytest
 import fedax
 from problems import vector
 
-CHUNKS = fedax.Simulation("chunked", 2, 1)
+CHUNKS = fedax.Simulation(chunk=2, devices=1)
 
 
 class Net(eqx.Module):

@@ -12,7 +12,7 @@ from marks import slow
 from problems import SIZES, quadratic, random_quadratic, regression, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 
 
 def run(algorithm, task=None, **options):

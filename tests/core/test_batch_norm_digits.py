@@ -107,7 +107,7 @@ def test_three_rounds_are_those_of_flax_and_optax(case):
         expected = transcription(train, own)
         task = fedax.from_model(fedax.models.nnx(CNN), cross_entropy, train, state_policy=policy)
         schedule = fedax.Schedule(epochs=1, batch_size=BATCH, order="given")
-        engine = fedax.Simulation("sequential", devices=1)
+        engine = fedax.Simulation(devices=1)
         found = fedax.run(
             method,
             task,

@@ -13,8 +13,8 @@ from problems import quadratic, random_quadratic
 CLIENTS, DIM, RATE = 4, 3, 0.2
 START = np.array([1.0, -2.0, 0.5])
 ENGINES = {
-    "sequential, 2 devices": lambda: fedax.Simulation("sequential", devices=2),
-    "chunked, 2 devices": lambda: fedax.Simulation("chunked", chunk=3, devices=2),
+    "sequential, 2 devices": lambda: fedax.Simulation(devices=2),
+    "chunked, 2 devices": lambda: fedax.Simulation(chunk=3, devices=2),
     "eager": fedax.Eager,
 }
 

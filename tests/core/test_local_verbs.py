@@ -13,8 +13,8 @@ from fedax.utils.random import stream
 from problems import SIZES, regression, vector
 from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 
-ONE = fedax.Simulation("sequential", devices=1)
-ENGINES = [ONE, fedax.Eager(), fedax.Simulation("chunked", chunk=2, devices=1, microbatch=2)]
+ONE = fedax.Simulation(devices=1)
+ENGINES = [ONE, fedax.Eager(), fedax.Simulation(chunk=2, devices=1, microbatch=2)]
 
 
 def run(method, solver, rounds=ROUNDS, schedule=SCHEDULE, task=None, engine=ONE, **options):

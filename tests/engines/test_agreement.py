@@ -12,9 +12,9 @@ from fedax.utils.layout import Layout
 from problems import regression, vector
 
 ENGINES = {
-    "sequential, 2 devices": lambda: fedax.Simulation("sequential", devices=2),
-    "chunked, 1 device": lambda: fedax.Simulation("chunked", chunk=2, devices=1),
-    "chunked, 2 devices": lambda: fedax.Simulation("chunked", chunk=3, devices=2),
+    "sequential, 2 devices": lambda: fedax.Simulation(devices=2),
+    "chunked, 1 device": lambda: fedax.Simulation(chunk=2, devices=1),
+    "chunked, 2 devices": lambda: fedax.Simulation(chunk=3, devices=2),
     "eager": fedax.Eager,
 }
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
@@ -38,7 +38,7 @@ def twenty_rounds(algorithm, engine, dtype=float):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_float64_to_1e_12_after_20_rounds(engine):
     method = fedax.FedBC(dual_lr=0.1)
-    reference = twenty_rounds(method, fedax.Simulation("sequential", devices=1))
+    reference = twenty_rounds(method, fedax.Simulation(devices=1))
     np.testing.assert_allclose(
         vector(twenty_rounds(method, ENGINES[engine]())), vector(reference), rtol=1e-12, atol=1e-12
     )
@@ -70,7 +70,7 @@ def test_other_cohorts_agree_with_eager(sampling, method):
         fedax.run(method, regression(), engine=engine, **options)
         for engine in (
             fedax.Eager(),
-            fedax.Simulation("chunked", chunk=2, devices=2),
+            fedax.Simulation(chunk=2, devices=2),
             fedax.Simulation(devices=1),
         )
     ]

@@ -36,7 +36,7 @@ def run(method=None, how=None, rounds=ROUNDS, task=None, **options):
     options = {
         "solver": fedax.SGD(LR),
         "seed": SEED,
-        "engine": fedax.Simulation("sequential", devices=1),
+        "engine": fedax.Simulation(devices=1),
         "clock": SPEEDS,
     } | options
     return fedax.run(
@@ -261,7 +261,7 @@ def test_equal_speeds_are_the_synchronous_method(method, cohort):
     "engine",
     [
         fedax.Eager(),
-        fedax.Simulation("chunked", chunk=2, devices=1),
+        fedax.Simulation(chunk=2, devices=1),
         fedax.Simulation(memory="host", devices=1),
     ],
     ids=["eager", "chunked", "host"],
@@ -418,7 +418,7 @@ def test_joules_are_those_of_the_arrivals():
 
 @pytest.mark.parametrize(
     "engine",
-    [fedax.Simulation("sequential", devices=1), fedax.Eager()],
+    [fedax.Simulation(devices=1), fedax.Eager()],
     ids=["simulation", "eager"],
 )
 def test_a_server_step_without_uploads_still_sends_its_version(engine):

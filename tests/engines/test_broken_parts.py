@@ -12,8 +12,8 @@ import fedax
 from problems import SIZES, regression, squares, vector
 
 ENGINES = {
-    "sequential": lambda: fedax.Simulation("sequential", devices=1),
-    "chunked, 2 devices": lambda: fedax.Simulation("chunked", chunk=2, devices=2),
+    "sequential": lambda: fedax.Simulation(devices=1),
+    "chunked, 2 devices": lambda: fedax.Simulation(chunk=2, devices=2),
     "eager": fedax.Eager,
 }
 every_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)

@@ -8,7 +8,7 @@ from fedax.communication.codecs import Identity, Quantizer, TopK
 from problems import regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 
 
 def run(method, channel, engine=ONE, rounds=ROUNDS, schedule=SCHEDULE):
@@ -82,7 +82,8 @@ def test_coded_runs_agree_on_all_engines(kind):
     random rounding downwards."""
     channel = fedax.Channel(up=TopK(0.5), down=Quantizer(b=8))
     one, mesh, eager = (
-        run(kind(), channel, e, 3) for e in (ONE, fedax.Simulation("chunked", 2, 2), fedax.Eager())
+        run(kind(), channel, e, 3)
+        for e in (ONE, fedax.Simulation(chunk=2, devices=2), fedax.Eager())
     )
     for other in (mesh, eager):
         np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-12)

@@ -28,7 +28,7 @@ def run(method=None, clock=None, task=None, rounds=ROUNDS, **options):
     options = {
         "solver": fedax.SGD(0.05),
         "seed": SEED,
-        "engine": fedax.Simulation("sequential", devices=1),
+        "engine": fedax.Simulation(devices=1),
     } | options
     return fedax.run(
         method or fedax.FedAvg(), task or regression(), clock=clock, rounds=rounds, **options
@@ -177,8 +177,8 @@ def test_drawn_work_is_the_work_that_is_done():
 )
 def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
     engines = {
-        "simulation": fedax.Simulation("sequential", devices=1),
-        "chunked": fedax.Simulation("chunked", devices=1, chunk=2),
+        "simulation": fedax.Simulation(devices=1),
+        "chunked": fedax.Simulation(devices=1, chunk=2),
         "eager": fedax.Eager(),
     }
     schedule, clock = (

@@ -14,7 +14,7 @@ from marks import quick, slow
 from problems import quadratic, random_quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 CLIENTS, DIM, RATE = 4, 6, 0.3
 A, B = random_quadratic(CLIENTS, DIM)
 OPTIMUM = np.linalg.solve(A.sum(0), np.einsum("kij,kj->i", A, B))

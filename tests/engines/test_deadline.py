@@ -27,7 +27,7 @@ def run(method=None, clock=DEVICES, task=None, rounds=ROUNDS, **options):
     options = {
         "solver": fedax.SGD(0.05),
         "seed": SEED,
-        "engine": fedax.Simulation("sequential", devices=1),
+        "engine": fedax.Simulation(devices=1),
     } | options
     schedule = {"cohort": 3, "epochs": 2, "batch_size": 4} | options.pop("schedule", {})
     return fedax.run(
@@ -189,7 +189,7 @@ def test_late_clients_are_as_if_they_had_not_been_drawn():
     "engine",
     [
         fedax.Eager(),
-        pytest.param(fedax.Simulation("chunked", devices=1, chunk=2), marks=pytest.mark.slow),
+        pytest.param(fedax.Simulation(devices=1, chunk=2), marks=pytest.mark.slow),
         pytest.param(fedax.Simulation(memory="host", devices=1), marks=pytest.mark.slow),
     ],
     ids=["eager", "chunked", "host"],
@@ -198,8 +198,7 @@ def test_engines_agree(engine):
     """Also in rounds in which all are late."""
     schedule = {"cohort": 2, "over_select": 1.3, "deadline": 0.7}
     one, other = (
-        run(schedule=schedule, engine=e, rounds=4)
-        for e in (fedax.Simulation("sequential", devices=1), engine)
+        run(schedule=schedule, engine=e, rounds=4) for e in (fedax.Simulation(devices=1), engine)
     )
     np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-9)
     empty = one.bits.up == 0

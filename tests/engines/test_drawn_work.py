@@ -57,9 +57,9 @@ def test_drawn_work_is_the_same_on_every_engine(name, kind):
     }
     reference = fedax.run(kind(), regression(), engine=fedax.Eager(), **options)
     for engine in (
-        fedax.Simulation("sequential", devices=1),
-        fedax.Simulation("sequential", devices=2),
-        fedax.Simulation("chunked", chunk=2, devices=1),
+        fedax.Simulation(devices=1),
+        fedax.Simulation(devices=2),
+        fedax.Simulation(chunk=2, devices=1),
     ):
         other = fedax.run(kind(), regression(), engine=engine, **options)
         np.testing.assert_allclose(vector(other), vector(reference), rtol=1e-12, atol=1e-12)
@@ -112,8 +112,8 @@ def test_a_batch_has_at_most_the_clients_examples(batch_size, most):
     schedule = fedax.Schedule(batch_size=batch_size)
     for engine in (
         fedax.Eager(),
-        fedax.Simulation("chunked", chunk=2),
-        fedax.Simulation("sequential"),
+        fedax.Simulation(chunk=2),
+        fedax.Simulation(chunk=1),
     ):
         found = fedax.run(
             Work(), regression(), schedule=schedule, engine=engine, rounds=1, observe=[]

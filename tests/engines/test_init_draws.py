@@ -10,7 +10,7 @@ from problems import regression
 SCHEDULE = fedax.Schedule(cohort=3, epochs=(1, 4), batch_size=4)
 ENGINES = {
     "one device": lambda: fedax.Simulation(devices=1),
-    "two devices": lambda: fedax.Simulation("chunked", chunk=2, devices=2),
+    "two devices": lambda: fedax.Simulation(chunk=2, devices=2),
     "eager": fedax.Eager,
 }
 

@@ -14,9 +14,9 @@ RNG = np.random.default_rng(0)
 CLIENTS = [{"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)} for k, n in enumerate(SIZES)]
 SCHEDULE = fedax.Schedule(steps=4, batch_size="full")
 ENGINES = {
-    "in turn": fedax.Simulation("sequential", devices=1),
-    "in chunks": fedax.Simulation("chunked", chunk=2, devices=1),
-    "offloaded": fedax.Simulation("sequential", devices=1, memory="host"),
+    "in turn": fedax.Simulation(devices=1),
+    "in chunks": fedax.Simulation(chunk=2, devices=1),
+    "offloaded": fedax.Simulation(devices=1, memory="host"),
     "eager": fedax.Eager(),
 }
 

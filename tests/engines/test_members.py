@@ -16,11 +16,11 @@ from problems import regression, vector
 # how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4,
 # or clients
 SHAPES = {
-    "settings and seeds in turn": (2, 3, lambda: fedax.Simulation("sequential", devices=2)),
-    "seeds in turn": (1, 3, lambda: fedax.Simulation("sequential", devices=2)),
-    "seeds as lanes": (3, 2, lambda: fedax.Simulation("chunked", chunk=2, devices=2)),
-    "one setting a device": (1, 2, lambda: fedax.Simulation("chunked", chunk=2, devices=2)),
-    "one device": (3, 3, lambda: fedax.Simulation("sequential", devices=1)),
+    "settings and seeds in turn": (2, 3, lambda: fedax.Simulation(devices=2)),
+    "seeds in turn": (1, 3, lambda: fedax.Simulation(devices=2)),
+    "seeds as lanes": (3, 2, lambda: fedax.Simulation(chunk=2, devices=2)),
+    "one setting a device": (1, 2, lambda: fedax.Simulation(chunk=2, devices=2)),
+    "one device": (3, 3, lambda: fedax.Simulation(devices=1)),
     "eager": (1, 2, fedax.Eager),
 }
 OPTIONS = {
@@ -79,9 +79,9 @@ import numpy as np
 import fedax
 import test_members as t
 from problems import regression, vector
-for placement in ("sequential", "chunked"):
+for chunk in (1, 8):
     for settings, seeds in ((1, [1, 8]), (5, [1])):
-        engine = fedax.Simulation(placement, devices=4)
+        engine = fedax.Simulation(chunk, devices=4)
         together = fedax.run_grid(t.grid_of(settings), regression(), seed=seeds, engine=engine, **t.OPTIONS)
         alone = [
             fedax.run(method, regression(), seed=seed, engine=fedax.Simulation(devices=1), **t.OPTIONS)

@@ -19,9 +19,9 @@ STATE = {"count": np.zeros((), np.int32), "mean": np.zeros(3)}
 # a short minibatch, which is filled again, in two of three clients
 SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
 ENGINES = {
-    "in turn": fedax.Simulation("sequential", devices=1),
-    "in chunks": fedax.Simulation("chunked", chunk=2, devices=1),
-    "on two devices": fedax.Simulation("sequential", devices=2, microbatch=3),
+    "in turn": fedax.Simulation(devices=1),
+    "in chunks": fedax.Simulation(chunk=2, devices=1),
+    "on two devices": fedax.Simulation(devices=2, microbatch=3),
     "eager": fedax.Eager(),
 }
 

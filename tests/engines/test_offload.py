@@ -152,10 +152,8 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
     assert 0 not in memory_of(histories[0]).written()[0]
 
 
-@pytest.mark.parametrize(
-    ("placement", "devices"), [slow("sequential", 1), slow("chunked", 1), slow("sequential", 2)]
-)
-def test_grids_of_settings_and_seeds(placement, devices):
+@pytest.mark.parametrize(("chunk", "devices"), [slow(1, 1), slow(8, 1), slow(1, 2)])
+def test_grids_of_settings_and_seeds(chunk, devices):
     """Three seeds on two devices: one of them works on a member twice, in a store of its own."""
     grid = [fedax.SCAFFOLD(lr=lr) for lr in (0.5, 1.0)]
     for methods, seeds in ((grid, [1, 2]), (grid[:1], [1, 2, 3])):
@@ -165,7 +163,7 @@ def test_grids_of_settings_and_seeds(placement, devices):
                 TASK,
                 seed=seeds,
                 **OPTIONS,
-                engine=fedax.Simulation(placement, memory=place, devices=devices),
+                engine=fedax.Simulation(chunk, memory=place, devices=devices),
             )
             for place in ("host", "device")
         ]

@@ -12,8 +12,8 @@ from problems import regression, vector
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 SETTING = {"solver": fedax.SGD(0.05), "schedule": SCHEDULE, "seed": 3}
 ENGINES = [
-    pytest.param(fedax.Simulation("sequential", devices=1), id="sequential"),
-    slow(fedax.Simulation("chunked", chunk=2, devices=2), id="chunked"),
+    pytest.param(fedax.Simulation(devices=1), id="sequential"),
+    slow(fedax.Simulation(chunk=2, devices=2), id="chunked"),
     slow(fedax.Eager(), id="eager"),
 ]
 

@@ -33,7 +33,7 @@ def mean_of(values, dtype, method=None):
         loss=lambda w, batch, key: -batch["x"] * w[0],
         data=FederatedData.from_arrays(train),
     )
-    engine = fedax.Simulation("sequential", devices=1)
+    engine = fedax.Simulation(devices=1)
     return float(
         fedax.run(
             method or Told(), task, rounds=1, observe_every=1, observe=[], engine=engine

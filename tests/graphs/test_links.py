@@ -16,7 +16,7 @@ from problems import regression
 from transcription import LR, World
 
 SCHEDULE = fedax.Schedule(epochs=2, batch_size=4, order="given")
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 PATH = Graph.of(nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 3)]))
 CIRCLE = nx.cycle_graph(5, nx.DiGraph)
 ONE_WAY = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
@@ -136,7 +136,7 @@ def test_transcription():
 @pytest.mark.parametrize("kind", [fedax.PushSum])
 def test_every_engine_draws_the_same(kind):
     method = kind(graph=HARD)
-    two = fedax.Simulation("sequential", devices=2)
+    two = fedax.Simulation(devices=2)
     runs = [
         nodes(method, run(method, engine=engine, rounds=3)) for engine in (ONE, two, fedax.Eager())
     ]

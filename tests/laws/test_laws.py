@@ -29,7 +29,7 @@ from problems import (
 
 # 2 steps an epoch for client 0: its third is in the next
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
-ONE = fedax.Simulation("sequential", devices=1)
+ONE = fedax.Simulation(devices=1)
 
 
 def marks(kind):

@@ -155,9 +155,9 @@ def loop(params, state, apply):
 
 
 ENGINES = {
-    "in turn": fedax.Simulation("sequential", devices=1),
-    "in chunks": fedax.Simulation("chunked", chunk=2, devices=1),
-    "on two devices": fedax.Simulation("sequential", devices=2, microbatch=3),
+    "in turn": fedax.Simulation(devices=1),
+    "in chunks": fedax.Simulation(chunk=2, devices=1),
+    "on two devices": fedax.Simulation(devices=2, microbatch=3),
     "eager": fedax.Eager(),
 }
 CASES = [(linen, "in turn"), slow(linen, "in chunks"), slow(linen, "on two devices")]
@@ -202,7 +202,7 @@ def test_shuffled_minibatches_are_filled_with_examples_of_the_client_alone():
     clients = [np.full((n, 1), 10.0 * n, np.float32) + np.arange(n)[:, None] for n in (7, 3)]
     task = fedax.from_model(model, lambda z, e: z, clients)
     schedule = fedax.Schedule(epochs=2, batch_size=4)
-    engine = fedax.Simulation("sequential", devices=1)
+    engine = fedax.Simulation(devices=1)
     fedax.run(fedax.FedAvg(), task, schedule=schedule, rounds=1, engine=engine, observe=[])
     jax.effects_barrier()
     assert {rows.shape for rows in seen} == {(4,)}

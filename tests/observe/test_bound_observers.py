@@ -21,7 +21,7 @@ A, B = random_quadratic(clients=4, dim=3, high=3.0)
 A, B = A - np.diag([1.0, 0.0, 0.0]), B + 20
 TASK = quadratic(A, B, sizes=[2, 5, 7, 1])
 SHARE = np.array([2, 5, 7, 1]) / 15
-ENGINES = {"chunked": lambda: fedax.Simulation("chunked", chunk=3, devices=2), "eager": fedax.Eager}
+ENGINES = {"chunked": lambda: fedax.Simulation(chunk=3, devices=2), "eager": fedax.Eager}
 MU, RATE, STEPS = 4.0, 0.05, 6
 
 

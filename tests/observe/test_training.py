@@ -15,7 +15,7 @@ def run(rounds, engine=None, **options):
         "seed": 7,
         "observe_every": 1,
     } | options
-    engine = engine or fedax.Simulation("sequential", devices=1)
+    engine = engine or fedax.Simulation(devices=1)
     return fedax.run(
         fedax.FedAvg(),
         regression(),

@@ -124,7 +124,7 @@ def agrees_with_the_reference(method: Method) -> None:
 def agrees_in_chunks(method: Method) -> None:
     _require_agreement(
         method,
-        Simulation("chunked", chunk=2, devices=min(2, len(jax.devices())), microbatch=2),
+        Simulation(chunk=2, devices=min(2, len(jax.devices())), microbatch=2),
         rounds=5,
     )
 

@@ -42,7 +42,7 @@ def run_options() -> dict[str, Any]:
         "observe": (),
         "observe_every": 5,
         # not at import: JAX may not be set up yet
-        "engine": Simulation("sequential", devices=1),
+        "engine": Simulation(devices=1),
     }
 
 

@@ -50,16 +50,14 @@ class Placement(NamedTuple):
     """How the clients of a simulation are placed on its devices, static.
 
     Attributes:
-        mode: how the clients of a cohort follow each other, see `Simulation`.
         microbatch: the most examples that pass through the model at once; larger batches accumulate
             gradients.
-        chunk: clients that work at once with `mode="chunked"`.
+        chunk: clients that work at once, see `Simulation`.
         devices: over which a cohort is divided.
         offloads: whether clients' states lie outside the devices.
         kernels: whether steps of small models may be fused (see `fused_loop`).
     """
 
-    mode: Literal["sequential", "chunked"] = "sequential"
     microbatch: int = 256
     chunk: int = 1
     devices: int = 1
@@ -257,7 +255,7 @@ class CompiledClient(Client):
         with jax.named_scope("fedax.examples"):
             if key is None:
                 order = position if self.task.couples else None
-            elif self.setup.placement.mode == "sequential":
+            elif self.setup.placement.chunk == 1:
                 order = permutation_by_size(key, self.size, largest, largest + width)
             else:
                 # padded, because the slice of the last batch must not run over the end: XLA would
@@ -272,7 +270,7 @@ class CompiledClient(Client):
         """How many steps fetch their examples together."""
         placement = self.setup.placement
         is_whole = self.widest <= placement.microbatch
-        if placement.mode != "sequential" or not isinstance(self.stride, int) or not is_whole:
+        if placement.chunk > 1 or not isinstance(self.stride, int) or not is_whole:
             return 1
         return steps_per_fetch(self.task.train.arrays, self.stride)
 

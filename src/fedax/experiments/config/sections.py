@@ -397,10 +397,8 @@ class ChannelSection(Table):
 class SimulationSection(Table):
     """`[simulation]`: options of `fedax.Simulation`, for the engine of that name."""
 
-    placement: Literal["auto", "sequential", "chunked"] = "auto"
-    """Whether clients work one by one or in chunks."""
     chunk: int | None = None
-    """Clients of a chunk."""
+    """Clients that work at a time."""
     devices: int | None = None
     """Devices that work."""
     microbatch: int = 256

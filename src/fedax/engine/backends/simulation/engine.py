@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import ClientStates, Cohort
-from fedax.core.hyper import Hyper
+from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.timeline import Row, row_at
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import check_state
@@ -57,14 +57,14 @@ a round in a few milliseconds, and compiling for two cores takes longer than the
 of rounds."""
 
 
+@dataclasses.dataclass(eq=False)
 class Simulation(Engine):
     """The compiled engine, on one machine or, after `connect_hosts`, on several.
 
     Args:
-        placement: `"sequential"`, one client after the other with a dynamic number of steps, so
-            that power-law sizes waste nothing (best on CPU); `"chunked"`, `chunk` clients of
-            similar length at a time by `vmap` (best on GPU); `"auto"`, by backend.
-        chunk: clients at a time if chunked, at least 1; None means 8 on CPU, 32 elsewhere.
+        chunk: clients that work at a time, at least 1: 1 for one after the other with a dynamic
+            number of steps, so that power-law sizes waste nothing (best on CPU); more for clients
+            of similar length together by `vmap` (best on GPU). None means 1 on CPU, 32 elsewhere.
         devices: devices of the mesh that clients are spread over, longest first; None means all, or
             one CPU device if a round takes a few milliseconds only: its program is compiled sooner,
             and can be kept (`fedax.keep_programs`).
@@ -80,37 +80,38 @@ class Simulation(Engine):
             clients that ever worked have rows. Not on several hosts, and not for methods of several
             phases where a phase may have no clients (dropouts, `on_bad_client="drop"`).
 
-    The placement, the number of devices, the microbatch and the place of the data do not change a
+    The chunks, the number of devices, the microbatch and the place of the data do not change a
     trajectory beyond rounding; the place of the memories does not change a bit of it. Several runs
     in one program (`fedax.run_grid`) share the devices between them, where there are enough of
     them.
+
+    Raises:
+        InvalidInput: an option out of range, or one that several hosts cannot have.
     """
+
+    chunk: int | None = hyper(None, kind=int, low=1, optional=True)
+    devices: int | None = hyper(None, kind=int, low=1, optional=True)
+    microbatch: int = hyper(256, low=1)
+    data: Literal["auto", "device", "host"] = hyper("auto", choices=("auto", "device", "host"))
+    memory: Literal["device", "host", "disk"] = hyper("device", choices=("device", "host", "disk"))
 
     in_process = True
 
-    def __init__(
-        self,
-        placement: Literal["auto", "sequential", "chunked"] = "auto",
-        chunk: int | None = None,
-        devices: int | None = None,
-        microbatch: int = 256,
-        data: Literal["auto", "device", "host"] = "auto",
-        memory: StatePlacement = "device",
-    ) -> None:
+    def __post_init__(self) -> None:
         self.process_group = multihost_group()
-        arguments = {"placement": placement, "chunk": chunk, "devices": devices}
-        arguments |= {"microbatch": microbatch, "data": data, "memory": memory}
-        several_hosts = self.process_group.size > 1
-        _check_arguments(arguments, several_hosts)
-        is_cpu = jax.default_backend() == "cpu"
-        if placement == "auto":
-            placement = "sequential" if is_cpu else "chunked"
-        self.placement: Literal["sequential", "chunked"] = placement
-        self.chunk = 1 if placement == "sequential" else chunk or (8 if is_cpu else 32)
-        self.devices = devices
-        self.microbatch = microbatch
-        self.data = "device" if several_hosts else data
-        self.memory: StatePlacement = memory
+        check_declared(self)
+        available = len(jax.devices())
+        if self.devices is not None and self.devices > available:
+            allowed = f"whole numbers in [1, {available}], or None"
+            raise InvalidInput.of("Simulation(devices=...)", self.devices, allowed)
+        if self.process_group.size == 1:
+            return
+        # several hosts must make the same choices, and share all devices
+        choices = {"devices": (None, available), "data": ("auto", "device"), "memory": ("device",)}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                field, several = f"Simulation({name}=...)", f"one of {allowed} on several hosts"
+                raise InvalidInput.of(field, getattr(self, name), several)
 
     def program(
         self,
@@ -138,24 +139,6 @@ class Simulation(Engine):
         return runs * clients * examples * setup.layout.dim <= SMALL
 
 
-def _check_arguments(arguments: dict[str, Any], several_hosts: bool) -> None:
-    """Checks the arguments of `Simulation` against their ranges, smaller ones on several hosts."""
-    devices = len(jax.devices())
-    # several hosts must make the same choices, and share all devices
-    ranges = [
-        Hyper("placement", "auto", choices=("auto", "sequential", "chunked")),
-        Hyper("data", "auto", choices=("auto", "device") + ("host",) * (not several_hosts)),
-        Hyper("memory", "device", choices=("device",) + ("host", "disk") * (not several_hosts)),
-        Hyper("chunk", 8, low=1),
-        Hyper("microbatch", 256, low=1),
-        Hyper("devices", 1, low=devices if several_hosts else 1, high=devices),
-    ]
-    for limits in ranges:
-        value = arguments[limits.name]
-        if limits.choices is not None or value is not None:
-            limits.check("Simulation", value)
-
-
 class SimulationProgram(Program):
     """Compiled program of one run or of a sweep, see `SweepAxes`. Holds its inputs on the devices.
 
@@ -176,13 +159,11 @@ class SimulationProgram(Program):
         self.programs = setup.task.programs
         self.devices = engine.count_devices(setup, len(settings) * len(roots))
         devices = self.devices if setup.solver.on_mesh else 1
-        self.axes = axes = SweepAxes.of(
-            len(settings), len(roots), devices, engine.placement == "chunked"
-        )
+        chunk = engine.chunk or (1 if jax.default_backend() == "cpu" else 32)
+        self.axes = axes = SweepAxes.of(len(settings), len(roots), devices, chunk > 1)
         placement = Placement(
-            engine.placement,
             engine.microbatch,
-            engine.chunk,
+            chunk,
             devices if axes.spread == "clients" else 1,
             engine.memory != "device",
         )
@@ -190,7 +171,8 @@ class SimulationProgram(Program):
         self.timelines = [timeline_of(setup, root) for root in roots]
         # keeps what programs read by its handle
         self.host_examples: Sequence[HostExamples] = ()
-        if engine.data == "host" or (engine.data == "auto" and is_in_files(setup.task)):
+        in_files = engine.process_group.size == 1 and is_in_files(setup.task)
+        if engine.data == "host" or (engine.data == "auto" and in_files):
             task, self.host_examples = keep_on_host(setup.task)
             setup = dataclasses.replace(setup, task=task)
         # rounded up, so that different cadences share a program
@@ -207,7 +189,7 @@ class SimulationProgram(Program):
         A `vmap` over settings makes products too large for them.
         """
         placement = self.setup.placement
-        can_fuse = self.small and placement.mode == "sequential" and self.axes.settings == 1
+        can_fuse = self.small and placement.chunk == 1 and self.axes.settings == 1
         placement = placement._replace(kernels=can_fuse and is_available())
         return dataclasses.replace(self.setup, placement=placement)
 
