@@ -6,11 +6,11 @@ returns the next one, on which later reads depend. This makes XLA keep the order
 """
 
 import dataclasses
-import functools
 import math
+import mmap
+import sys
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -32,40 +32,35 @@ BLOCK_BYTES = 1 << 22
 
 
 class RowStore:
-    """Rows of clients by id. A row exists once it has been written.
+    """Rows of clients by id, one array for each leaf. A row exists once it has been written.
 
     Args:
         clients: number of clients of the population.
-        dtype: of a row, a record.
+        leaves: shapes and types of a row.
         placement: `"host"` for the process's memory, `"disk"` for an unnamed temporary file, which
             ends with the store or the process.
 
     Attributes:
         number: handle by which compiled programs know the store.
         version: the writes of programs so far.
-        file: the file on disk, in which client k's row is the k-th; None for the host's memory.
+        exists: which clients have a row.
     """
 
-    def __init__(self, clients: int, dtype: np.dtype[Any], placement: StatePlacement) -> None:
-        self.clients = clients
-        self.dtype = dtype
+    def __init__(
+        self, clients: int, leaves: Sequence[jax.ShapeDtypeStruct], placement: StatePlacement
+    ) -> None:
+        self.leaves = leaves
         self.placement: StatePlacement = placement
         self.version = 0
-        # rows in memory as bytes; of rows on disk only the keys count
-        self._rows: dict[int, bytes] = {}
-        self.file: Any = None
-        if placement == "disk":
-            self.file = tempfile.TemporaryFile(prefix="fedax-")  # noqa: SIM115, closed with the store
-            weakref.finalize(self, self.file.close)
+        self.exists = np.zeros(clients, bool)
+        self._arrays = [
+            _map_zeros((clients, *leaf.shape), leaf.dtype, placement) for leaf in leaves
+        ]
         self._lock = threading.Lock()
         self.number = STORES.add(self)
 
-    def __len__(self) -> int:
-        """Returns the number of rows that exist."""
-        return len(self._rows)
-
-    def read(self, version: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns which clients have a row, and the rows (zeros for others).
+    def read(self, version: int, ids: np.ndarray) -> list[np.ndarray]:
+        """Returns which clients have a row, and the leaves of the rows (zeros for others).
 
         Raises:
             FedaxError: a later write has replaced rows of this version.
@@ -74,12 +69,9 @@ class RowStore:
             if version != self.version:
                 hint = 'Simulation(memory="device") keeps those of every state.'
                 raise FedaxError(f"clients' states are read after later ones were written. {hint}")
-            rows = [self._read_row(k) for k in ids.tolist()]
-        exists = np.array([row is not None for row in rows], bool)
-        empty = bytes(self.dtype.itemsize)
-        return exists, np.frombuffer(b"".join(row or empty for row in rows), self.dtype)
+            return [array.take(ids, 0, mode="clip") for array in (self.exists, *self._arrays)]
 
-    def write(self, version: int, ids: np.ndarray, rows: np.ndarray) -> int:
+    def write(self, version: int, ids: np.ndarray, rows: Sequence[np.ndarray]) -> int:
         """Writes rows onto a version and returns the next one. Ids out of range are ignored."""
         with self._lock:
             # a program on several devices makes each call once a device
@@ -88,83 +80,50 @@ class RowStore:
                 self.version += 1
         return version + 1
 
-    def put(self, ids: np.ndarray, rows: np.ndarray) -> None:
+    def put(self, ids: np.ndarray, rows: Sequence[np.ndarray]) -> None:
         """Writes rows of the current version. If an id occurs twice, its last row counts."""
-        for k, row in zip(ids.tolist(), rows, strict=True):
-            if 0 <= k < self.clients:
-                self._write_row(k, row.tobytes())
-
-    def written_ids(self) -> np.ndarray:
-        """Returns the ids of the clients that have a row, ascending."""
-        return np.array(sorted(self._rows), np.int32)
+        is_client = (ids >= 0) & (ids < len(self.exists))
+        ids = ids[is_client]
+        self.exists[ids] = True
+        for array, leaf in zip(self._arrays, rows, strict=True):
+            array[ids] = leaf[is_client]
 
     def copy(self, placement: StatePlacement) -> "RowStore":
         """Returns a new store with the same rows."""
-        store = RowStore(self.clients, self.dtype, placement)
-        for k in self._rows:
-            store._write_row(k, self._read_row(k) or b"")
+        store = RowStore(len(self.exists), self.leaves, placement)
+        for k in np.flatnonzero(self.exists):
+            store.put(k[None], [array[k, None] for array in self._arrays])
         return store
 
-    def _read_row(self, k: int) -> bytes | None:
-        if self.file is None or k not in self._rows:
-            return self._rows.get(k)
-        self.file.seek(k * self.dtype.itemsize)
-        return self.file.read(self.dtype.itemsize)
 
-    def _write_row(self, k: int, row: bytes) -> None:
-        if self.file is not None:
-            self.file.seek(k * self.dtype.itemsize)
-            self.file.write(row)
-            row = b""
-        self._rows[k] = row
+def _map_zeros(shape: tuple[int, ...], dtype: Any, placement: StatePlacement) -> np.ndarray:
+    """Returns zeros of which only what has been written takes room."""
+    size = max(math.prod(shape) * dtype.itemsize, 1)
+    if placement == "host":
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        return np.ndarray(shape, dtype, mmap.mmap(-1, size, flags))
+    with tempfile.TemporaryFile(prefix="fedax-") as file:
+        file.truncate(size)
+        return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
 
 
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""Without it, Linux refuses arrays that are larger than its memory."""
 STORES: HandleRegistry[RowStore] = HandleRegistry()
 """All stores by handle."""
 
 
-@dataclasses.dataclass(frozen=True)
-class RowFormat:
-    """Shapes and types of a client's row, and the program of its initial value.
+def _read(number: Any, version: Any, ids: Any) -> list[np.ndarray]:
+    """Returns whether clients have rows in a store, and the rows; called on the host."""
+    return STORES[int(number)].read(int(version), np.asarray(ids))
 
-    Attributes:
-        program: a jaxpr of captured arrays and the client's id.
-        structure: tree structure of a row.
-        leaves: shapes and types of a row.
-        clients: number of clients of the population.
-    """
 
-    program: Any
-    structure: Any
-    leaves: tuple[jax.ShapeDtypeStruct, ...]
-    clients: int
-
-    @functools.cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The record of a row: the leaves one after the other."""
-        return np.dtype([(str(i), leaf.dtype, leaf.shape) for i, leaf in enumerate(self.leaves)])
-
-    def pack(self, leaves: Sequence[Any]) -> np.ndarray:
-        """Packs leaves of shape (rows, ...) to records (rows,)."""
-        records = np.empty(len(leaves[0]), self.dtype)
-        for i, leaf in enumerate(leaves):
-            records[str(i)] = leaf
-        return records
-
-    def unpack(self, records: np.ndarray) -> list[np.ndarray]:
-        """Inverts `pack`."""
-        return [np.ascontiguousarray(records[name]) for name in self.dtype.names or ()]
-
-    def read(self, number: Any, version: Any, ids: Any) -> list[np.ndarray]:
-        """Returns whether clients have rows in a store, and the rows; called on the host."""
-        exists, records = STORES[int(number)].read(int(version), np.asarray(ids))
-        return [exists, *self.unpack(records)]
-
-    def write(self, number: Any, version: Any, ids: Any, *leaves: Any) -> list[np.ndarray]:
-        """Writes rows and returns the new version; called on the host."""
-        records = self.pack(leaves)
-        new_version = STORES[int(number)].write(int(version), np.asarray(ids), records)
-        return [np.asarray(new_version, np.int32)]
+def _write(number: Any, version: Any, ids: Any, *leaves: Any) -> list[np.ndarray]:
+    """Writes rows and returns the new version; called on the host."""
+    new_version = STORES[int(number)].write(
+        int(version), np.asarray(ids), [np.asarray(leaf) for leaf in leaves]
+    )
+    return [np.asarray(new_version, np.int32)]
 
 
 class OffloadedStates(ClientStates):
@@ -173,13 +132,19 @@ class OffloadedStates(ClientStates):
     `_rows` has the arrays that initial rows are computed from.
 
     Attributes:
-        row_format: see `RowFormat`.
+        program: computes a client's initial row: a jaxpr of captured arrays and the client's id.
+        structure: tree structure of a row.
+        leaves: shapes and types of a row.
+        clients: number of clients of the population.
         version: writes before, see `RowStore`.
         number: handle of the store, None before the run has one.
         store: the store itself, outside of programs only; it keeps the handle alive.
     """
 
-    row_format: RowFormat = eqx.field(static=True)
+    program: Any = eqx.field(static=True)
+    structure: Any = eqx.field(static=True)
+    leaves: tuple[jax.ShapeDtypeStruct, ...] = eqx.field(static=True)
+    clients: int = eqx.field(static=True)
     version: Any
     number: Any = None
     store: RowStore | None = eqx.field(static=True, default=None)
@@ -193,20 +158,17 @@ class OffloadedStates(ClientStates):
         )
         program, form = trace(jnp.int32(0))
         leaves, structure = jax.tree.flatten(form)
-        row_format = RowFormat(program.jaxpr, structure, tuple(leaves), clients)
-        return cls(program.consts, row_format, jnp.int32(0))
+        return cls(program.consts, program.jaxpr, structure, tuple(leaves), clients, jnp.int32(0))
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
-        row_format = self.row_format
         ids = jnp.asarray(ids, jnp.int32)
         shapes = [
-            jax.ShapeDtypeStruct((*ids.shape, *leaf.shape), leaf.dtype)
-            for leaf in row_format.leaves
+            jax.ShapeDtypeStruct((*ids.shape, *leaf.shape), leaf.dtype) for leaf in self.leaves
         ]
         forms = jax.ShapeDtypeStruct(ids.shape, bool), *shapes
-        exists, *leaves = call_host(row_format.read, forms, self._handle, self.version, ids)
-        form = jax.tree.unflatten(row_format.structure, row_format.leaves)
-        initial_row = Staged(row_format.program, self._rows, form)
+        exists, *leaves = call_host(_read, forms, self._handle, self.version, ids)
+        form = jax.tree.unflatten(self.structure, self.leaves)
+        initial_row = Staged(self.program, self._rows, form)
 
         # a client that never worked has no row; its initial one is computed in the program
         def select_row(exists: Array, row: PyTree, k: Array) -> PyTree:
@@ -214,17 +176,15 @@ class OffloadedStates(ClientStates):
                 lambda stored, initial: jnp.where(exists, stored, initial), row, initial_row(k)
             )
 
-        return jax.vmap(select_row)(exists, jax.tree.unflatten(row_format.structure, leaves), ids)
+        return jax.vmap(select_row)(exists, jax.tree.unflatten(self.structure, leaves), ids)
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> "OffloadedStates":
         leaves = [
             jnp.asarray(update, like.dtype)
-            for update, like in zip(jax.tree.leaves(rows), self.row_format.leaves, strict=True)
+            for update, like in zip(jax.tree.leaves(rows), self.leaves, strict=True)
         ]
         arguments = self._handle, self.version, jnp.asarray(ids, jnp.int32)
-        (version,) = call_host(
-            self.row_format.write, [jax.ShapeDtypeStruct((), jnp.int32)], *arguments, *leaves
-        )
+        (version,) = call_host(_write, [jax.ShapeDtypeStruct((), jnp.int32)], *arguments, *leaves)
         return dataclasses.replace(self, version=version)
 
     def all(self) -> PyTree:
@@ -232,8 +192,9 @@ class OffloadedStates(ClientStates):
 
     def each(self, function: Callable[[Any], Any]) -> ClientStates:
         # in blocks (blocks, width), so that the device never holds all rows at once
-        clients = self.row_format.clients
-        width = max(1, min(clients, BLOCK_BYTES // max(self.row_format.dtype.itemsize, 1)))
+        clients = self.clients
+        row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in self.leaves)
+        width = max(1, min(clients, BLOCK_BYTES // max(row_bytes, 1)))
         blocks = -(-clients // width)
         ids = jnp.minimum(jnp.arange(blocks * width, dtype=jnp.int32), clients - 1)
         values = jax.lax.map(
@@ -245,21 +206,21 @@ class OffloadedStates(ClientStates):
 
     @property
     def arrays(self) -> int:
-        return len(self.row_format.leaves)
+        return len(self.leaves)
 
     def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
         store = STORES[int(self.number)]
-        ids = store.written_ids()
-        return ids, self.row_format.unpack(store.read(int(self.version), ids)[1])
+        ids = np.flatnonzero(store.exists).astype(np.int32)
+        return ids, store.read(int(self.version), ids)[1:]
 
     def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedStates":
         store = self.new_store("host" if self.store is None else self.store.placement)
         leaves = [
             rows_as(stored, leaf.dtype, leaf.shape)
-            for stored, leaf in zip(rows, self.row_format.leaves, strict=True)
+            for stored, leaf in zip(rows, self.leaves, strict=True)
         ]
-        client_ids = np.arange(self.row_format.clients, dtype=np.int32) if ids is None else ids
-        store.put(client_ids, self.row_format.pack(leaves))
+        client_ids = np.arange(self.clients, dtype=np.int32) if ids is None else ids
+        store.put(client_ids, leaves)
         return self._with_store(store)
 
     def copied(self) -> "OffloadedStates":
@@ -271,7 +232,7 @@ class OffloadedStates(ClientStates):
 
     def new_store(self, placement: StatePlacement) -> RowStore:
         """Returns an empty store for such states."""
-        return RowStore(self.row_format.clients, self.row_format.dtype, placement)
+        return RowStore(self.clients, self.leaves, placement)
 
     def _with_store(self, store: RowStore) -> "OffloadedStates":
         return dataclasses.replace(
