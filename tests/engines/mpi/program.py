@@ -145,8 +145,6 @@ def main(names, own):
                 ours.bits.up.tolist() == theirs.bits.up.tolist(),
                 ours.bits.down.tolist() == theirs.bits.down.tolist(),
             ],
-            "wire": ours.logged["wire_bytes"].tolist() if "wire_bytes" in ours.logged else None,
-            "up": ours.bits.up.tolist(),
             "moved": float(np.abs(ours.params["w"] - 0.1).max()),
         }
     if rank == 0:

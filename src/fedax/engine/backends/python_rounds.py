@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
@@ -84,18 +84,21 @@ class PythonBackend(Backend):
                 for v, result in zip(values, results)
             ]
             weights = [jnp.where(broken > 0, 0, array) for array in weights]
+        new_states = states
+        if positions:
+            ids = cohort.ids[jnp.asarray(positions, jnp.int32)]
+            new_rows = jax.tree.map(stack, *(results[position].kept for position in positions))
+            new_states = states | {name: states[name].put(ids, new_rows[name]) for name in new_rows}
+        sums = rows = None
+        if gather:
+            rows = jax.tree.map(stack, *values), weights[0]
+        else:
+            sums = tuple(term for array in weights for term in _weighted_sum(values, array))
         return PhaseResult(
             results[0].upload,
-            None
-            if gather
-            else tuple(term for array in weights for term in _weighted_sum(values, array)),
-            (jax.tree.map(stack, *values), weights[0]) if gather else None,
-            states
-            | _update_states(
-                states,
-                cohort.ids,
-                {position: results[position].kept for position in positions},
-            ),
+            sums,
+            rows,
+            new_states,
             broken,
             None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
@@ -113,25 +116,6 @@ def _weighted_sum(
         )
 
     return jax.tree.map(sum_leaves, *values), weights.astype(accumulator(weights.dtype)).sum()
-
-
-def _update_states(
-    states: dict[str, ClientStates],
-    ids: Int[Array, "places"],
-    new_states: dict[int, dict[str, PyTree]],
-) -> dict[str, ClientStates]:
-    """Returns the memories after the work, given the new states by position in the cohort.
-
-    All keep the same names.
-    """
-    names = next(iter(new_states.values()), {})
-    client_ids = ids[jnp.asarray([*new_states], jnp.int32)]
-    return {
-        name: states[name].put(
-            client_ids, jax.tree.map(stack, *(states[name] for states in new_states.values()))
-        )
-        for name in names
-    }
 
 
 def stack(*rows: Array) -> Array:

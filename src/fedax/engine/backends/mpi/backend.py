@@ -1,6 +1,6 @@
 """Backend of the MPI engine: every rank runs the same round and does the work of its own client."""
 
-from collections.abc import Sequence
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedax.communication.channel import Message, decode, is_message
+from fedax.communication.channel import decode
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend, stack
 from fedax.engine.round.client import Setup
@@ -20,21 +20,12 @@ from fedax.graphs import mixed
 
 def allreduce(comm: Any, tree: PyTree) -> PyTree:
     """Returns the sum over all ranks, leaf by leaf."""
-    leaves, structure = jax.tree.flatten(tree)
-    # MPI reads and writes host buffers, which must be writable
-    host = [np.array(leaf) for leaf in leaves]
-    sums = [np.empty_like(leaf) for leaf in host]
-    for leaf, total in zip(host, sums, strict=True):
-        comm.Allreduce(leaf, total)
-    return jax.tree.unflatten(structure, [jnp.asarray(total) for total in sums])
+    return jax.tree.map(lambda leaf: jnp.asarray(comm.allreduce(np.asarray(leaf))), tree)
 
 
 def allgather(comm: Any, tree: PyTree) -> PyTree:
     """Returns the values of all ranks, stacked along a first axis (clients,)."""
-    gathered = comm.allgather(jax.tree.map(np.asarray, tree))
-    return jax.tree.map(
-        lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *gathered
-    )
+    return jax.tree.map(stack, *comm.allgather(jax.tree.map(np.asarray, tree)))
 
 
 class PeerStates(ClientStates):
@@ -64,34 +55,6 @@ class PeerStates(ClientStates):
 
     def _with(self, rows: PyTree) -> ClientStates:
         return PeerStates(rows, self.comm)
-
-
-def encode_tree(tree: PyTree) -> list[bytes]:
-    """Encodes a pytree to bytes: messages by their codec, arrays as they are in memory."""
-
-    def encode_leaf(leaf: Any) -> bytes:
-        return (
-            leaf.codec.encode(leaf.parts, leaf.dim)
-            if is_message(leaf)
-            else np.asarray(leaf).tobytes()
-        )
-
-    return [encode_leaf(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message)]
-
-
-def decode_tree(payloads: Sequence[bytes], like: PyTree) -> PyTree:
-    """Decodes received bytes, given a pytree of the same structure, shapes and types."""
-    leaves, structure = jax.tree.flatten(like, is_leaf=is_message)
-
-    def decode_leaf(data: bytes, leaf: Any) -> Array:
-        if is_message(leaf):
-            parts = jax.tree.map(jnp.asarray, leaf.codec.decode(data, leaf.dim))
-            return Message(parts, None, leaf.codec, leaf.dim, leaf.dtype).value
-        return jnp.asarray(np.frombuffer(data, leaf.dtype).reshape(leaf.shape))
-
-    return jax.tree.unflatten(
-        structure, [decode_leaf(data, leaf) for data, leaf in zip(payloads, leaves, strict=True)]
-    )
 
 
 class MPIBackend(PythonBackend):
@@ -140,30 +103,26 @@ class MPIBackend(PythonBackend):
         linked = neighbour_ids != neighbour_ids[0]
         linked_ranks = neighbour_ids[linked].tolist()
         links = comm.Create_dist_graph_adjacent(linked_ranks, linked_ranks)
-        payload = encode_tree(upload.value)
-        received_payloads = links.neighbor_allgather(payload)
+        received = links.neighbor_allgather(jax.tree.map(np.asarray, upload.value))
         links.Free()  # MPI allows a process some thousand communicators only
-        logged = {
-            "wire_bytes": np.int64(comm.allreduce(sum(map(len, payload)) * len(linked_ranks)))
-        }
 
-        messages = [decode_tree(data, upload.value) for data in (payload, *received_payloads)]
-        rows = jax.tree.map(stack, *messages)
+        own, clipped = decode(upload.value)
+        others = [decode(jax.tree.map(jnp.asarray, message))[0] for message in received]
+        rows = jax.tree.map(stack, own, *others)
         mix = jnp.asarray([shares[0], *shares[linked]])[None]
-        received = mixed(rows, jnp.arange(len(messages))[None], mix)
-        clipped = decode(upload.value)[1]
+        received_mean = mixed(rows, jnp.arange(1 + len(others))[None], mix)
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
-        clipped = None if clipped is None else allreduce(comm, clipped)
-        result = PhaseResult(upload, None, None, states | new_states, broken, clipped, logged)
-        return result, PeerStates(received, comm)
+        result = PhaseResult(
+            upload, None, None, states | new_states, broken, allreduce(comm, clipped)
+        )
+        return result, PeerStates(received_mean, comm)
 
     def _run_work(
         self, phase_work: PhaseWork, states: dict[str, ClientStates]
     ) -> tuple[Upload[Any], dict[str, PyTree], int]:
         """Returns this rank's upload, its client's new states, and `PhaseWork.broken_part`."""
-        phase_work = eqx.tree_at(
-            lambda phase_work: phase_work.round, phase_work, jnp.int32(phase_work.round)
-        )  # traced, so that all rounds are one program
+        # traced, so that all rounds are one program
+        phase_work = dataclasses.replace(phase_work, round=jnp.int32(phase_work.round))
         rows = {name: memory.of(self.comm.rank) for name, memory in states.items()}
         upload, new_rows, broken = self.setup.task.programs.call(
             run_single_client, phase_work, self.setup, rows, jnp.int32(self.comm.rank)

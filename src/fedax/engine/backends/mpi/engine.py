@@ -80,7 +80,7 @@ class MPI(Engine):
     """One rank, one client, whose examples never leave it; there is no server process.
 
     Every rank gathers the uploads of a phase and makes their mean itself. An exchange goes to the
-    neighbours on a distributed graph as the bytes that its codec makes. Every rank calls `run` with
+    neighbours alone, on a distributed graph. Every rank calls `run` with
     the same arguments and gets the same history. The task is either the same everywhere, of as many
     clients as there are ranks, or holds the rank's own examples alone (one client); then nothing
     but sizes, messages and metrics is ever exchanged. Start it with `mpiexec -n 5 python
@@ -106,7 +106,7 @@ class MPI(Engine):
             hint = (
                 f"Start it with `mpiexec -n {clients}`, or make a task of {self.comm.size} clients."
             )
-            allowed = f"{self.comm.size}, the number of ranks"
+            allowed = f"{self.comm.size}, the number of ranks, or 1, the rank's own"
             raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
 
     def has_all(self, task: Task) -> bool:
@@ -114,12 +114,9 @@ class MPI(Engine):
 
     def prepared(self, setup: Setup) -> Setup:
         task, comm = setup.task, self.comm
-        if task.train.clients not in (1, comm.size):
-            allowed = f"{comm.size}, the number of ranks, or 1, the rank's own"
-            got = f"a task of {task.train.clients} clients"
-            raise InvalidInput.found("MPI engine", got, allowed)
         # of all clients' examples, the rank takes its own
         if task.train.clients > 1:
+            self.check_clients(task.train.clients)
             task = single_client_task(task, comm.rank)
         # sizes are exchanged, examples are not
         self.population = task
