@@ -4,9 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import re
-import types
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from importlib import metadata
 from typing import Any
 
 import equinox as eqx
@@ -15,13 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.core import Tracer
+from jaxtyping import Array, PyTree
 
 from fedax.core.task import Task
 from fedax.errors import InvalidInput
 from fedax.examples.memmap import blocks
 from fedax.utils.layout import Layout
 
+version = functools.cache(metadata.version)
 _PACKAGES = ("fedax", "jax", "jaxlib", "numpy", "optax", "equinox")
+_SETTINGS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+)
 _SHOWN = 16
 """Arrays of up to this many entries are described by their numbers, larger ones by a hash."""
 _BLOCKS = 16
@@ -30,17 +37,6 @@ _BLOCK_BYTES = 1 << 16
 
 Identity = dict[str, Any]
 """Plain values, texts and hashes by dotted name, such as `schedule.cohort`."""
-
-
-def random_settings() -> Identity:
-    """Returns JAX's settings that affect random numbers and rounding."""
-    names = (
-        "jax_default_prng_impl",
-        "jax_threefry_partitionable",
-        "jax_enable_x64",
-        "jax_default_matmul_precision",
-    )
-    return {name: getattr(jax.config, name) for name in names}
 
 
 def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
@@ -66,35 +62,29 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
     if whole:
         data |= {"test": task.test, "validation": task.validation, "central": task.central}
         data["unseen"] = task.unseen and (task.unseen.train, task.unseen.test)
-        facts |= _task_programs(task, layout)
+        facts["loss and scores"] = _hash_functions(task, layout)
     for name, value in data.items():
         facts[f"data.{name}"] = hash_arrays(value, sampled=not whole)
     return facts
 
 
-@functools.cache
-def package_versions() -> Identity:
-    """Returns the versions of the packages that results depend on."""
-    return {f"versions.{name}": version(name) for name in _PACKAGES}
+def environment() -> Identity:
+    """Returns the versions of packages and the settings of JAX that results depend on."""
+    versions = {f"versions.{name}": version(name) for name in _PACKAGES}
+    return versions | {name: getattr(jax.config, name) for name in _SETTINGS}
 
 
 def merge(identities: Sequence[Identity]) -> Identity:
-    """Returns the identity of several runs together; what differs between them, by run.
+    """Returns the identity of several runs together; what differs between them as a list.
 
     >>> merge([{"seed": 0, "rounds": 2}, {"seed": 1, "rounds": 2}])
-    {'rounds': 2, 'run 0, seed': 0, 'run 1, seed': 1}
+    {'seed': [0, 1], 'rounds': 2}
     """
-    first, *others = identities
-    shared = {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
-    }
-    return shared | {
-        f"run {i}, {name}": value
-        for i, identity in enumerate(identities)
-        for name, value in identity.items()
-        if name not in shared
+    names = dict.fromkeys(name for identity in identities for name in identity)
+    columns = {name: [identity.get(name) for identity in identities] for name in names}
+    return {
+        name: column[0] if all(value == column[0] for value in column) else column
+        for name, column in columns.items()
     }
 
 
@@ -115,48 +105,33 @@ def check_same(current: Identity, stored: Identity, field: str) -> None:
 
 
 def describe(value: Any, name: str) -> Identity:
-    """Returns a value as plain values and texts by name, equal for equal values.
+    """Returns a value as texts by name, equal for equal values.
 
     Records, lists and mappings have an entry for each of theirs. An optimizer counts by its
-    program, a function by its name, an object of another class by its class.
+    program, anything else by its text without addresses.
 
     >>> describe({"rates": [0.1, 0.2]}, "a")
-    {'a': '1 entries', 'a.rates': '2 entries', 'a.rates[0]': '0.1', 'a.rates[1]': '0.2'}
+    {'a': 'dict of 1', 'a.rates': 'list of 2', 'a.rates[0]': '0.1', 'a.rates[1]': '0.2'}
     """
-    if value is None or isinstance(value, bool | int | str):
-        return {name: value}
-    if isinstance(value, float):
-        return {name: str(value)}
-    if isinstance(value, np.generic | np.ndarray | jax.Array):
-        is_short = np.size(value) <= _SHOWN and not _is_key(value)
-        return {name: str(np.asarray(value).tolist()) if is_short else hash_arrays(value)}
     if isinstance(value, optax.GradientTransformation):
         return {name: _hash_optimizer(value)}
-    text, entries = _entries(value)
-    facts: Identity = {name: text}
+    if isinstance(value, np.ndarray | jax.Array):
+        is_short = value.size <= _SHOWN and not _is_key(value)
+        return {name: str(np.asarray(value).tolist()) if is_short else hash_arrays(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        entries = {f".{field.name}": getattr(value, field.name) for field in fields}
+    elif isinstance(value, Mapping):
+        entries = {f".{key}": entry for key, entry in value.items()}
+    elif isinstance(value, tuple | list):
+        entries = {f"[{i}]": entry for i, entry in enumerate(value)}
+    else:
+        # what a function does stands in the traced programs
+        return {name: strip_addresses(repr(value))}
+    facts: Identity = {name: f"{type(value).__qualname__} of {len(entries)}"}
     for suffix, entry in entries.items():
         facts |= describe(entry, name + suffix)
     return facts
-
-
-def _entries(value: Any) -> tuple[str, dict[str, Any]]:
-    """Returns a value in a word, and what it consists of by the ends of their names."""
-    value = getattr(value, "__wrapped__", value)
-    # what the methods of a class do stands in the traced programs
-    owner = value if hasattr(value, "__qualname__") else type(value)
-    text = f"{owner.__module__}.{owner.__qualname__}"
-    if dataclasses.is_dataclass(value) and owner is not value:
-        names = [field.name for field in dataclasses.fields(value)]
-        return text, {f".{name}": getattr(value, name) for name in names}
-    if isinstance(value, Mapping):
-        return f"{len(value)} entries", {f".{key}": entry for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return f"{len(value)} entries", {f"[{i}]": entry for i, entry in enumerate(value)}
-    if isinstance(value, functools.partial):
-        return text, {".function": value.func, ".values": (value.args, value.keywords)}
-    if isinstance(value, types.MethodType):
-        return text, {".self": value.__self__}
-    return text, {}
 
 
 def hash_arrays(tree: Any, sampled: bool = False) -> str:
@@ -206,28 +181,24 @@ def _collect_constants(closed: Any) -> list[Any]:
     return constants
 
 
-def _task_programs(task: Task, layout: Layout) -> Identity:
-    """Returns hashes of the programs of loss and gradient, with and without a key, and of
-    scores.
-    """
+def _hash_functions(task: Task, layout: Layout) -> str:
+    """Returns a hash of the loss and the scores in evaluation, and of the gradient in training."""
     # three examples: no natural size of anything, so that no other axis is mistaken for the batch
     batch = {
         name: jax.ShapeDtypeStruct((3, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype))
         for name, a in task.train.arrays.items()
     }
-    functions = dict(task.functions)
-    loss = functions.pop("loss")
+    functions = task.functions
 
-    def with_gradient(key: Any) -> Callable[..., Any]:
-        return jax.value_and_grad(lambda params, batch: loss(params, batch, key).sum())
+    def evaluate(params: PyTree, batch: Any) -> Any:
+        def train(params: PyTree) -> Array:
+            return functions["loss"](params, batch, jax.random.key(0)).sum()
 
-    programs = {name: lambda p, b, f=score: f(p, b, None) for name, score in functions.items()}
-    programs |= {"loss": with_gradient(None), "loss in training": with_gradient(jax.random.key(0))}
+        values = {name: function(params, batch, None) for name, function in functions.items()}
+        return values, jax.grad(train)(params)
+
     params = jax.eval_shape(layout.unravel, jax.ShapeDtypeStruct((layout.dim,), layout.dtype))
-    return {
-        f"programs.{name}": hash_program(program, params, batch)
-        for name, program in programs.items()
-    }
+    return hash_program(evaluate, params, batch)
 
 
 def _as_numpy(leaf: Any) -> np.ndarray:

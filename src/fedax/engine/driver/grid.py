@@ -19,11 +19,10 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.compilation.identity import (
     Identity,
     describe,
+    environment,
     hash_arrays,
     hash_jaxpr,
     merge,
-    package_versions,
-    random_settings,
     task_identity,
 )
 from fedax.engine.distributed.process_group import ProcessGroup
@@ -233,7 +232,7 @@ class Grid:
         """
         options, models = self.options, self.models
         is_private = options.channel is not None and options.channel.privacy is not None
-        shared = package_versions() | task_identity(self.task, self.layout, traced is not None)
+        shared = environment() | task_identity(self.task, self.layout, traced is not None)
         if is_private and traced is None:
             # two populations could be told apart by hashes in a history
             shared = {name: fact for name, fact in shared.items() if not name.startswith("data.")}
@@ -261,7 +260,7 @@ class Grid:
                 "seed": member.seed,
                 "start": hash_arrays(models[i % len(models)], sampled=True),
             }
-            facts |= random_settings() | shared
+            facts |= shared
             facts |= describe(as_arrays(member.algorithm, self.layout.dtype), "algorithm")
             facts |= describe(member.solver, "solver")
             facts |= describe(member.schedule, "schedule")
