@@ -295,7 +295,7 @@ def private_run(kind, task, **options):
 
 def published(history):
     """All that a history has, but for its wall times and the task's function."""
-    hidden = {"bits", "seconds", "compiling", "details"}
+    hidden = {"bits", "seconds", "details"}
     names = sorted({field.name for field in dataclasses.fields(history)} - hidden)
     return jax.tree.leaves(
         [

@@ -10,8 +10,6 @@ import pytest
 import fedax
 from fedax import observe
 from fedax.core import InvalidInput
-from fedax.engine.driver.options import Progress
-from fedax.engine.driver.progress_bar import Bar, make_bars
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +90,3 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
     text = (tmp_path / "default.html").read_text()
     for name in ("learning_rate", "epochs", "batch_size", "dual_lr"):
         assert name in text, f"{name}: a reader does not know defaults"
-
-
-def test_the_pace_is_that_of_the_rounds_since_the_first_observation():
-    """Without what was compiled before and after it, and without the rounds before a resume."""
-
-    def at(round, seconds, compiling):
-        return Progress(round, 100, seconds, {}, compiling)
-
-    pace = Bar(make_bars(), "run")
-    assert pace.rate(at(0, 3.0, 2.5)) == "compiling"
-    assert pace.rate(at(10, 6.0, 3.5)) == "5 rounds/s"
-    assert pace.rate(at(20, 7.0, 3.5)) == "6.67 rounds/s"
-    resumed = Bar(make_bars(), "run")
-    assert resumed.rate(at(60, 500.0, 0.0)) == "compiling"
-    assert resumed.rate(at(62, 505.0, 1.0)) == "0.5 rounds/s"
-    # five rounds in no time, of which the clocks cannot tell
-    assert resumed.rate(at(65, 501.0, 1.0)) == "compiling"

@@ -171,7 +171,6 @@ class History:
         outcome: how it ended.
         seconds: wall time of each observation since the call, with the checks, the placing of the
             data on devices and compilation.
-        compiling: of these, the seconds of compiling. Shape (observations,).
         carry: what `run(..., resume=history)` continues from: the algorithm's `state` after the
             last round and what else a `RunCarry` has. With privacy it has nothing of what clients
             store, here and in the other attributes.
@@ -189,7 +188,6 @@ class History:
     bits: Traffic
     outcome: Outcome
     seconds: np.ndarray
-    compiling: np.ndarray
     carry: RunCarry
     details: RunDetails
     best: Best | None = None

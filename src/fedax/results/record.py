@@ -34,7 +34,6 @@ class Record:
         gradients: expected minibatch gradients of one client so far, shape (observations,); None if
             not known.
         settings: the configuration that it was made with, as plain values; None if not known.
-        compiling: of `seconds`, those spent on compiling, shape (observations,); None if not known.
         versions: of the libraries and the machine that it was made with, and JAX's settings; None
             if not known.
         clients: the names of the clients, None if they have none.
@@ -57,7 +56,6 @@ class Record:
     outcome: Outcome
     gradients: np.ndarray | None = None
     settings: dict[str, Any] | None = None
-    compiling: np.ndarray | None = None
     versions: dict[str, Any] | None = None
     clients: Sequence[str] | None = None
     modes: dict[str, Mode] | None = None
@@ -129,7 +127,6 @@ class Record:
             outcome=history.outcome,
             gradients=None if gradients is None else rounds * gradients,
             settings=details.settings,
-            compiling=history.compiling,
             clients=details.clients,
             modes=modes or None,
             time=None if history.clock is None else history.clock.seconds,

@@ -15,7 +15,7 @@ from fedax.core import Outcome
 from fedax.results.record import Record
 from fedax.utils.files import read, write
 
-_CURVES = ("rounds", "seconds", "bits", "gradients", "compiling", "time", "energy")
+_CURVES = ("rounds", "seconds", "bits", "gradients", "time", "energy")
 _ABOUT = ("task", "label", "seed", "draw", "settings", "versions", "clients", "modes")
 
 
@@ -70,6 +70,7 @@ def from_files(files: Mapping[str, bytes]) -> Record:
             if name.startswith("metrics/")
         }
         outcome = Outcome(**about.pop("outcome"))
+        arrays.pop("compiling", None)  # of older runs
         return Record(**about, **arrays, metrics=metrics, outcome=outcome)
     except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
         raise ValueError(str(error) or type(error).__name__) from error

@@ -1,47 +1,14 @@
-"""Compilation cache on disk, and the time that compiling takes."""
+"""Compilation cache on disk."""
 
-import collections
 import contextlib
-import functools
 import math
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from fedax.errors import InvalidInput
-
-
-class CompileClock:
-    """Clock of the seconds that this process spends on tracing, compiling and loading programs."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._spans = collections.deque[tuple[float, float]](maxlen=256)
-        jax.monitoring.register_event_duration_secs_listener(self._record)
-
-    def _record(self, event: str, duration_secs: float, **_: Any) -> None:
-        if not event.startswith("/jax/core/compile/"):
-            return
-        # JAX reports a duration when it ends, and nested programs report theirs before
-        end = time.perf_counter()
-        begin = end - duration_secs
-        # spans of inner programs are part of this one: each second counts once
-        while self._spans and self._spans[-1][0] >= begin:
-            inner_begin, inner_end = self._spans.pop()
-            self.seconds -= inner_end - inner_begin
-        begin = max(begin, self._spans[-1][1] if self._spans else begin)
-        self._spans.append((begin, end))
-        self.seconds += end - begin
-
-
-@functools.cache
-def compile_clock() -> CompileClock:
-    """Returns the process's compile clock, which counts from the first call on."""
-    return CompileClock()
 
 
 def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:

@@ -23,12 +23,6 @@ from fedax.utils.layout import Layout
 
 version = functools.cache(metadata.version)
 _PACKAGES = ("fedax", "jax", "jaxlib", "numpy", "optax", "equinox")
-_SETTINGS = (
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-)
 _SHOWN = 16
 """Arrays of up to this many entries are described by their numbers, larger ones by a hash."""
 _BLOCKS = 16
@@ -71,7 +65,18 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
 def environment() -> Identity:
     """Returns the versions of packages and the settings of JAX that results depend on."""
     versions = {f"versions.{name}": version(name) for name in _PACKAGES}
-    return versions | {name: getattr(jax.config, name) for name in _SETTINGS}
+    return versions | random_settings()
+
+
+def random_settings() -> Identity:
+    """Returns JAX's settings that affect random numbers and rounding."""
+    names = (
+        "jax_default_prng_impl",
+        "jax_threefry_partitionable",
+        "jax_enable_x64",
+        "jax_default_matmul_precision",
+    )
+    return {name: getattr(jax.config, name) for name in names}
 
 
 def merge(identities: Sequence[Identity]) -> Identity:

@@ -28,7 +28,7 @@ from fedax.utils.files import write
 from fedax.utils.lock import held
 
 _STORED = 2  # the newest, and the one before in case the newest cannot be read
-_FIELDS = ("rounds", "seconds", "compiling", "metrics", "logged")
+_FIELDS = ("rounds", "seconds", "metrics", "logged")
 """Of a history, what a file holds as it is."""
 _ROWS = "rows "
 """Begins the names of arrays with a row for every client, of which a rank gets its own."""

@@ -16,8 +16,6 @@ from typing import Any
 
 import jax
 
-from fedax.engine.compilation.cache import compile_clock
-
 CALL_SECONDS = 2.0
 """The time that one call of a program is meant to take at most, unless a single round takes
 longer."""
@@ -44,11 +42,11 @@ class CallLength:
 
     @contextlib.contextmanager
     def measure(self, rounds: int) -> Iterator[None]:
-        """Measures a call of some rounds, without compilation, and updates `rounds`."""
-        begun, compiled = time.perf_counter(), compile_clock().seconds
+        """Measures a call of some rounds and updates `rounds`."""
+        # the first call, of one round, compiles: the second has no more rounds then
+        begun = time.perf_counter()
         yield
-        # compilation happens once, so it says nothing about the next call
-        seconds = time.perf_counter() - begun - (compile_clock().seconds - compiled)
+        seconds = time.perf_counter() - begun
         affordable = int(CALL_SECONDS * rounds / max(seconds, 1e-9))
         self.rounds = max(1, min(affordable, max(self.rounds, GROWTH * rounds)))
 

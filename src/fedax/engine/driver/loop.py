@@ -226,11 +226,8 @@ class RoundLoop:
                 if recorder.ended and recorder.final is None:
                     recorder.final = _copy(carry)
         self.can_save = True
-        first, stopwatch = self.recorders[0], self.stopwatch
-        seconds = stopwatch.now
-        progress = Progress(
-            self.done, grid.rounds, seconds, first.latest, stopwatch.compiling, len(self.recorders)
-        )
+        latest = self.recorders[0].latest
+        progress = Progress(self.done, grid.rounds, self.stopwatch.now, latest, len(self.recorders))
         wants_stop = callable(options.progress) and options.progress(progress)
         # on several ranks, all stop if the hook of one says so
         self.stop_requested = self.process_group.any(bool(wants_stop))

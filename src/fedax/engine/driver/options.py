@@ -45,7 +45,6 @@ class Progress(NamedTuple):
         rounds: rounds of the whole run.
         seconds: wall time since the run began.
         metrics: by name, what was observed.
-        compiling: of `seconds`, those spent on compiling.
         runs: runs that proceed together, as those of `run_grid` do. The metrics are those of the
             first one.
     """
@@ -54,7 +53,6 @@ class Progress(NamedTuple):
     rounds: int
     seconds: float
     metrics: dict[str, Any]
-    compiling: float = 0.0
     runs: int = 1
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """The bar of `run(progress=True)` in terminals and notebooks."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -12,14 +12,11 @@ from fedax.engine.driver.options import Progress
 
 
 def make_bars(console: Console | None = None) -> Bars:
-    """Makes bars with rounds, rounds per second and a metric, which the tasks have as the fields
-    `rate` and `value`.
-    """
+    """Makes bars with rounds and a metric, which the tasks have as the field `value`."""
     return Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
         TextColumn("{task.fields[value]}"),
         TimeRemainingColumn(compact=True),
         console=console,
@@ -27,24 +24,10 @@ def make_bars(console: Console | None = None) -> Bars:
     )
 
 
-def value_text(progress: Progress, metric: str = "train_loss") -> str:
-    """Returns the value of a metric with its name; nothing if it was not observed."""
-    value = progress.metrics.get(metric)
-    suffix = f" (first of {progress.runs} runs)" if progress.runs > 1 else ""
-    return "" if value is None else f"{word_for(metric)} {float(value):.4g}{suffix}"
-
-
-def word_for(metric: str) -> str:
-    """Returns a metric's name for a line of progress.
-
-    >>> word_for("train_loss"), word_for("validation_loss")
-    ('loss', 'validation loss')
-    """
-    return "loss" if metric == "train_loss" else metric.replace("_", " ")
-
-
-class Bar:
-    """The bar of a run, moved by its observations; for `run(progress=...)`.
+def add_bar(
+    bars: Bars, title: str, rounds: int | None = None, metric: str = "train_loss"
+) -> Callable[[Progress], None]:
+    """Adds the bar of a run; returns what moves it, for `run(progress=...)`.
 
     Args:
         bars: where it is shown.
@@ -52,38 +35,17 @@ class Bar:
         rounds: of the run; None until the first observation says it.
         metric: that is shown.
     """
+    task = bars.add_task(title, total=rounds, value="")
 
-    def __init__(
-        self, bars: Bars, title: str, rounds: int | None = None, metric: str = "train_loss"
-    ) -> None:
-        self.bars = bars
-        self.metric = metric
-        self.first: Progress | None = None
-        self.task = bars.add_task(title, total=rounds, rate="compiling", value="")
-
-    def __call__(self, observation: Progress) -> None:
-        self.bars.update(
-            self.task,
-            completed=observation.round,
-            total=observation.rounds,
-            rate=self.rate(observation),
-            value=value_text(observation, self.metric),
+    def move(progress: Progress) -> None:
+        value = progress.metrics.get(metric)
+        text = "" if value is None else f"{metric} {float(value):.4g}"
+        suffix = f" (first of {progress.runs} runs)" if progress.runs > 1 else ""
+        bars.update(
+            task, completed=progress.round, total=progress.rounds, value=text and text + suffix
         )
 
-    def rate(self, progress: Progress) -> str:
-        """Returns rounds per second since the first observation, which is that of round 0, or of
-        the rounds that a resumed run has already; without the time of compiling, as a text.
-
-        "compiling" at the first observation, after which the rounds are compiled.
-        """
-        if self.first is None:
-            self.first = progress
-        compiling = progress.compiling - self.first.compiling
-        seconds = progress.seconds - self.first.seconds - compiling
-        # both clocks are read one after the other
-        if seconds < 1e-4:
-            return "compiling"
-        return f"{(progress.round - self.first.round) / seconds:.3g} rounds/s"
+    return move
 
 
 @contextlib.contextmanager
@@ -95,6 +57,6 @@ def progress_hook(progress: Any, title: str) -> Iterator[Any]:
         yield progress
     elif progress:
         with make_bars() as bars:
-            yield Bar(bars, title)
+            yield add_bar(bars, title)
     else:
         yield None

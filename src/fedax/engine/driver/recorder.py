@@ -14,7 +14,6 @@ import numpy as np
 from fedax.core.directions import Mode, is_better
 from fedax.core.history import Best, History, Outcome, RunDetails, clock_after
 from fedax.core.traffic import Traffic
-from fedax.engine.compilation.cache import compile_clock
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Log, RunCarry, merge_logs
@@ -31,21 +30,14 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._begun = time.perf_counter()
-        self._compiled = compile_clock().seconds
 
     def continue_from(self, history: History) -> None:
         """Adds the seconds of the history that the run continues."""
         self._begun -= history.seconds[-1]
-        self._compiled -= history.compiling[-1]
 
     @property
     def now(self) -> float:
         return time.perf_counter() - self._begun
-
-    @property
-    def compiling(self) -> float:
-        """Seconds of `now` that were spent on compiling."""
-        return compile_clock().seconds - self._compiled
 
 
 def has_ended(history: History, rules: Sequence[Rule]) -> bool:
@@ -93,7 +85,6 @@ class Recorder:
         self.modes = modes
         self.rounds: list[int] = []
         self.seconds: list[float] = []
-        self.compiling: list[float] = []
         self.metrics: dict[str, list[np.ndarray]] = {}
         self.logs: list[Log] = []
         self.spent = (0.0, 0.0)
@@ -106,7 +97,6 @@ class Recorder:
         """Takes over the history that the run continues."""
         self.rounds = history.rounds.tolist()
         self.seconds = history.seconds.tolist()
-        self.compiling = history.compiling.tolist()
         self.metrics = {name: list(values) for name, values in history.metrics.items()}
         self.best = history.best
         self.spent = spent(history.logged)
@@ -157,7 +147,6 @@ class Recorder:
             self.metrics.setdefault(name, []).append(np.array(value))
         self.rounds.append(done)
         self.seconds.append(self.stopwatch.now)
-        self.compiling.append(self.stopwatch.compiling)
         best_by = self.options.keep_best
         watched = {rule.metric for rule in self.options.rules if not isinstance(rule, Budget)}
         if best_by is not None:
@@ -235,7 +224,6 @@ class Recorder:
             Traffic(log.down, log.up),
             self.outcome,
             np.asarray(self.seconds),
-            np.asarray(self.compiling),
             carry,
             RunDetails(self.algorithm, modes=self.modes, **facts),
             self.best,

@@ -252,11 +252,7 @@ def run_batch(
         schedule = made[label]["schedule"]
         gradients = [cost.gradients(schedule.mean_steps(n), schedule.mean_epoch(n)) for n in sizes]
         # wall time is divided evenly: the runs were one program
-        share = dataclasses.replace(
-            history,
-            seconds=history.seconds / len(histories),
-            compiling=history.compiling / len(histories),
-        )
+        share = dataclasses.replace(history, seconds=history.seconds / len(histories))
         about = {"task": task, "label": label, "seed": seed, "draw": draw}
         record = Record.of(share, **about, gradients=float(np.mean(gradients)))
         records.append(dataclasses.replace(record, models=arrays_of(history) if keep else {}))

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from fedax.engine.driver.options import Progress as Observation
-from fedax.engine.driver.progress_bar import Bar, make_bars, word_for
+from fedax.engine.driver.progress_bar import add_bar, make_bars
 from fedax.results.record import Record
 
 
@@ -41,7 +41,7 @@ class Display:
 
     def begin(self, title: str, rounds: int) -> None:
         """Shows that a run starts."""
-        self.bar = Bar(self.bars, title, rounds, self.metric)
+        self.bar = add_bar(self.bars, title, rounds, self.metric)
         self.shown = time.perf_counter()
 
     def observe(self, observation: Observation) -> None:
@@ -51,7 +51,7 @@ class Display:
             self.shown = time.perf_counter()
             (task,) = self.bars.tasks
             progress = f"{task.description}: round {observation.round}/{observation.rounds}"
-            self._print(f"  {progress}, {task.fields['rate']}, {task.fields['value']}")
+            self._print(f"  {progress}, {observation.seconds:.0f} s, {task.fields['value']}")
 
     def end(self, title: str, records: Sequence[Record]) -> None:
         """Shows that a run, or several that went together, has ended."""
@@ -75,15 +75,12 @@ def summary_line(title: str, records: Sequence[Record], metric: str = "train_los
     """
     # each record has its part of the time
     seconds = sum(record.seconds[-1] for record in records)
-    compiled = sum(record.compiling[-1] for record in records if record.compiling is not None)
     phrases = [f"{title}: {max(record.rounds[-1] for record in records)} rounds in {seconds:.1f} s"]
-    if compiled >= 0.1:
-        phrases.append(f"{compiled:.1f} s of them compiling")
     values = [record.metrics[metric][-1] for record in records if metric in record.metrics]
     if values:
         finite = [value for value in values if np.isfinite(value)] or values
         extremes = dict.fromkeys(f"{value:.4g}" for value in (np.min(finite), np.max(finite)))
-        phrases.append(f"{word_for(metric)} {' to '.join(extremes)}")
+        phrases.append(f"{metric} {' to '.join(extremes)}")
     endings = [record.ending for record in records if record.ending != "ok"]
     if endings:
         of_all = f" ({len(endings)} of {len(records)} runs)" if len(records) > 1 else ""
