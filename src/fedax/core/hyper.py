@@ -20,8 +20,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from fedax.errors import DataError, InvalidInput, UnknownName
-from fedax.examples.client_names import client_name, in_order
+from fedax.errors import InvalidInput, UnknownName
+from fedax.examples.client_names import by_client_name, in_order
 from fedax.utils.numbers import python_number, python_numbers
 from fedax.utils.plugins import find
 
@@ -241,25 +241,11 @@ def _convert_per_client(value: Any) -> Any:
         type(python_number(element)) in (int, float) for element in value
     ):
         return np.asarray(value, dtype=float)
-    series: Any = value  # of pandas, which is not imported here
-    items: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, Mapping) else []
-    if hasattr(series, "index") and hasattr(series, "to_numpy") and np.ndim(series) == 1:
-        # a default index is no list of names
-        if list(series.index) == list(range(len(series))):
-            return series.to_numpy()
-        items = list(zip(series.index, series.to_numpy().tolist(), strict=True))
-    if not items:
+    if not hasattr(value, "items"):
         return python_number(value)
-    # Keys of one type: JAX sorts those of a pytree.
-    named_values = [
-        (client_name(key, "a value for each client, its name"), python_number(element))
-        for key, element in items
-    ]
-    if len(dict(named_values)) < len(named_values):
-        raise DataError.found(
-            "values for each client", "a name twice", "a different name for each client"
-        )
-    return dict(named_values)
+    # keys of one type: JAX sorts those of a pytree
+    by_name = by_client_name(value, "values for each client")
+    return {name: python_number(element) for name, element in by_name.items()}
 
 
 def declared(owner: type | object) -> dict[str, Hyper]:
