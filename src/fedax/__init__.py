@@ -10,8 +10,7 @@ Runs:
 - `start`: a run to be stepped by hand.
 - `Schedule`: the clients that work in a round, and how much. `Conditions`: what keeps them from it.
   `Asynchronous`: a server that does not wait for all of them.
-- `SGD`, `Optax`, `Exact`, `Inexact`: local solvers. `SAM`: sharpness-aware steps around one of
-  them.
+- `SGD`, `Optax`, `Exact`, `Inexact`: local solvers.
 - `Channel`: codecs of what clients and server send, and attacks of clients.
 - `Clock`: the clients' devices, for the seconds and joules of a virtual clock.
 - `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better;

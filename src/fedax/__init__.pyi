@@ -86,7 +86,6 @@ from .algorithms.server.trimmedmean import TrimmedMean as TrimmedMean
 from .communication.channel import Channel as Channel
 from .communication.privacy import Privacy as Privacy
 from .conformance.reference import Eager as Eager
-from .core import SAM as SAM
 from .core import SGD as SGD
 from .core import Algorithm as Algorithm
 from .core import Asynchronous as Asynchronous

@@ -69,9 +69,9 @@ RUNS += [
         (fedax.FedRed(), DECAYED),
     ]
 ]
-# they never call the solver, so that SAM would do nothing
+# they never call the solver, so that sharpness would do nothing
 RUNS += [
-    ("got SAM", method, {"solver": fedax.SAM(fedax.SGD(LR))})
+    ("sharpness", method, {"solver": fedax.SGD(LR, sharpness=0.05)})
     for method in [
         fedax.GD(),
         fedax.LocalGD(),

@@ -72,7 +72,7 @@ def test_a_second_model_leaves_the_statistics_of_the_first():
         (fedax.Ditto(lam=0.1), solver),
         (fedax.APFL(alpha=0.5), solver),
         (fedax.FedSAM(rho=0.0), solver),
-        (fedax.FedAvg(), fedax.SAM(solver, rho=0.0)),
+        (fedax.FedAvg(), fedax.SGD(0.05, sharpness=0.0)),
     ):
         found = run(method, other_solver)
         np.testing.assert_allclose(found[0], params, rtol=0, atol=1e-5)

@@ -180,7 +180,7 @@ def test_fedsam(momentum):
             models.append(x)
         w = mean(models, cohort)
     agree(run(fedax.FedSAM(rho=rho), solver=fedax.SGD(LR, momentum=momentum)), w)
-    wrapped = run(fedax.FedAvg(), solver=fedax.SAM(fedax.SGD(LR, momentum=momentum), rho=rho))
+    wrapped = run(fedax.FedAvg(), solver=fedax.SGD(LR, momentum=momentum, sharpness=rho))
     agree(wrapped, w)
 
 

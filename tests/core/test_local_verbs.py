@@ -1,6 +1,8 @@
 """What methods do within a client's work: other gradients in its steps, means over its examples,
 common numbers of steps."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +47,7 @@ def test_sam_around_sgd_with_momentum_and_a_proximal_term(engine):
                     mine = mine - LR * speed
             models.append(mine)
         w = np.average(models, axis=0, weights=P[cohort])
-    solver = fedax.SAM(fedax.SGD(LR, momentum=momentum), rho=rho)
+    solver = fedax.SGD(LR, momentum=momentum, sharpness=rho)
     np.testing.assert_allclose(
         vector(run(fedax.FedProx(mu=mu), solver, engine=engine)), w, rtol=0, atol=1e-12
     )
@@ -53,20 +55,19 @@ def test_sam_around_sgd_with_momentum_and_a_proximal_term(engine):
 
 @pytest.mark.slow
 def test_sam_without_a_radius_is_its_solver():
-    for inner in (
+    for solver in (
         fedax.SGD(LR, momentum=0.5, clip=1.0),
         fedax.Optax(optax.sgd(LR, 0.9, nesterov=True)),
     ):
-        plain, none = (
-            vector(run(fedax.SCAFFOLD(option="I"), s)) for s in (inner, fedax.SAM(inner, rho=0.0))
-        )
+        aware = dataclasses.replace(solver, sharpness=0.0)
+        plain, none = (vector(run(fedax.SCAFFOLD(option="I"), each)) for each in (solver, aware))
         np.testing.assert_array_equal(plain, none)
 
 
 def test_sam_stays_where_there_is_no_gradient():
     flat = fedax.Task(np.ones(2), lambda w, x: 0 * (x @ w), [np.ones((3, 2))])
     history = run(
-        fedax.FedAvg(), fedax.SAM(fedax.SGD(0.1)), task=flat, schedule=fedax.Schedule(steps=2)
+        fedax.FedAvg(), fedax.SGD(0.1, sharpness=0.05), task=flat, schedule=fedax.Schedule(steps=2)
     )
     np.testing.assert_array_equal(vector(history), np.ones(2))
 

@@ -30,7 +30,6 @@ from fedax.core.scheduling.availability import Trace as Trace
 from fedax.core.scheduling.clock import Clock as Clock
 from fedax.core.scheduling.conditions import Conditions as Conditions
 from fedax.core.scheduling.schedule import Schedule as Schedule
-from fedax.core.solver import SAM as SAM
 from fedax.core.solver import SGD as SGD
 from fedax.core.solver import Exact as Exact
 from fedax.core.solver import Inexact as Inexact

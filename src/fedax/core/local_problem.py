@@ -29,8 +29,8 @@ class LocalProblem(eqx.Module):
             momentum, and the result minimises no function. Other solvers refuse it.
         step_gradient: `(minibatch, params) -> gradient`, which steps of `SGD` and `Optax` take
             instead of the minibatch's gradient of the loss; the added terms above come on top.
-            Momentum, clipping and decay work on the result, see `fedax.SAM`. Solvers that need a
-            function to minimise refuse it.
+            Momentum, clipping and decay work on the result, as with `SGD(sharpness=...)`. Solvers
+            that need a function to minimise refuse it.
     """
 
     anchor: Float[Array, "dim"] | None = None

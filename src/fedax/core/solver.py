@@ -35,6 +35,17 @@ class Descent(Solver):
         keep: whether each client stores the optimizer's state, such as momentum, and goes on with
             it in its next round. By default it starts afresh in every round. The state lies with
             the client's other states: offloaded, in checkpoints, never sent.
+        sharpness: $\rho$ of sharpness-aware minimisation, at least 0; None for plain steps. Every
+            step takes its gradient at the worst point nearby,
+
+            $$ \nabla f_B\Big(w + \rho \frac{\nabla f_B(w)}{\lVert \nabla f_B(w) \rVert}\Big), $$
+
+            of the minibatch B. The local problem's other terms, momentum, clipping and decay stay
+            as they are, so that every method whose clients call `client.minimize` has a
+            sharpness-aware form.
+
+    Source of sharpness-aware steps: Foret et al., Sharpness-Aware Minimization for Efficiently
+    Improving Generalization, ICLR 2021, Alg. 1.
     """
 
     _: dataclasses.KW_ONLY
@@ -53,6 +64,14 @@ class Descent(Solver):
         static=True,
         later=True,
         doc="whether clients keep the optimizer's state between rounds",
+    )
+    sharpness: Scalar | None = hyper(
+        None,
+        kind=float,
+        low=0.0,
+        optional=True,
+        later=True,
+        doc="distance to the worst point nearby, where a step takes its gradient",
     )
 
     def initial_state(self, params: PyTree) -> PyTree:
@@ -89,6 +108,9 @@ class Descent(Solver):
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         layout, optimizer = client.layout, self.transformation()
+        step_gradient = problem.step_gradient
+        if self.sharpness is not None:
+            step_gradient = sharp_gradient(self.sharpness, step_gradient)
         if self.decay != 1:
             # steps of the rounds before, which a decay over the run counts too
             steps_before = client.steps_before if self.decay_by == "run" else 0
@@ -101,10 +123,10 @@ class Descent(Solver):
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             params, state = carry
-            if problem.step_gradient is None:
+            if step_gradient is None:
                 gradient = batch.gradient(params)
             else:
-                gradient = problem.step_gradient(batch, params)
+                gradient = step_gradient(batch, params)
             gradient = problem.added_gradient(layout, gradient, params)
             # Optax multiplies numbers of 32 bits with counts
             with jax.numpy_dtype_promotion("standard"):
@@ -144,7 +166,7 @@ class SGD(Descent):
             problem on the minibatch, all terms of it.
         weight_decay: $\lambda$, at least 0: $\lambda w$ is added to g after clipping, as
             `optax.add_decayed_weights` does. It is no part of the objective, as the task's l2 is.
-        decay, decay_by: see `Descent`.
+        decay, decay_by, sharpness: see `Descent`.
         keep: whether v is the client's own from its last round, not 0.
     """
 
@@ -164,6 +186,12 @@ class SGD(Descent):
         # formulas with a step size need steps of exactly that size along gradients
         is_plain = not (self.momentum or self.has_step_decay or self._changes_gradients)
         return self.learning_rate if is_plain else super().step_size()
+
+    def plain_step_size(self) -> Scalar:
+        if self.sharpness is not None:
+            allowed = "None: this work takes its steps along gradients without the solver"
+            raise InvalidInput.found("run(solver=...), sharpness", "a number", allowed)
+        return self.step_size()
 
     def nominal_step_size(self) -> Scalar:
         return self.learning_rate
@@ -212,7 +240,7 @@ class Optax(Descent):
 
     Args:
         optimizer: an Optax gradient transformation.
-        decay, decay_by: as in `SGD`, on the optimizer's steps.
+        decay, decay_by, sharpness: as in `SGD`, on the optimizer's steps.
         keep: whether each client goes on with the optimizer's state of its last round. By default
             the state is fresh in every round. DiLoCo keeps AdamW's:
 
@@ -232,63 +260,8 @@ class Optax(Descent):
         return self.optimizer
 
 
-class SAM(Solver):
-    r"""Sharpness-aware minimisation around another local solver: every step takes its gradient at
-    the worst point nearby.
-
-    $$ \tilde g = \nabla f_B\Big(w + \rho \frac{\nabla f_B(w)}{\lVert \nabla f_B(w) \rVert}\Big) $$
-
-    replaces the gradient $\nabla f_B(w)$ of the minibatch B. The local problem's other terms,
-    momentum, clipping and decay stay as they are, so that every method whose clients call
-    `client.minimize` has a sharpness-aware form.
-
-    Args:
-        solver: `SGD` or `Optax`; others are refused where they run.
-        rho: $\rho$, at least 0; 0 is the solver itself.
-
-    >>> solver = SAM(SGD(0.1, momentum=0.9), rho=0.05)
-
-    Source: Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization,
-    ICLR 2021, Alg. 1.
-    """
-
-    solver: Solver
-    rho: Scalar = hyper(0.05, low=0.0, doc="distance to the worst point nearby")
-
-    def minimize(
-        self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
-    ) -> Float[Array, "dim"]:
-        sharp_problem = dataclasses.replace(
-            problem, step_gradient=sharp_gradient(self.rho, problem.step_gradient)
-        )
-        return self.solver.minimize(client, sharp_problem, start)
-
-    def initial_state(self, params: PyTree) -> PyTree:
-        return self.solver.initial_state(params)
-
-    def factor(self, round: Index, dtype: Any) -> Any:
-        return self.solver.factor(round, dtype)
-
-    def step_size(self) -> Scalar:
-        return self.solver.step_size()
-
-    def plain_step_size(self) -> Scalar:
-        allowed = "SGD alone: this work takes its steps along gradients without the solver"
-        raise InvalidInput.found("run(solver=...)", type(self).__name__, allowed)
-
-    def nominal_step_size(self) -> Scalar:
-        return self.solver.nominal_step_size()
-
-    @property
-    def has_step_decay(self) -> bool:
-        return self.solver.has_step_decay
-
-    def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
-        return self.solver.accumulated(client, prox)
-
-
 def sharp_gradient(rho: Any, inner: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Returns the `LocalProblem(step_gradient=...)` of `SAM`.
+    """Returns the `LocalProblem(step_gradient=...)` of `SGD(sharpness=...)`.
 
     Args:
         rho: distance to the worst point nearby.

@@ -23,7 +23,7 @@ class FedSAM(FedAvg):
 
     with $g_B$ the gradient on the step's minibatch. Momentum, clipping and decay are those of the
     solver, and aggregation is FedAvg's, with any server optimizer. Other methods become
-    sharpness-aware by their solver: `fedax.SAM(solver, rho)`.
+    sharpness-aware by their solver: `fedax.SGD(sharpness=rho)`.
 
     Args:
         rho: $\rho$, at least 0; 0 is FedAvg.
