@@ -127,7 +127,7 @@ class ServerSteps(KnownTimeline):
 
     Events are taken in the order of their time, those of one time in the order of the clients'
     numbers. An arrival that fills the buffer is a server step; clients that are dispatched then
-    receive the new version. The cost of an event is logarithmic in the number of clients.
+    receive the new version. The cost of an event grows with the root of the number of clients.
 
     Args:
         server: concurrency, dispatch and the bound on staleness.
@@ -282,49 +282,42 @@ class ServerSteps(KnownTimeline):
 
 
 class _Ranking:
-    """A set of clients with weights, from which one is drawn in logarithmic time: a Fenwick tree of
-    the weights.
+    """A set of clients with weights, from which one is drawn in proportion to them.
 
-    A draw depends on the set alone and not on the order of the changes that led to it.
+    The weights lie in rows of about the square root of their number, so that a draw and a change
+    read two rows. A draw depends on the set alone and not on the order of the changes that led to
+    it.
     """
 
     def __init__(self, weights: np.ndarray) -> None:
-        size = len(weights)
-        self.weights = [int(w) for w in weights]
-        self.count = size
-        self.total = int(np.sum(weights))
-        # the largest power of two up to `size`: the first step of a search
-        self.top = 1 << (size.bit_length() - 1)
-        sums = np.concatenate([[0], np.cumsum(np.asarray(weights, np.int64))])
-        ends = np.arange(size + 1)
-        # tree[i] sums the weights of the clients i - lowbit(i) to i - 1, where i & -i is the lowest
-        # bit
-        self.tree: list[int] = (sums - sums[ends - (ends & -ends)]).tolist()
+        self.count = len(weights)
+        width = math.isqrt(self.count - 1) + 1
+        self.weights = np.pad(np.asarray(weights, np.int64), (0, width * width - self.count))
+        self.free = self.weights.reshape(width, width).copy()
+        self.sums = self.free.sum(1)
 
     def add(self, client: int) -> None:
-        self._change(client, self.weights[client])
+        self._set(client, self.weights[client])
         self.count += 1
 
     def remove(self, client: int) -> None:
-        self._change(client, -self.weights[client])
+        self._set(client, 0)
         self.count -= 1
 
     def draw(self, random: np.random.Generator) -> int:
         """Draws a client in proportion to the weights, and removes it."""
-        ticket, position, step = int(random.integers(self.total)), 0, self.top
-        # the owner of the ticket, where the members' weights lie one after the other in the order
-        # of their numbers
-        while step:
-            if position + step < len(self.tree) and self.tree[position + step] <= ticket:
-                position += step
-                ticket -= self.tree[position]
-            step >>= 1
-        self.remove(position)
-        return position
+        # the owner of a ticket, where the members' weights lie one after the other in the order of
+        # their numbers
+        ends = self.sums.cumsum()
+        ticket = random.integers(ends[-1])
+        row = ends.searchsorted(ticket, "right")
+        ticket -= ends[row] - self.sums[row]
+        column = self.free[row].cumsum().searchsorted(ticket, "right")
+        client = int(row * len(ends) + column)
+        self.remove(client)
+        return client
 
-    def _change(self, client: int, delta: int) -> None:
-        self.total += delta
-        position = client + 1
-        while position < len(self.tree):
-            self.tree[position] += delta
-            position += position & -position
+    def _set(self, client: int, weight: int) -> None:
+        row, column = divmod(client, len(self.sums))
+        self.sums[row] += weight - self.free[row, column]
+        self.free[row, column] = weight
