@@ -7,9 +7,9 @@ choices, switches and counts are static.
 """
 
 import dataclasses
+import functools
 import inspect
 import math
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -250,18 +250,11 @@ def _convert_per_client(value: Any) -> Any:
 
 def declared(owner: type | object) -> dict[str, Hyper]:
     """Returns the hyperparameters of a class or an object by name, in the constructor's order."""
-    kind = owner if isinstance(owner, type) else type(owner)
-    if "__dataclass_fields__" not in vars(kind):  # a class that is being made
-        return _read_declarations(kind)
-    if kind not in _DECLARED:
-        _DECLARED[kind] = _read_declarations(kind)
-    return dict(_DECLARED[kind])
+    return _read_declarations(owner if isinstance(owner, type) else type(owner))
 
 
-_DECLARED: "weakref.WeakKeyDictionary[type, dict[str, Hyper]]" = weakref.WeakKeyDictionary()
-
-
-def _read_declarations(kind: type) -> dict[str, Hyper]:
+@functools.cache
+def _read_declarations(kind: Any) -> dict[str, Hyper]:
     # keyword-only fields come last in a constructor
     fields = sorted(dataclasses.fields(kind), key=lambda field: field.kw_only is True)
     return {
@@ -273,29 +266,21 @@ def _read_declarations(kind: type) -> dict[str, Hyper]:
 
 def describe_with_hyperparameters(owner: type) -> str:
     """Returns the docstring of a new class, with its hyperparameters appended."""
-    fields = {
-        name: Hyper(name, **field.metadata["hyper"])
-        for name, field in vars(owner).items()
-        if _is_declaration(field)
-    }
-    inherited = {
-        name: field
-        # from the most general base on, so that later declarations win
-        for base in owner.__mro__[:0:-1]
-        if dataclasses.is_dataclass(base)
-        for name, field in declared(base).items()
-    }
-    rows = [
-        f"    {field.name}: {field.doc}; {field.allowed}; default {field.default!r}."
-        for field in (inherited | fields).values()
-    ]
-    return "\n".join(
-        [inspect.cleandoc(owner.__doc__ or ""), *(["", "Hyperparameters:", *rows] if rows else [])]
-    )
-
-
-def _is_declaration(value: object) -> bool:
-    return isinstance(value, dataclasses.Field) and "hyper" in value.metadata
+    hyperparameters: dict[str, Hyper] = {}
+    # from the most general base on, so that later declarations win
+    for base in owner.__mro__[:0:-1]:
+        if dataclasses.is_dataclass(base):
+            hyperparameters |= declared(base)
+    for name, field in vars(owner).items():
+        if isinstance(field, dataclasses.Field) and "hyper" in field.metadata:
+            hyperparameters[name] = Hyper(name, **field.metadata["hyper"])
+    lines = [inspect.cleandoc(owner.__doc__ or "")]
+    if hyperparameters:
+        lines += ["", "Hyperparameters:"]
+    for limits in hyperparameters.values():
+        text = f"{limits.doc}; {limits.allowed}; default {limits.default!r}."
+        lines.append(f"    {limits.name}: {text}")
+    return "\n".join(lines)
 
 
 def is_new(field: dataclasses.Field[Any], value: object) -> bool:

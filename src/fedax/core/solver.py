@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from fedax.core.client import Client, Minibatch, Solver
 from fedax.core.hyper import Scalar, hyper
 from fedax.core.local_problem import LocalProblem
-from fedax.errors import InvalidInput, UnknownName
+from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
@@ -310,51 +310,25 @@ def added_gradient(loss: Callable[..., Any], factor: Any) -> Callable[..., Any]:
 
 
 @functools.cache
-def optax_names() -> list[str]:
-    """Returns the names of Optax's optimizers with a learning rate, such as `adam` and
-    `contrib.muon`.
-    """
-    modules = {"": optax, "contrib.": optax.contrib}
-    functions = {
-        prefix + name: value
-        for prefix, module in modules.items()
-        for name, value in vars(module).items()
-    }
-    return sorted(name for name, value in functions.items() if _is_factory(value))
+def optax_solver(name: str) -> type[Descent] | None:
+    """Returns the solver class of one of Optax's optimizers by its name, such as `adam` or
+    `contrib.muon`; None if there is none with a learning rate.
 
-
-def _is_factory(value: object) -> bool:
-    if not inspect.isfunction(value):
-        return False
-    parameters = dict(inspect.signature(value).parameters)
-    # a learning rate, and nothing else that has to be given
-    return parameters.pop("learning_rate", None) is not None and all(
-        p.default is not p.empty for p in parameters.values()
-    )
-
-
-@functools.cache
-def optax_solver(name: str) -> type[Descent]:
-    """Returns the solver class of one of Optax's optimizers by its name: its arguments are
-    hyperparameters.
-
-    The learning rate, 0.001 by default, is an input of the compiled program, and the other
-    arguments are parts of it.
+    Its arguments are hyperparameters: the learning rate, 0.001 by default, is an input of the
+    compiled program, and the others are parts of it.
 
     >>> optax_solver("adam")(learning_rate=0.01, b1=0.8)
     adam(learning_rate=0.01, b1=0.8)
-
-    Raises:
-        UnknownName: no such optimizer.
     """
-    if name not in optax_names():
-        raise UnknownName.among("solver", name, optax_names())
-    factory = operator.attrgetter(name)(optax)
-    defaults = {
-        key: parameter.default
-        for key, parameter in inspect.signature(factory).parameters.items()
-        if key != "learning_rate"
-    }
+    try:
+        factory = operator.attrgetter(name)(optax)
+        parameters = inspect.signature(factory).parameters
+    except (AttributeError, TypeError, ValueError):  # no such name, or no function
+        return None
+    defaults = {key: parameter.default for key, parameter in parameters.items()}
+    if "learning_rate" not in defaults:
+        return None
+    del defaults["learning_rate"]
     # values that a file can spell; other arguments, such as masks, keep Optax's defaults
     spellable = {
         key: value

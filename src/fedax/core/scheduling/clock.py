@@ -208,11 +208,8 @@ class Clock:
         """Returns the joules that a phase takes each of some clients; arguments as in `seconds`."""
         names = ("energy_down", "energy_up", "energy")
         down, up, energy = (self.values(name, clients, round) for name in names)
-        amounts = (np.asarray(amount, np.float64) for amount in (down_bits, up_bits, examples))
-        return sum(
-            (rate * amount for rate, amount in zip((down, up, energy), amounts, strict=True)),
-            np.zeros(len(down)),
-        )
+        sent = down * np.asarray(down_bits, np.float64) + up * np.asarray(up_bits, np.float64)
+        return sent + energy * np.asarray(examples, np.float64)
 
 
 def _check(name: str, value: Any) -> None:

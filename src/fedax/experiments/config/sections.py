@@ -17,7 +17,7 @@ from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.hyper import MOST_COUNT, construct, is_concrete
 from fedax.core.scheduling.clock import Clock
-from fedax.core.solver import optax_names, optax_solver
+from fedax.core.solver import optax_solver
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
@@ -115,15 +115,12 @@ class SolverSection(Section):
     @property
     def kind(self) -> type[Solver] | None:
         """The class; None of your own code."""
-        if self.name in SOLVERS or self.name not in optax_names():
-            return SOLVERS.get(self.name)
-        return optax_solver(self.name)
+        return SOLVERS.get(self.name) or optax_solver(self.name)
 
     def make(self) -> Solver:
-        known: dict[str, Any] = dict.fromkeys(optax_names()) | SOLVERS
         allowed = "a class derived from fedax.core.Solver, with `minimize`"
         kind = self.kind or find(
-            "solver", self.name, known, allowed, lambda x: is_concrete(x, Solver)
+            "solver", self.name, SOLVERS, allowed, lambda x: is_concrete(x, Solver)
         )
         return construct(f"option of solver {self.name!r}", kind, self.options)
 
