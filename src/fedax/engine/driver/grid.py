@@ -67,7 +67,7 @@ class Grid:
         algorithms: of one class, which differ in real hyperparameters only.
         task: what is learned.
         seeds: of every algorithm, at least 0.
-        options: of the runs.
+        options: of the runs, or for each algorithm its own, which differ in solver and schedule.
         done: rounds that they have completed.
 
     Attributes:
@@ -90,10 +90,16 @@ class Grid:
         algorithms: Sequence[Algorithm[Any]],
         task: Task,
         seeds: Sequence[SupportsIndex],
-        options: RunOptions,
+        options: RunOptions | Sequence[RunOptions],
         done: int = 0,
     ) -> None:
         self.stopwatch = Stopwatch()
+        by_algorithm = options
+        if isinstance(options, RunOptions):
+            by_algorithm = [options] * len(algorithms)
+        self.solvers = [each.solver for each in by_algorithm]
+        self.schedules = [each.schedule for each in by_algorithm]
+        options = by_algorithm[0]
         engine = options.engine
         # without seeds only the arguments are checked, which one rank may do alone
         group = engine.process_group if seeds else ProcessGroup()
@@ -144,7 +150,7 @@ class Grid:
             Hyper("seed", 0, low=0, high=MOST_SEED).check("run", seed)
         names = task.names
         self.algorithms = [bound_to(a, names, task.train.clients) for a in algorithms]
-        _check_one_program(self.algorithms, options)
+        self._check_one_program()
         if options.params is not None:
             model, task = initial_model(task, options.params, "run")
             task = dataclasses.replace(task, start=Given(model))
@@ -152,8 +158,6 @@ class Grid:
         self.layout = layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         starts = [initial_params(task, int(seed)) for seed in seeds]
         self.models = [model for model, _ in starts]
-        self.solvers = options.solvers or (options.solver,) * len(algorithms)
-        self.schedules = options.schedules or (options.schedule,) * len(algorithms)
         self.members = [
             Member(*settings, int(seed))
             for settings in zip(self.algorithms, self.solvers, self.schedules, strict=True)
@@ -169,6 +173,27 @@ class Grid:
             drop=options.on_bad_client == "drop",
         )
         return setup, [root for _, root in starts]
+
+    def _check_one_program(self) -> None:
+        """Refuses members that differ in more than what one program takes as inputs."""
+        options = self.options
+        is_private = options.channel is not None and options.channel.privacy is not None
+        # these use numbers of the schedule before the program runs
+        is_fixed = (
+            is_private or options.clock is not None or options.schedule.asynchronous is not None
+        )
+        simulates = isinstance(options.engine, Simulation)
+        lists = {
+            "algorithms": (self.algorithms, True),
+            "solver": (self.solvers, simulates),
+            "schedule": (self.schedules, simulates and not is_fixed),
+        }
+        for name, (values, are_inputs) in lists.items():
+            varies = any(value is not values[0] for value in values)
+            if len(set(map(program_key, values))) > 1 or (varies and not are_inputs):
+                hint = "Call it once for each. An experiment file has grids of several programs."
+                allowed = f"all alike but for {_INPUTS[name]}"
+                raise InvalidInput.of(f"run_grid({name}=...)", values, allowed, hint)
 
     def _check_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks, clocks and privacy."""
@@ -354,25 +379,6 @@ _INPUTS = {
     "server",
 }
 """In what the runs of one program may differ."""
-
-
-def _check_one_program(algorithms: Sequence[Algorithm[Any]], options: RunOptions) -> None:
-    """Refuses members that differ in more than what one program takes as inputs."""
-    is_private = options.channel is not None and options.channel.privacy is not None
-    # these use numbers of the schedule before the program runs
-    is_fixed = is_private or options.clock is not None or options.schedule.asynchronous is not None
-    simulates = isinstance(options.engine, Simulation)
-    lists: dict[str, tuple[Sequence[Any], bool]] = {
-        "algorithms": (algorithms, True),
-        "solver": (options.solvers, simulates),
-        "schedule": (options.schedules, simulates and not is_fixed),
-    }
-    for name, (values, are_inputs) in lists.items():
-        keys = {program_key(value) for value in values}
-        if values and (len(keys) > 1 or not are_inputs):
-            hint = "Call it once for each. An experiment file has grids of several programs."
-            allowed = f"all alike but for {_INPUTS[name]}"
-            raise InvalidInput.of(f"run_grid({name}=...)", list(values), allowed, hint)
 
 
 def _check_collusion(algorithm: Algorithm[Any], setup: Setup, options: RunOptions) -> None:

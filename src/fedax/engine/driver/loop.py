@@ -35,7 +35,7 @@ def run_rounds(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     seeds: Sequence[Any],
-    options: RunOptions,
+    options: Sequence[RunOptions],
     resume: Sequence[History],
 ) -> list[History]:
     """Runs the rounds of a grid, while no other process may use the folder of its checkpoints.
@@ -46,13 +46,13 @@ def run_rounds(
             from a checkpoint.
     """
     with (
-        progress_hook(options.progress, type(algorithms[0]).__name__) as hook,
-        options.engine.process_group.abort_on_error(),
+        progress_hook(options[0].progress, type(algorithms[0]).__name__) as hook,
+        options[0].engine.process_group.abort_on_error(),
     ):
-        options = dataclasses.replace(options, progress=hook)
+        options = [dataclasses.replace(each, progress=hook) for each in options]
         # checks everything and builds the program, so that a wrong argument costs no compilation
         grid = Grid(algorithms, task, seeds, options, _rounds_done(resume))
-        checkpoints = None if options.checkpoint is None else Checkpoints(grid)
+        checkpoints = None if options[0].checkpoint is None else Checkpoints(grid)
         with checkpoints.lock() if checkpoints else contextlib.nullcontext():
             return RoundLoop(grid, checkpoints, resume).run()
 

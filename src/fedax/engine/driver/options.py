@@ -101,9 +101,6 @@ def no_shared_memory(field: str, channel: Channel, engine: str) -> InvalidInput:
 class RunOptions:
     """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
 
-    `solvers` and `schedules` are those of the algorithms of a grid, one for each, if they differ;
-    `solver` and `schedule` are the first then.
-
     Raises:
         InvalidInput: `rounds` or `observe_every` out of range, or more rounds than the schedule
             has.
@@ -125,8 +122,6 @@ class RunOptions:
     personal: bool = False
     on_bad_client: str = hyper("stop", choices=BAD_CLIENT)
     params: Any = None
-    solvers: tuple[Solver, ...] = ()
-    schedules: tuple[Schedule, ...] = ()
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "RunOptions":
@@ -139,12 +134,11 @@ class RunOptions:
             if name not in Options.__annotations__:
                 raise UnknownName.among("option of a run", name, Options.__annotations__)
         # None counts as not given, so that a caller can pass its own optional arguments on
-        values = {name: value for name, value in arguments.items() if value is not None}
-        if "solver" in values:
-            values["solver"] = as_solver(values["solver"])
-        return cls(**values)
+        return cls(**{name: value for name, value in arguments.items() if value is not None})
 
     def __post_init__(self) -> None:
+        if isinstance(self.solver, optax.GradientTransformation):
+            object.__setattr__(self, "solver", Optax(self.solver))
         kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine}
         kinds |= {"channel": Channel, "clock": Clock}
         for name, kind in kinds.items():
@@ -229,11 +223,6 @@ class RunOptions:
         """Rounds after multiples of which the loop pauses."""
         saving = [] if self.checkpoint is None else [self.checkpoint_every]
         return [self.observe_every, *saving]
-
-
-def as_solver(value: Any) -> Any:
-    """Returns an Optax optimizer as a solver; other values are returned as they are."""
-    return Optax(value) if isinstance(value, optax.GradientTransformation) else value
 
 
 def check_kind(field: str, value: Any, kind: type) -> None:

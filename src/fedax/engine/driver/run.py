@@ -10,18 +10,10 @@ import numpy as np
 import optax
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.client import Solver
 from fedax.core.history import History
-from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.engine.driver.loop import run_rounds
-from fedax.engine.driver.options import (
-    Options,
-    RunOptions,
-    as_solver,
-    check_kind,
-    with_named_options,
-)
+from fedax.engine.driver.options import Options, RunOptions, with_named_options
 from fedax.errors import InvalidInput, RunFailed
 
 
@@ -106,7 +98,7 @@ def run(
         WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
     resumed = [] if resume is None else [resume]
-    (history,) = run_rounds([algorithm], task, [seed], RunOptions.of(options), resumed)
+    (history,) = run_rounds([algorithm], task, [seed], [RunOptions.of(options)], resumed)
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
@@ -169,36 +161,24 @@ def run_grid(
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
     if not seeds or len(set(map(str, seeds))) < len(seeds):
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
-    algorithms, settings = _expand_lists(list(algorithms), options)
-    return run_rounds(algorithms, task, seeds, settings, resume or ())
-
-
-def _expand_lists(
-    algorithms: list[Algorithm[Any]], arguments: Options
-) -> tuple[list[Algorithm[Any]], RunOptions]:
-    """Returns the algorithms and the options with lists of solvers and schedules, one for each; no
-    list where all have the same.
-
-    Raises:
-        InvalidInput: lists of other lengths than there are algorithms, or of something else.
-    """
-    lists = dict[str, tuple[Any, ...]]()
-    for name, kind in (("solver", Solver), ("schedule", Schedule)):
-        option: Any = arguments.get(name)
-        # an optimizer is a tuple
-        if isinstance(option, list | tuple) and not isinstance(
-            option, optax.GradientTransformation
-        ):
-            lists[name] = tuple(map(as_solver, option))
-            for value in lists[name]:
-                check_kind(f"run_grid({name}=...)", value, kind)
-    if len(algorithms) == 1:
-        algorithms = algorithms * max([1, *map(len, lists.values())])
-    for name, values in lists.items():
-        if len(values) != len(algorithms):
-            allowed = f"one {name}, or {len(algorithms)}, one for each algorithm"
-            raise InvalidInput.found(f"run_grid({name}=...)", f"{len(values)} {name}s", allowed)
-    options = RunOptions.of({**arguments, **{name: values[0] for name, values in lists.items()}})
-    if len(algorithms) > 1:
-        options = dataclasses.replace(options, **{f"{name}s": lists[name] for name in lists})
-    return algorithms, options
+    # an optimizer is a tuple
+    lists = {
+        name: list(value)
+        for name, value in options.items()
+        if name in ("solver", "schedule")
+        and isinstance(value, list | tuple)
+        and not isinstance(value, optax.GradientTransformation)
+    }
+    first = RunOptions.of({**options, **{name: values[0] for name, values in lists.items()}})
+    columns = {"algorithms": list(algorithms), **lists}
+    count = max(map(len, columns.values()))
+    for name, values in columns.items():
+        if len(values) not in (1, count):
+            allowed = f"one, or {count}, as many as in the longest list"
+            raise InvalidInput.found(f"run_grid({name}=...)", f"{len(values)} of them", allowed)
+    settings = [first] * count
+    if lists:
+        rows = ({name: lists[name][i % len(lists[name])] for name in lists} for i in range(count))
+        settings = [dataclasses.replace(first, **row) for row in rows]
+    methods = columns["algorithms"] * (count // len(columns["algorithms"]))
+    return run_rounds(methods, task, seeds, settings, resume or ())
