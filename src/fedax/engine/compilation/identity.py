@@ -42,6 +42,7 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
         whole: whether all examples are hashed, and the programs of loss and scores. Otherwise
             large arrays are sampled: hashing 100 MB would take as long as a short run.
     """
+    forms = jax.tree.map(lambda a: (str(a.dtype), a.shape[1:]), task.data.arrays_by_part)
     facts: Identity = {
         "model": strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}"),
         "task.name": task.name,
@@ -50,6 +51,7 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
         "task.l2": str(task.l2),
         "task.state": None if task.state is None else hash_arrays(task.state),
         "task.state_policy": task.state_policy,
+        "task.arrays": str(forms),
     }
     # modules hold functions and settings among their arrays, which programs depend on
     data = {"train": task.train, "frozen": eqx.filter(task.frozen, eqx.is_array_like)}

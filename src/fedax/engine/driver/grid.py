@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -28,7 +29,6 @@ from fedax.engine.compilation.identity import (
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
-from fedax.engine.driver.recorder import Stopwatch
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Program, Setting, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
@@ -71,7 +71,7 @@ class Grid:
         done: rounds that they have completed.
 
     Attributes:
-        stopwatch: runs since the construction began.
+        begun: the time when the construction began.
         members: the runs.
         identity: makes the identity of all runs, by which their checkpoints are known.
         private: the account of privacy; None without.
@@ -93,7 +93,7 @@ class Grid:
         options: RunOptions | Sequence[RunOptions],
         done: int = 0,
     ) -> None:
-        self.stopwatch = Stopwatch()
+        self.begun = time.perf_counter()
         by_algorithm = options
         if isinstance(options, RunOptions):
             by_algorithm = [options] * len(algorithms)
@@ -107,8 +107,14 @@ class Grid:
             setup, roots = self._resolve(algorithms, task, seeds, options)
         if seeds:
             traced = setup
+            config = {
+                "rounds": self.options.rounds,
+                "rounds done": done,
+                "observe_every, checkpoint_every": self.options.periods,
+                "personal": self.options.personal,
+            }
             self.identity = group.check_same_config(
-                lambda: merge(self.identities(traced)), **self._rank_config(done)
+                lambda: merge(self.identities(traced)), **config
             )
             # on several ranks the setup has this rank's examples only
             setup = engine.prepared(setup)
@@ -229,25 +235,6 @@ class Grid:
             raise not_published("run(personal=...)")
         return dataclasses.replace(setup, private=private, timing=timing)
 
-    def _rank_config(self, done: int) -> dict[str, Any]:
-        """Returns what ranks must have in common beside the identity."""
-        splits = {name: getattr(self.task, name) for name in ("train", "validation", "test")}
-        forms = {
-            f"examples.{split}.{name}": f"{array.dtype} {array.shape[1:]}"
-            for split, data in splits.items()
-            if data is not None
-            for name, array in data.arrays.items()
-        }
-        every = None if self.options.checkpoint is None else self.options.checkpoint_every
-        return forms | {
-            "dtype": str(self.layout.dtype),
-            "rounds": self.options.rounds,
-            "rounds done": done,
-            "observe_every": self.options.observe_every,
-            "personal": self.options.personal,
-            "checkpoint_every": every,
-        }
-
     def identities(self, traced: Setup | None = None) -> list[Identity]:
         """Returns for each run what its results depend on.
 
@@ -305,10 +292,15 @@ class Grid:
         return {f"programs of a round[{i}]": hash_jaxpr(p) for i, p in enumerate(programs)}
 
     def facts(self) -> list[dict[str, Any]]:
-        """Returns for each run `settings` and `origin` of its history."""
+        """Returns for each run `algorithm`, `settings` and `origin` of its history."""
         members = zip(self.members, self.identities())
         return [
-            {"settings": self._settings(member), "origin": identity} for member, identity in members
+            {
+                "algorithm": type(member.algorithm).__name__,
+                "settings": self._settings(member),
+                "origin": identity,
+            }
+            for member, identity in members
         ]
 
     def _settings(self, member: Member) -> dict[str, Any]:

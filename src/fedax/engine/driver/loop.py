@@ -6,6 +6,7 @@ themselves, several in one call.
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,18 +89,15 @@ class RoundLoop:
         self.program = grid.program
         self.checkpoints = checkpoints
         self.process_group = grid.options.engine.process_group
-        # runs since the grid was made: data were placed and programs compiled before
-        self.stopwatch = grid.stopwatch
+        # before data were placed and programs compiled
+        self.begun = grid.begun
         self.stop_requested = False
         # ranks run one program together, so neither a signal nor a clock of one rank may change
         # what it calls
         self.interrupts = Interrupts(enabled=self.process_group.size == 1)
         self.calls = CallLength(bounded=self.process_group.size == 1)
         modes = modes_of(self.options.observe or (), grid.task)
-        self.recorders = [
-            Recorder(type(member.algorithm).__name__, self.stopwatch, self.options, modes)
-            for member in grid.members
-        ]
+        self.recorders = [Recorder(self.options, modes) for _ in grid.members]
         self.done = 0
         self._start(resume)
 
@@ -132,7 +130,7 @@ class RoundLoop:
         self.states = self.program.join([history.carry for history in resume])
         for recorder, history in zip(self.recorders, resume, strict=True):
             recorder.continue_from(history)
-        self.stopwatch.continue_from(going_on[0])
+        self.begun -= going_on[0].seconds[-1]
 
     def _check_resumed(self, resume: Sequence[History]) -> None:
         """Refuses histories of other runs, whose states do not fit, and the privacy that was spent
@@ -195,10 +193,10 @@ class RoundLoop:
                 if self.checkpoints and self.can_save:
                     self._save()
                 for recorder in self.recorders:
-                    recorder.interrupt(self.done)
+                    recorder.end(Outcome("interrupted", self.done))
             if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
                 for recorder in self.recorders:
-                    recorder.end_by_budget(self.done)
+                    recorder.end(Outcome("stopped", self.done - 1, by_budget=True))
             return self._histories()
 
     def _is_over(self, pause: int) -> bool:
@@ -214,9 +212,10 @@ class RoundLoop:
         metrics = compute_metrics(
             self.program, self.states, options.observe or (), self.done, grid.seen_task
         )
+        seconds = time.perf_counter() - self.begun
         self._store_best(
             [
-                recorder.observe(merge_metrics([observed, spent]), self.done)
+                recorder.observe(merge_metrics([observed, spent]), self.done, seconds)
                 for recorder, observed in zip(self.recorders, metrics, strict=True)
             ]
         )
@@ -227,7 +226,7 @@ class RoundLoop:
                     recorder.final = _copy(carry)
         self.can_save = True
         latest = self.recorders[0].latest
-        progress = Progress(self.done, grid.rounds, self.stopwatch.now, latest, len(self.recorders))
+        progress = Progress(self.done, grid.rounds, seconds, latest, len(self.recorders))
         wants_stop = callable(options.progress) and options.progress(progress)
         # on several ranks, all stop if the hook of one says so
         self.stop_requested = self.process_group.any(bool(wants_stop))

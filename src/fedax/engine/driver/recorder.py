@@ -4,7 +4,6 @@ model.
 
 import dataclasses
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,21 +22,6 @@ LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
 _ENDED = ("stopped", "diverged", "non-finite")
 """Outcomes of runs that ended by themselves."""
-
-
-class Stopwatch:
-    """Measures the seconds of a run from now on."""
-
-    def __init__(self) -> None:
-        self._begun = time.perf_counter()
-
-    def continue_from(self, history: History) -> None:
-        """Adds the seconds of the history that the run continues."""
-        self._begun -= history.seconds[-1]
-
-    @property
-    def now(self) -> float:
-        return time.perf_counter() - self._begun
 
 
 def has_ended(history: History, rules: Sequence[Rule]) -> bool:
@@ -66,8 +50,6 @@ class Recorder:
     """Grows the history of one run, until it ends.
 
     Args:
-        algorithm: its name.
-        stopwatch: of the run.
         options: of the run, resolved.
         modes: directions of the metrics.
 
@@ -76,11 +58,7 @@ class Recorder:
         final: of a run that ended before others of its program, the carry that it ended with.
     """
 
-    def __init__(
-        self, algorithm: str, stopwatch: Stopwatch, options: RunOptions, modes: Mapping[str, Mode]
-    ) -> None:
-        self.algorithm = algorithm
-        self.stopwatch = stopwatch
+    def __init__(self, options: RunOptions, modes: Mapping[str, Mode]) -> None:
         self.options = options
         self.modes = modes
         self.rounds: list[int] = []
@@ -134,8 +112,8 @@ class Recorder:
         if self.is_running:
             self.outcome = log.failure(first)
 
-    def observe(self, metrics: Mapping[str, np.ndarray], done: int) -> bool:
-        """Records the metrics after `done` rounds and applies the stopping rules.
+    def observe(self, metrics: Mapping[str, np.ndarray], done: int, seconds: float) -> bool:
+        """Records the metrics after `done` rounds and `seconds`, and applies the stopping rules.
 
         Returns whether the model is better than the best so far.
         """
@@ -146,7 +124,7 @@ class Recorder:
             # copies: what an engine returns may keep a buffer of the device for every number
             self.metrics.setdefault(name, []).append(np.array(value))
         self.rounds.append(done)
-        self.seconds.append(self.stopwatch.now)
+        self.seconds.append(seconds)
         best_by = self.options.keep_best
         watched = {rule.metric for rule in self.options.rules if not isinstance(rule, Budget)}
         if best_by is not None:
@@ -193,15 +171,10 @@ class Recorder:
         assert self.best is not None, "nothing was better"
         self.best = dataclasses.replace(self.best, params=params, state=state)
 
-    def end_by_budget(self, done: int) -> None:
-        """Ends the run because the budget of privacy is spent."""
+    def end(self, outcome: Outcome) -> None:
+        """Ends the run before its last round, unless it has ended by itself."""
         if self.is_running:
-            self.outcome = Outcome("stopped", done - 1, by_budget=True)
-
-    def interrupt(self, done: int) -> None:
-        """Ends the run because somebody asked for it."""
-        if self.is_running:
-            self.outcome = Outcome("interrupted", done)
+            self.outcome = outcome
 
     def finish(self, params: Any, carry: RunCarry, **facts: Any) -> History:
         """Returns the history.
@@ -225,6 +198,6 @@ class Recorder:
             self.outcome,
             np.asarray(self.seconds),
             carry,
-            RunDetails(self.algorithm, modes=self.modes, **facts),
+            RunDetails(modes=self.modes, **facts),
             self.best,
         )
