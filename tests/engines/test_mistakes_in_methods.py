@@ -65,11 +65,6 @@ class NoModel(Base):
         return fed.average(self.train, fed.sample(), state[0]), state[1]
 
 
-class NoInitialState(Base):
-    def init(self, fed, w):
-        w.sum()
-
-
 class TwoModels(NoModel):
     def model(self, state):
         return state
@@ -81,8 +76,6 @@ class TwoModels(NoModel):
     [
         (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload"),
         (NoResult, r"NoResult\.train, its result: got None; allowed: an Upload"),
-        (NoModel, r"NoModel\.model, its result: got \(f32\[2\], f32\[2\]\); "),
-        (NoInitialState, r"NoInitialState\.model, its result: got None; "),
         (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f32\[2\]\)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -182,8 +182,8 @@ D = "the ranks disagree about .*"
 FAULTS = {
     "exception": "rank {rank}.*RuntimeError: something went wrong",
     "bad data": "DataError: .*(NaN|finite)",
-    "data type": D + r"examples.train.x",
-    "precision": D + r"dtype",
+    "data type": D + "task.arrays",
+    "precision": D + "model",
     "exit": "rank {rank}.*SystemExit: 3",
     "left": "rank {rank}: it has ended its program",
     "left before": "Exit code: 3",
@@ -207,8 +207,8 @@ FAULTS = {
 }
 """Each fault with a pattern of the text that says it, whichever rank has it."""
 OF_RANK_0 = {
-    "folder is a file": "InvalidInput: run.checkpoint=.*folders that can be written",
-    "full disk": "WriteFailed: checkpoint of round 2 .*cannot be written",
+    "folder is a file": "FileExistsError",
+    "full disk": "WriteFailed: checkpoint of round 2",
 }
 """Faults of the rank that keeps files."""
 

@@ -241,10 +241,11 @@ def _convert_per_client(value: Any) -> Any:
         type(python_number(element)) in (int, float) for element in value
     ):
         return np.asarray(value, dtype=float)
-    if not hasattr(value, "items"):
+    named: Any = value  # perhaps of pandas, which is not imported here
+    if not hasattr(named, "items"):
         return python_number(value)
     # keys of one type: JAX sorts those of a pytree
-    by_name = by_client_name(value, "values for each client")
+    by_name = by_client_name(named, "values for each client")
     return {name: python_number(element) for name, element in by_name.items()}
 
 

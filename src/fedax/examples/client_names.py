@@ -195,8 +195,8 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     raise DataError.of(where, name, f"names of clients: {examples}", hint)
 
 
-def by_client_name(clients: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """Returns the values of a mapping by the names of clients as text.
+def by_client_name(clients: Any, where: str) -> dict[str, Any]:
+    """Returns the values of a mapping, or a series of pandas, by the names of clients as text.
 
     Raises:
         DataError: a key that names no client, or two of one name, such as 1 and "1".

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import jax
 
-from fedax.errors import InvalidInput
 
-
-def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> Path:
+def keep_programs(folder: str | Path | None = None) -> Path:
     """Stores compiled programs on disk, from where the next process loads them.
 
     The command line does so by itself. Call it before the first run. Programs over several CPU
@@ -20,24 +18,18 @@ def keep_programs(folder: str | Path | None = None, *, seconds: float = 0.0) -> 
     Args:
         folder: where to store them; by default `fedax/programs` in the user's cache folder
             (`XDG_CACHE_HOME`, or `~/.cache`).
-        seconds: programs that compile faster than this are not stored, at least 0. A first run
-            compiles many small programs, which together take as long as a large one.
 
     Returns:
         The folder.
-
-    Raises:
-        InvalidInput: seconds below 0.
 
     Example:
         >>> import fedax
         >>> folder = fedax.keep_programs()  # doctest: +SKIP
     """
-    if not 0 <= seconds < math.inf:
-        raise InvalidInput.of("keep_programs(seconds=...)", seconds, "finite numbers >= 0")
     path = _programs_folder() if folder is None else Path(folder)
     jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+    # a first run compiles many small programs, which together take as long as a large one
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path
 
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,8 +48,6 @@ class Checkpoints:
     Args:
         grid: the runs. All ranks call every method.
 
-    Raises:
-        InvalidInput: a folder that cannot be made.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -61,14 +58,7 @@ class Checkpoints:
         self.identity: Identity = grid.identity()
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
-                self._make_folder()
-
-    def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            field, allowed = "run(checkpoint=...)", "folders that can be written"
-            raise InvalidInput.of(field, str(self.folder), allowed, str(error)) from error
+                self.folder.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -111,9 +101,7 @@ class Checkpoints:
                     for old_file in self._list_files()[_STORED:]:
                         old_file.unlink()
                 except OSError as error:
-                    earlier = ", ".join(path.name for path in self._list_files()) or "none"
-                    text = f"checkpoint of round {done} in {self.folder}: cannot be written: "
-                    text += f"{error.strerror or error}. Those before are whole: {earlier}."
+                    text = f"checkpoint of round {done} in {self.folder}: {error}"
                     raise WriteFailed(text) from error
 
     def _collect(self, histories: Sequence[History]) -> tuple[str, dict[str, np.ndarray]]:
@@ -183,8 +171,7 @@ class Checkpoints:
 
     def _list_files(self) -> list[Path]:
         """Returns the files, newest first."""
-        files = [p for p in self.folder.glob("round-*") if re.fullmatch(r"round-\d{9}", p.name)]
-        return sorted(files, reverse=True)
+        return sorted(self.folder.glob("round-" + 9 * "[0-9]"), reverse=True)
 
 
 def _checksum(head: str, arrays: dict[str, np.ndarray]) -> str:

@@ -94,9 +94,8 @@ class Grid:
         done: int = 0,
     ) -> None:
         self.begun = time.perf_counter()
-        by_algorithm = options
-        if isinstance(options, RunOptions):
-            by_algorithm = [options] * len(algorithms)
+        is_common = isinstance(options, RunOptions)
+        by_algorithm = [options] * len(algorithms) if is_common else [*options]
         self.solvers = [each.solver for each in by_algorithm]
         self.schedules = [each.schedule for each in by_algorithm]
         options = by_algorithm[0]

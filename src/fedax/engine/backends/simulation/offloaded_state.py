@@ -91,8 +91,8 @@ class RowStore:
     def copy(self, placement: StatePlacement) -> "RowStore":
         """Returns a new store with the same rows."""
         store = RowStore(len(self.exists), self.leaves, placement)
-        for k in np.flatnonzero(self.exists):
-            store.put(k[None], [array[k, None] for array in self._arrays])
+        for k in np.flatnonzero(self.exists).tolist():
+            store.put(np.array([k]), [array[k, None] for array in self._arrays])
         return store
 
 
