@@ -95,7 +95,7 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
 
 
 def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):
-    assert "fedbc-table-1: FedBC on synthetic data" in call("recipes").stdout
+    assert "fedbc-table-1: FedBC on synthetic data" in call("reproduce").stdout
     assert "Did you mean 'fedbc-table-1'" in refused("reproduce", "fedbc-table1")
     assert "scale: got 'huge'" in refused("reproduce", "fedbc-table-1", "--scale", "huge")
     assert "variants: got 'E = 2'" in refused("reproduce", "fedbc-table-1", "--variant", "E = 2")

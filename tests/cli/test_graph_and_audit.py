@@ -4,8 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax import cli
-from fedax.cli.graph import graph_names
-from fedax.graphs import Graph
+from fedax.graphs import TOPOLOGIES, Graph
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +29,7 @@ def test_graph_shows_what_the_paper_counts():
 @pytest.mark.slow
 def test_every_graph_of_a_number_of_clients_is_known():
     needs = {"random_regular": "degree=3", "erdos_renyi": "p=0.9"}
-    texts = [f"{name}:{needs[name]}" if name in needs else name for name in graph_names()]
+    texts = [f"{name}:{needs[name]}" if name in needs else name for name in (*TOPOLOGIES, *needs)]
     result = call("graph", *texts, "--clients", "6", "--dim", "10", "--codec", "none")
     assert result.exit_code == 0, result.output
     lines = {line.split()[0]: line.split()[1:] for line in result.output.splitlines() if line}

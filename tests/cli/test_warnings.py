@@ -121,7 +121,7 @@ def test_commands_end_with_what_to_do_next():
         ["report", "a"],
         ["report", "a", "--table", "csv"],
         ["cite", "a"],
-        ["recipes"],
+        ["reproduce"],
         ["algorithms", "fedavg"],
         ["graph", "ring"],
         ["doctor"],

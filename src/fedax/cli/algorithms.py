@@ -42,5 +42,4 @@ def algorithms(
         if rows := [dict(zip(heads, row, strict=True)) for row in about["hyperparameters"]]:
             print_table(rows)
         echo()
-    example = names[0] if names else "scaffold"
-    next_step("compares it with FedAvg.", "compare", "fedavg", example)
+    next_step("compares it with FedAvg.", "compare", "fedavg", names[0] if names else "scaffold")

@@ -12,7 +12,7 @@ from typing import Any
 from typer import Exit, echo
 from typer.core import TyperCommand, TyperGroup
 
-from fedax.errors import FedaxError
+from fedax.errors import FedaxError, UnknownName
 
 
 def shell(*words: str | Path | int) -> str:
@@ -80,6 +80,12 @@ class OneDeviceCommand(Command):
 
 class Commands(TyperGroup):
     """Group of commands that prints errors of fedax as one message, without a traceback."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # Click and Typer have hints of their own, which come twice or never, by their versions
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            raise UnknownName.among("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option, Typer, echo
 
-from fedax.cli.command import Command, next_step
+from fedax.cli.command import Command, Commands, next_step
 from fedax.cli.options import Settings
 
 
@@ -20,6 +20,7 @@ class NeedsFlower(Command):
 
 
 app = Typer(
+    cls=Commands,
     no_args_is_help=True,
     help="Deploy an experiment as a Flower app (needs the extra `flower`).",
 )

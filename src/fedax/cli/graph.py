@@ -68,13 +68,6 @@ def graph(
     next_step("trains on a graph.", "compare", method, "--task", f"synthetic:clients={clients}")
 
 
-def graph_names() -> tuple[str, ...]:
-    """Returns the graphs that a number of clients and options determine."""
-    from fedax.graphs import TOPOLOGIES
-
-    return (*TOPOLOGIES, "random_regular", "erdos_renyi")
-
-
 def parse_graph(text: str, clients: int) -> Any:
     """Parses `name:key=value,...` as a graph of some clients.
 
@@ -86,12 +79,14 @@ def parse_graph(text: str, clients: int) -> Any:
     """
     from fedax.errors import InvalidInput, UnknownName
     from fedax.experiments.config.shorthand import parse_section
-    from fedax.graphs import Graph
+    from fedax.graphs import TOPOLOGIES, Graph
 
     options = parse_section(text)
     name = options.pop("name")
-    if name not in graph_names():
-        raise UnknownName.among("graph", name, graph_names())
+    # those that a number of clients and options determine
+    names = (*TOPOLOGIES, "random_regular", "erdos_renyi")
+    if name not in names:
+        raise UnknownName.among("graph", name, names)
     try:
         return getattr(Graph, name)(clients, **options)
     except TypeError as error:

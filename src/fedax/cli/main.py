@@ -23,7 +23,6 @@ from fedax.cli import (
     graph,
     new,
     predict,
-    recipes,
     report,
     reproduce,
     resume,
@@ -79,7 +78,6 @@ PANELS = {
         bench.bench,
         graph.graph,
         theory.theory,
-        recipes.recipes,
         reproduce.reproduce,
     ),
 }

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer, echo
 
-from fedax.cli.command import Command, next_step, shell
+from fedax.cli.command import Command, Commands, next_step, shell
 from fedax.errors import InvalidInput, RunExists
 from fedax.utils.files import write, writing
 
@@ -19,6 +19,7 @@ FAMILIES = ("server", "personalized", "decentralized")
 """Skeletons of algorithms, by family."""
 
 app = Typer(
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Write the skeleton of an algorithm or an experiment.",

@@ -1,9 +1,12 @@
 """Arguments and options that several commands share."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
+
+import fedax
 
 _FILE = Argument(help="Experiment file; `fedax new experiment` writes one.", metavar="FILE.toml")
 File = Annotated[Path, _FILE]
@@ -64,9 +67,18 @@ TrustCode = Annotated[
         help="Run what the directory names: your own code, and the commands of [cluster].",
     ),
 ]
+
+
+def _complete_algorithm() -> list[str]:
+    # from the list of names, because a shell does not wait for JAX
+    names = Path(fedax.__file__).with_suffix(".pyi").read_text("utf-8").lower()
+    return re.findall(r"algorithms\..* as (\w+)", names)
+
+
 Algorithms = Annotated[
     list[str],
     Argument(
+        autocompletion=_complete_algorithm,
         help="One or more of name:key=value,...; your own is path/to/file.py:Class:key=value,...",
         metavar="ALGORITHM...",
     ),

@@ -5,17 +5,14 @@ from typing import Annotated
 
 from typer import Argument, Option, echo
 
-from fedax.cli.command import print_table
+from fedax.cli.command import next_step, print_table
 from fedax.cli.options import Jobs, Out
 
 
 def reproduce(
     name: Annotated[
-        str,
-        Argument(
-            help="A name that `fedax recipes` lists, or a file of your own.", metavar="RECIPE"
-        ),
-    ],
+        str | None, Argument(help="The name of a recipe, or a file of your own.", metavar="RECIPE")
+    ] = None,
     scale: Annotated[str, Option(help="smoke (does it run?), small, or paper.")] = "small",
     variant: Annotated[list[str] | None, Option(help="Only this one; may be repeated.")] = None,
     algorithm: Annotated[
@@ -24,7 +21,7 @@ def reproduce(
     out: Out = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Run a table or figure of a paper.
+    """Run a table or figure of a paper. Without a name it lists them.
 
     Results are compared with the paper, and each claim gets a verdict.
 
@@ -35,13 +32,18 @@ def reproduce(
     from fedax.cli.summary import print_summary
     from fedax.experiments.results.store import fresh, slug
     from fedax.experiments.running.progress import Display
-    from fedax.papers import load
+    from fedax.papers import load, recipe_files
     from fedax.papers.study import reproduce as run_recipe
 
+    if name is None:
+        for file in recipe_files():
+            recipe = load(file)
+            echo(f"{file}: {recipe.title}. {recipe.paper}, {recipe.shows}.")
+        next_step("runs one of them.", "reproduce", "NAME")
+        return
     console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
-    display = Display(console)
-    directory = run_recipe(recipe, scale, path, display, jobs)
+    directory = run_recipe(recipe, scale, path, Display(console), jobs)
     comparison = directory.comparison()
     sheet = comparison.cell_sheet()
     if sheet.rows:
