@@ -53,8 +53,8 @@ def test_a_description_counts():
     labels = np.bincount(load_digits().target)
     assert "digits, shards" in text
     assert all(f"{label} {count} " in " ".join(text.split()) for label, count in enumerate(labels))
-    assert "training examples 1,797" in " ".join(text.split())
-    assert "x float64 [64], y int32" in text
+    assert "train examples 1,797" in " ".join(text.split())
+    assert "x: float64[64], y: int32" in text
     assert "359 to 360, median 359, mean 359.4" in text
     rows = [line.split()[:2] for line in text.splitlines()]
     assert all(row in rows for row in (["partition", "shards"], ["clients", "5"]))
@@ -148,7 +148,7 @@ def test_files_that_a_user_brings_are_named(tmp_path):
     (tmp_path / "data" / "femnist" / "train").mkdir(parents=True)
     (tmp_path / "data" / "femnist" / "train" / "all.json").write_text(json.dumps(users))
     assert f"ready and verified in {tmp_path / 'data'}" in call("prepare", "femnist").stdout
-    assert "training examples" in call("describe", "femnist").stdout
+    assert "train examples" in call("describe", "femnist").stdout
     shutil.rmtree(tmp_path / "data")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a9a").write_text("1 1:1\n")

@@ -38,3 +38,30 @@ def test_a_mistake_in_a_method_is_one_line(name, message):
     assert result.exit_code == 2, result.output
     assert result.stderr.splitlines()[-1].startswith(f"Error: {message}")
     assert "Traceback" not in result.output
+
+
+def test_a_unit_in_a_column_of_numbers_shows_before_the_run(tmp_path):
+    lines = [f"{'ab'[k % 2]},{k},{k} kg,{('no', 'yes')[k % 3 == 0]}" for k in range(8)]
+    (tmp_path / "a.csv").write_text("\n".join(["ward,age,weight,ill", *lines]))
+    table = 'name = "table"\ntable = "a.csv"\nclient = "ward"\ny = "ill"\n'
+    (tmp_path / "a.toml").write_text(
+        f'name = "a"\nrounds = 1\n[task]\n{table}[[algorithm]]\nname = "fedavg"\n'
+    )
+    shown = CliRunner().invoke(cli.app, ["validate", "a.toml"]).stderr
+    assert "# numbers: age\n# categories: weight (8)\n" in shown
+    assert "# labels: no, yes\n" in shown
+
+
+@pytest.mark.parametrize("words", [["comapre"], ["data", "lst"]])
+def test_a_mistyped_command_has_one_hint(words):
+    result = CliRunner().invoke(cli.app, words)
+    assert (result.exit_code, result.output.count("Did you mean")) == (2, 1)
+
+
+def test_a_shell_completes_methods():
+    shell = {"_FEDAX_COMPLETE": "complete_bash", "COMP_WORDS": "fedax compare feda"}
+    shown = (
+        CliRunner().invoke(cli.app, [], prog_name="fedax", env=shell | {"COMP_CWORD": "2"}).stdout
+    )
+    assert {"fedavg", "fedadam"} <= {*shown.split()}
+    assert "scaffold" not in shown

@@ -94,8 +94,11 @@ def test_every_kind_of_data_runs_by_file_and_is_predicted_for(here, kind):
     if kind == "arrays":
         data, x = "new.npz", np.arange(6.0).reshape(2, 3)
         np.savez(data, x=x.astype(np.float32))
+    else:
+        pd.read_csv(data).assign(patient=["007", "08"]).to_csv(data, index=False)
     found = run_and_predict(DATA[kind], data)
-    labels = ["0", "1"] if kind == "arrays" else ["relapse", "well"]
+    labels = ["ill", "well"] if kind == "arrays" else ["relapse", "well"]
+    assert kind == "arrays" or found["patient"] == ["007", "08"]
     probabilities = np.array([found[f"probability_{label}"] for label in labels], float).T
     call("export", "run", "model.safetensors")
     expected = softmax(x, "model.safetensors")

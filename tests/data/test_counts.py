@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import fedax
 from fedax import data
 from fedax.communication.attacks import SignFlip
-from fedax.core import InvalidInput, Ragged
+from fedax.core import InvalidInput
 from fedax.examples.overlap import train_size
 from fedax.utils.shares import whole_part
 
@@ -88,21 +88,3 @@ def test_runs_without_test_examples_say_so_where_they_are_needed():
     ):
         with pytest.raises(InvalidInput, match="without"):
             fedax.run(fedax.FedAvg(), task, rounds=0, observe=[observer], engine=ONE)
-
-
-def test_an_empty_split_of_a_ragged_set_has_no_mean():
-    """Observers of one's own may ask a view for a split without examples."""
-
-    class Asks(fedax.observe.Observer):
-        def __call__(self, view):
-            return {"asked": view.overall("test", "loss"), "each": view.per_client("test", "loss")}
-
-    import equinox as eqx
-
-    task = fedax.Task(0.0, loss, [[1.0], [2.0]])
-    none = Ragged.flat({"x": np.zeros(0)}, [0, 0])
-    data = eqx.tree_at(lambda data: data.test, task.data, none, is_leaf=lambda leaf: leaf is None)
-    task = task.with_data(data)
-    seen = fedax.run(fedax.FedAvg(), task, rounds=0, observe=[Asks()], engine=ONE).metrics
-    assert np.isnan(seen["asked"]).all()
-    assert np.isnan(seen["each"]).all()

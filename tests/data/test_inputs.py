@@ -109,25 +109,6 @@ def test_names_go_with_clients(tmp_path):
             np.testing.assert_array_equal(half.train[k]["x"], clients[name]["x"].astype(np.float32))
 
 
-@QUICK
-@given(
-    kind=st.sampled_from(["<f4", ">f4", "<f8", ">f8", "<f2", ">f2", ">i4", "i8"]),
-    shape=st.lists(st.integers(0, 3), max_size=3),
-    order=st.sampled_from("CF"),
-)
-def test_models_of_any_type_are_read_as_they_were_saved(tmp_path_factory, kind, shape, order):
-    path = tmp_path_factory.mktemp("model") / "m.safetensors"
-    leaf = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(kind), order=order)
-    fedax.save_params({"w": leaf}, path, state={"s": leaf})
-    held = fedax.load_params(path)
-    np.testing.assert_array_equal(held["w"], leaf)
-    assert held["w"].dtype == leaf.dtype.newbyteorder("=")
-    if leaf.dtype.kind == "f":
-        like = {"w": leaf.astype(leaf.dtype.newbyteorder("="))}
-        read = fedax.load_params(path, like=like, strict=False)
-        np.testing.assert_array_equal(read["w"], leaf)
-
-
 @pytest.mark.slow
 def test_leaves_without_entries_are_kept_as_they_are():
     params = {"w": jnp.zeros(()), "none": jnp.zeros((0, 3))}

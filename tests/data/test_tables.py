@@ -125,7 +125,7 @@ def test_missing_cells_follow_a_declared_rule(tmp_path, rule, sizes, row):
     if rule == "mean":
         assert data.encoding.features(frame)[1].tolist() == [0.0, 0.0, 0.0]
     else:
-        with pytest.raises(DataError, match=r"'a'.*row 1"):
+        with pytest.raises(DataError, match=r"'a'.*row 3"):
             data.encoding.features(frame)
 
 

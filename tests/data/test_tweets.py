@@ -8,6 +8,7 @@ import pytest
 import fedax
 from fedax import data
 from fedax.core import DataError
+from fedax.data.sources.tweets import read_sent140
 from leaf_files import leaf_file
 
 TABLE = "training.1600000.processed.noemoticon.csv"
@@ -60,7 +61,7 @@ def test_the_published_table_by_user(tmp_path, name):
     # anna says either of two things twice, and what she says twice stays on one side: half of her
     # tweets would be too many
     assert (found.sizes.tolist(), found.test_sizes.tolist()) == ([4, 3], [0, 2])
-    vocabulary, vectors = data.tweet_vectors(tmp_path, minimum=4, test_fraction=0.5)
+    _, (vocabulary, vectors) = read_sent140(tmp_path, 4, None, 0.5, 0)
     assert (vocabulary, vectors.tolist()) == (
         {"good": 0, "bad": 1, ",": 2},
         [[1, 0], [-1, 0], [0, 1], [0, 0]],

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Typer, echo
 
-from fedax.cli.command import Command, next_step, print_table
+from fedax.cli.command import Command, Commands, next_step, print_table
 
 if TYPE_CHECKING:
     import numpy as np
 
     from fedax.data import FederatedData
 
-app = Typer(no_args_is_help=True, help="List, describe and prepare data sets.")
+app = Typer(cls=Commands, no_args_is_help=True, help="List, describe and prepare data sets.")
 
 Named = Annotated[str, Argument(help="Data set, as name:key=value,...", metavar="NAME")]
 
@@ -98,17 +98,10 @@ def prepare_datasets(
 
 def _print_examples(federated: FederatedData) -> None:
     """Prints counts, sizes and labels."""
-    client_tests = int(federated.test_sizes.sum())
-    central = 0 if federated.central is None else len(federated.central["y"])
-    arrays = [_format_array(name, values) for name, values in federated.train[0].items()]
-    lines = {
-        "clients": federated.clients,
-        "training examples": f"{int(federated.sizes.sum()):,}",
-        "test examples": f"{client_tests:,} with the clients, {central:,} central",
-        "training examples of a client": _format_spread(federated.sizes),
+    lines = federated.summary | {
+        "train examples of a client": _format_spread(federated.sizes),
         # of each client, the labels that occur
         "labels of a client": _format_spread((federated.label_counts > 0).sum(axis=1)),
-        "arrays of an example": ", ".join(arrays),
     }
     print_table([{federated.name: name, "": value} for name, value in lines.items()])
     echo()
@@ -127,7 +120,3 @@ def _format_spread(values: np.ndarray) -> str:
         f"{values.min():,} to {values.max():,}, median {np.median(values):,g}, mean "
         f"{values.mean():,.1f}"
     )
-
-
-def _format_array(name: str, values: np.ndarray) -> str:
-    return f"{name} {values.dtype}" + (f" {list(values.shape[1:])}" if values.ndim > 1 else "")

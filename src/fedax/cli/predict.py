@@ -31,8 +31,9 @@ def predict(
 
     The table in CSV has one line for each example. Of a classifier it has the label with the
     largest probability and the probabilities of all classes, in columns such as
-    `probability_healthy` where the labels have names; beside them the client and the true label,
-    where they are known. Other models have columns `prediction`.
+    `probability_healthy` where the labels have names; beside them the true label, and the client
+    or the other columns of a table, such as ids, where they are known. Other models have columns
+    `prediction`.
 
     The task is made again from its files, which have to be those of the run.
 
@@ -55,10 +56,8 @@ def predict(
             out.parent.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory.load(folder)
     run = select_run(directory, name)
-    path, task = (
-        kept_model(folder / "runs" / run, model_kind(best, client)),
-        task_of(directory, run, trust),
-    )
+    path = kept_model(folder / "runs" / run, model_kind(best, client))
+    task = task_of(directory, run, trust)
     # a file is read by the encoding of the run, whatever the task's examples are now
     if file is None:
         check_examples(directory, run, task)

@@ -18,7 +18,8 @@ def validate(
 ) -> None:
     """Check a TOML file with its data; nothing is run.
 
-    It is shown with every default written out.
+    It is shown with every default written out, and its examples in a few words: of a table, which
+    columns are numbers and which categories, with how many of these each has.
     """
     from fedax.errors import InvalidInput
     from fedax.experiments.config.experiment import Experiment
@@ -37,6 +38,8 @@ def validate(
     experiment = experiment.with_step_sizes(plan.task)
     # the file goes to the standard output, remarks to the error output
     echo(experiment.toml())
+    for title, text in plan.task.data.summary.items():
+        echo(f"# {title}: {text}", err=True)
     echo(f"# {file} is valid: {runner.describe(experiment, plan)}", err=True)
     echo(f"# {count_runs(experiment)}", err=True)
     next_step("runs it.", "run", file)

@@ -40,7 +40,6 @@ from fedax.data.sources.synthetic import synthetic as synthetic
 from fedax.data.sources.tweets import read_glove as read_glove
 from fedax.data.sources.tweets import read_tweets as read_tweets
 from fedax.data.sources.tweets import sent140 as sent140
-from fedax.data.sources.tweets import tweet_vectors as tweet_vectors
 from fedax.data.sources.tweets import words as words
 from fedax.data.storage import store as store
 from fedax.data.storage import stored as stored

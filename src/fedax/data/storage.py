@@ -110,7 +110,7 @@ def store(
     return folder
 
 
-_ABOUT = ("classes", "name", "names", "encoding")
+_ABOUT = ("classes", "name", "names", "labels", "encoding")
 
 
 def stored(folder: str | Path) -> FederatedData:

@@ -152,7 +152,9 @@ def from_table(
         got = f"only the columns {headings}"
         raise DataError.found("from_table", got, "at least one column of features")
     first = frames["train"][features[0]]
-    counts = [(first.index + start).tolist() for start in (0, 1)]
+    # of each file: rows are counted as their lines
+    rows_read = first.index.get_level_values(-1)
+    counts = [(rows_read - rows_read.min() + start).tolist() for start in (0, 1)]
     if not x and len(first) >= 10 and first.tolist() in counts:
         hint = f"Leave it out, columns={{'drop': {first.name!r}}}, or name the features by 'x'."
         got = f"the column {first.name!r}, which numbers the rows"
@@ -196,7 +198,12 @@ def from_table(
     if central is not None:
         parts["central"] = encoding.apply(frames["central"])
     return FederatedData(
-        **parts, classes=encoding.classes, name="table", names=names or None, encoding=encoding
+        **parts,
+        classes=encoding.classes,
+        name="table",
+        names=names or None,
+        labels=encoding.labels or (),
+        encoding=encoding,
     )
 
 
@@ -223,7 +230,9 @@ def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise DataError.found("table", f"the heading {twice!r} twice", "different headings")
-    return frame.reset_index(drop=True)
+    # a file's rows are called by their lines, the first of which has the headings
+    begin = 2 if isinstance(table, str | Path) else 0
+    return frame.set_axis(range(begin, begin + len(frame)))
 
 
 def _read_file(path: Path, types: Any) -> Any:
@@ -270,7 +279,7 @@ def _read_clients(source: Any, as_text: Iterable[str]) -> Any:
             allowed = f"rows of {list(first)}, as the first client has"
             got = f"{len(frame)} rows of {list(frame)}"
             raise DataError.found(f"table of {name!r}", got, allowed)
-    return pd.concat([frame.assign(**{OWNER: name}) for name, frame in frames.items()])
+    return pd.concat({name: frame.assign(**{OWNER: name}) for name, frame in frames.items()})
 
 
 def _names(columns: Any) -> list[str]:
@@ -308,8 +317,10 @@ def _fit(
             allowed = f"numbers alone, or 1 to {MOST_TEXTS} texts that are no numbers"
             hint = f"Leave it out, columns={{'drop': {name!r}}}, or name it among 'categories'."
             raise DataError.found(f"column {name!r}", got, allowed, hint)
+    missing_counts = frame[columns].isna().sum()
+    missing_cells = missing_counts[missing_counts > 0].to_dict()
     y = y and normalize(y)
-    encoding = Encoding(columns, texts, y=y, missing=missing)
+    encoding = Encoding(columns, texts, y=y, missing=missing, missing_cells=missing_cells)
     if y is None:
         return encoding
     if isinstance(classes, int):

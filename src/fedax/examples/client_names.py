@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, overload
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from fedax.errors import DataError, InvalidInput, printable
 from fedax.examples.arrays import as_ndarray
+from fedax.examples.encoding import normalize
 
 
 class ClientNames(Sequence[str]):
@@ -32,10 +32,6 @@ class ClientNames(Sequence[str]):
         if isinstance(names, str | bytes | Set) or not isinstance(names, Iterable):
             raise DataError.of(where, names, "a list with the name of each client, in their order")
         self._names = tuple(client_name(name, f"{where}[{k}]") for k, name in enumerate(names))
-        if len(set(self._names)) < len(self._names):
-            previous = set[str]()
-            twice = next(name for name in self._names if name in previous or previous.add(name))
-            raise DataError.found(where, f"{twice!r} twice", "a different name for each client")
         check_distinct(self._names, where)
 
     def __len__(self) -> int:
@@ -87,28 +83,23 @@ def client_name(value: Any, where: str) -> str:
         return str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, int) or hasattr(value, "isoformat"):
         return str(value)
-    if not isinstance(value, str):
-        raise DataError.of(where, value, "a name or number for each client", hint)
-    if not value.strip():
+    if not isinstance(value, str) or not value.strip():
         raise DataError.of(where, value, "a name or number for each client", hint)
     return printable(value)
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:
-    """Refuses different names that look the same.
+    """Refuses names that are equal or look the same.
 
-    They differ in spaces at the ends, or in the form of their accents alone.
+    These differ in spaces at the ends, or in the form of their accents alone.
     """
     first = dict[str, str]()
     for name in names:
-        # NFC joins letters and their accents, which may be written in two ways
-        other = first.setdefault(unicodedata.normalize("NFC", name).strip(), name)
-        if other != name:
-            got, allowed = (
-                f"{other!a} and {name!a}, which look the same",
-                ("names that differ in what is seen of them"),
-            )
-            raise DataError.found(where, got, allowed, "Strip and normalise them.")
+        key = normalize(name)
+        if key in first:
+            got = f"{first[key]!a} and {name!a}, which look the same"
+            raise DataError.found(where, got, "a different name for each client")
+        first[key] = name
 
 
 def natural(name: str) -> tuple[Any, ...]:
@@ -191,7 +182,6 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
     examples = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"Did you mean {matches[0]!r}?" if matches else ""
-    hint = hint if number is None else "Clients have names here: write them instead of numbers."
     raise DataError.of(where, name, f"names of clients: {examples}", hint)
 
 
@@ -201,13 +191,7 @@ def by_client_name(clients: Any, where: str) -> dict[str, Any]:
     Raises:
         DataError: a key that names no client, or two of one name, such as 1 and "1".
     """
-    by_name: dict[str, Any] = {}
-    for key, owned in clients.items():
-        name = client_name(key, f"{where}, a name")
-        if name in by_name:
-            raise DataError.found(where, f"{name!r} twice", "a different name for each client")
-        by_name[name] = owned
-    return by_name
+    return dict(zip(ClientNames(clients, where), clients.values(), strict=True))
 
 
 def in_order(
@@ -280,11 +264,8 @@ def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:
 
 def names_of_nodes(nodes: Sequence[Any]) -> ClientNames | None:
     """Returns the names of nodes, None if none of them is text."""
-    return (
-        ClientNames(nodes, "Graph.of(network=...), a node")
-        if any(isinstance(node, str) for node in nodes)
-        else None
-    )
+    has_names = any(isinstance(node, str) for node in nodes)
+    return ClientNames(nodes, "Graph.of(network=...), a node") if has_names else None
 
 
 def names_of_frame(matrix: Any, where: str) -> ClientNames | None:

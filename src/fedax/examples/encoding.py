@@ -62,6 +62,7 @@ class Encoding:
         missing: `"mean"` puts the mean for a missing number, and no category for a missing text;
             otherwise missing cells are refused.
         measured: whether means or deviations were computed from the clients' rows.
+        missing_cells: by column that has some, how many the tables had that the data were made of.
 
     Example:
         >>> encoding = Encoding(["age", "sex"], {"sex": ["f", "m"]}, {"age": 40.0}, {"age": 10.0})
@@ -80,6 +81,22 @@ class Encoding:
     classes: int | None = None
     missing: str | None = None
     measured: bool = False
+    missing_cells: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """Returns what a short table says of the columns: those of numbers, and those of
+        categories with how many each has.
+
+        A column of numbers among the categories has units or a text in it.
+        """
+        categories = [f"{name} ({len(texts)})" for name, texts in self.categories.items()]
+        missing = [f"{name} ({count})" for name, count in self.missing_cells.items()]
+        return {
+            "numbers": ", ".join(name for name in self.columns if name not in self.categories),
+            "categories": ", ".join(categories),
+            "missing cells": ", ".join(missing),
+        }
 
     def apply(self, table: Any) -> dict[str, np.ndarray]:
         """Returns the features x of a table, and the labels y if it has their column.
@@ -141,8 +158,8 @@ class Encoding:
 def _find_column(table: Any, name: str) -> Any:
     keys = {normalize(key): key for key in table}
     if name not in keys:
-        reason = f"the column {name!r} is missing"
-        raise DataError.because("table", reason, f"It has {', '.join(keys)}.")
+        hint = f"It has {', '.join(keys)}."
+        raise DataError.because("table", f"the column {name!r} is missing", hint)
     return table[keys[name]]
 
 
@@ -158,7 +175,8 @@ def _read_numbers(name: str, cells: Any, fill: float = np.nan) -> np.ndarray:
     values[np.isnan(values)] = fill
     is_finite = np.isfinite(values)
     if not is_finite.all():
-        got = f"{values[is_finite.argmin()]} in row {is_finite.argmin()}"
+        row = is_finite.argmin()
+        got = f"{values[row]} in {_row_of(cells, row)}"
         raise DataError.found(f"column {name!r}", got, "finite numbers", FILL)
     return values
 
@@ -173,9 +191,14 @@ def _read_codes(
     found = [cell_text(cell) for cell in cells]
     for row, text in enumerate(found):
         if text not in places:
-            got = f"{text!r} in row {row}"
+            got = f"{text!r} in {_row_of(cells, row)}"
             raise DataError.found(f"column {name!r}", got, f"the texts {list(texts)}", FILL)
     return np.array([places[text] for text in found], np.int32)
+
+
+def _row_of(cells: Any, row: Any) -> str:
+    """Returns words for a row: by its label in a frame of pandas, or its place in other cells."""
+    return f"row {cells.index[row] if hasattr(cells, 'iloc') else row}"
 
 
 FILL = "Missing cells are filled by columns={'missing': 'mean'}, or their rows left out by 'drop'."

@@ -55,6 +55,7 @@ class FederatedData(eqx.Module):
         names: of the clients, in their order, or None. Traces of availability and results refer to
             them.
         encoding: of tables, None for arrays; test files and tables to predict for are read by it.
+        labels: the texts of the labels in the order of their classes, or none.
         plain: whether an example is one array without a name, which functions of a task get alone.
 
     Raises:
@@ -78,6 +79,7 @@ class FederatedData(eqx.Module):
     name: str = eqx.field(static=True, default="data")
     names: ClientNames | None = eqx.field(static=True, default=None, converter=_client_names)
     encoding: Encoding | None = eqx.field(static=True, default=None)
+    labels: tuple[str, ...] = eqx.field(static=True, default=(), converter=tuple)
     plain: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
@@ -118,12 +120,14 @@ class FederatedData(eqx.Module):
         rows = {"clients": f"{self.clients:,}"}
         if self.classes is not None:
             rows["classes"] = f"{self.classes:,}"
+        if self.labels:
+            rows["labels"] = ", ".join(self.labels)
         for name, arrays in self.arrays_by_part.items():
             rows[f"{name} examples"] = f"{len(next(iter(arrays.values()))):,}"
         rows["arrays"] = ", ".join(
             f"{name}: {a.dtype.name}{[*a.shape[1:]] or ''}" for name, a in self.train.arrays.items()
         )
-        return rows
+        return rows | (self.encoding.summary if self.encoding else {})
 
     def __repr__(self) -> str:
         rows = {"name": self.name} | self.summary
@@ -139,7 +143,7 @@ class FederatedData(eqx.Module):
         test: Any = None,
         validation: Any = None,
         central: Any = None,
-        classes: int | None = None,
+        classes: int | Sequence[str] | None = None,
         name: str = "data",
         names: Iterable[Any] | None = None,
     ) -> "FederatedData":
@@ -156,7 +160,8 @@ class FederatedData(eqx.Module):
                 names or numbers of the clients that have some.
             validation: as `test`.
             central: the arrays of a test set that belongs to no client.
-            classes: of the labels y; None for data without labels of classes.
+            classes: how many, or their names in the order of the labels y; None for data without
+                labels of classes.
             name: for tables and messages.
             names: of the clients, in their order.
 
@@ -181,8 +186,12 @@ class FederatedData(eqx.Module):
                 clients, names = list(by_name.values()), list(by_name)
             clients = clients if isinstance(clients, Ragged) else list(clients)
             plain = isinstance(clients, list) and not isinstance(next(iter(clients), {}), Mapping)
+            labels: Sequence[str] = ()
+            if isinstance(classes, Sequence):
+                labels = classes
+                classes = len(labels)
             train = make_part(clients, "train", classes)
-            data = cls(train, classes=classes, name=name, names=names, plain=plain)
+            data = cls(train, classes=classes, name=name, names=names, labels=labels, plain=plain)
         given = {"validation": validation, "test": test}
         parts: dict[str, Any] = {
             part: data._read_part(values, part)
@@ -334,10 +343,9 @@ class FederatedData(eqx.Module):
             )
         if not share:
             return self
-        arrays = {name: np.asarray(values) for name, values in self.train.arrays.items()}
         offsets = np.asarray(self.train.offsets)
         train_rows, validation_rows = draw_rows(
-            arrays, offsets, share, seed, split, together, gap=self.train.gap
+            self.train.arrays, offsets, share, seed, split, together, gap=self.train.gap
         )
         return dataclasses.replace(
             self,
@@ -370,7 +378,7 @@ class FederatedData(eqx.Module):
         if not share:
             return self
         if self.unseen is not None or self.clients == 1:
-            got = "one client only" if self.clients == 1 else "data with unseen clients"
+            got = f"{self.clients} clients, or some unseen already"
             raise DataError.found("with_unseen", got, "several clients, of which none is unseen")
         # clients that never take part; whoever shares half of their examples comes along
         count = min(max(round(share * self.clients), 1), self.clients - 1)
@@ -378,9 +386,7 @@ class FederatedData(eqx.Module):
         # examples of all parts together, so that copies across them are found; training comes first
         copies = number_copies(
             {
-                name: np.concatenate(
-                    [np.asarray(part.arrays[name]) for part in self.parts.values()]
-                )
+                name: np.concatenate([part.arrays[name] for part in self.parts.values()])
                 for name in self.train.arrays
             }
         )
@@ -391,8 +397,7 @@ class FederatedData(eqx.Module):
         is_clear = ~np.isin(copies, train_copies[np.isin(self.train.owners, participants)])
         ends = np.cumsum([part.total for part in self.parts.values()])
         clear = dict(zip(self.parts, np.split(is_clear, ends[:-1]), strict=True))
-        owners = self.train.owners[clear["train"]]
-        unseen = drawn[np.isin(drawn, owners)]
+        unseen = drawn[np.isin(drawn, self.train.owners[clear["train"]])]
         if not len(unseen):
             hint = "Give the clients different examples, or hold back a smaller share."
             allowed = "a share of clients who have examples that no other client trains on"
@@ -412,8 +417,7 @@ class FederatedData(eqx.Module):
             if clear is not None:
                 rows = [client_rows[clear[name][client_rows]] for client_rows in rows]
             parts[name] = part.select(rows) if sum(map(len, rows)) else None
-        names = self.names and self.names.taken(clients)
-        return dataclasses.replace(self, names=names, **parts)
+        return dataclasses.replace(self, names=self.names and self.names.taken(clients), **parts)
 
     @property
     def clients(self) -> int:

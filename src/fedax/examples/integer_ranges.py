@@ -300,11 +300,6 @@ def _select_extremes(
     return {key: np.stack(rows) for key, rows in rows_by_key.items()}
 
 
-def _first_sentence(message: str | None) -> str | None:
-    """Returns what a message of checkify says, without the line of code."""
-    return None if message is None else message.split(" (check", 1)[0].strip().rstrip(".")
-
-
 def _find_index_error(
     call: Callable[..., Any], function: Callable[..., Any], params: Any, rows: Mapping[str, Any]
 ) -> str | None:
@@ -316,7 +311,9 @@ def _find_index_error(
             )
         except Exception:  # an operation that checkify does not know
             return None
-    return _first_sentence(error.get())
+    message = error.get()
+    # without the line of code
+    return message and message.split(" (check", 1)[0].strip().rstrip(".")
 
 
 def _evaluate_index_checks(function: Callable[..., Any], params: Any, rows: Any) -> checkify.Error:

@@ -48,7 +48,8 @@ class RowReader:
         if self._file is None:
             return self.values[begin : begin + count]
         rows = np.empty((count, *self.values.shape[1:]), self.values.dtype)
-        view, offset = rows.reshape(-1).view(np.uint8).data, self._byte_offset(begin)
+        view = rows.reshape(-1).view(np.uint8).data
+        offset = self._file_offset + begin * self.bytes
         done = 0
         while done < len(view):
             # a read may return less than it was asked for
@@ -60,9 +61,6 @@ class RowReader:
                 )
             done += received
         return rows
-
-    def _byte_offset(self, begin: int) -> int:
-        return self._file_offset + begin * self.bytes
 
     def __del__(self) -> None:
         file = getattr(self, "_file", None)

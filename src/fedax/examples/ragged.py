@@ -294,11 +294,6 @@ def _concatenate(arrays: list[np.ndarray], where: str) -> np.ndarray:
         raise DataError.because(where, str(error)) from error
 
 
-def has_examples(data: Ragged | None) -> bool:
-    """Returns whether any client has an example."""
-    return data is not None and data.total > 0
-
-
 def piece(examples: Examples, begin: Index, width: int) -> dict[str, Array]:
     """Returns consecutive rows of all arrays; traced."""
     return {

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from fedax.core import DataError, InvalidInput
+from fedax.core import DataError
 from fedax.data.folder import data_file, read_whole, reading
 from fedax.data.formats.leaf import (
     Convert,
@@ -164,8 +164,8 @@ def sent140(
     """Reads Sent140, tweets by user: 25 words, 2 classes.
 
     From the folders `train` and `test` that LEAF writes; or, if there is no `train`, from the
-    published table `training.1600000.processed.noemoticon.csv` (or `.csv.gz`). Words have the
-    numbers of their rows in `tweet_vectors`.
+    published table `training.1600000.processed.noemoticon.csv` (or `.csv.gz`). Words have numbers
+    in the order of GloVe's file, which `read_glove` gives, without those that do not occur.
 
     Args:
         folder: that holds them and `glove.6B.300d.txt` (or `.gz`); by default `sent140` in
@@ -181,27 +181,6 @@ def sent140(
             fewer than `clients`.
     """
     return read_sent140(folder, minimum, clients, test_fraction, seed)[0]
-
-
-@validated
-def tweet_vectors(
-    folder: Folder = None,
-    *,
-    minimum: Count = 30,
-    clients: Clients | None = None,
-    test_fraction: Share = 0.2,
-    seed: Seed = 0,
-) -> Vectors:
-    """Reads the vectors of the words that occur in Sent140, as `read_glove` gives them.
-
-    Args:
-        folder: as in `sent140`.
-        minimum, clients, test_fraction, seed: as in `sent140`.
-
-    Raises:
-        DataError: a missing or broken file.
-    """
-    return read_sent140(folder, minimum, clients, test_fraction, seed)[1]
 
 
 def read_sent140(
@@ -227,13 +206,10 @@ def read_sent140(
 def _select_users(users: Users, minimum: int, clients: int | None, seed: int) -> Users:
     """Returns users with enough tweets, in order of their names; all, or some at random."""
     names = sorted(user for user, (_, labels) in users.items() if len(labels) >= minimum)
-    if not names:
-        allowed = "numbers of tweets that some user reaches"
-        raise DataError.of("sent140(minimum=...)", minimum, allowed)
+    if len(names) < (clients or 1):
+        got = f"{len(names)} users with {minimum} tweets"
+        raise DataError.found("sent140(clients=..., minimum=...)", got, f"{clients or 1} or more")
     if clients is not None:
-        if clients > len(names):
-            allowed = f"1 to {len(names)}, the users with {minimum} tweets, or None"
-            raise InvalidInput.of("sent140(clients=...)", clients, allowed)
         # from another stream than the split
         order = np.random.default_rng([seed, 4]).permutation(len(names))
         names = [names[k] for k in np.sort(order[:clients])]

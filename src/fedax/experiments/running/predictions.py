@@ -19,10 +19,12 @@ ROUNDING = 1e-2
 
 
 class Chosen(NamedTuple):
-    """Examples by name, and the client of each where there is one: its name, or else its number."""
+    """Examples by name, and what else is known of each: the client, by its name or else its number,
+    or the columns of a table that are no features.
+    """
 
     arrays: dict[str, Any]
-    client: np.ndarray | None = None
+    columns: dict[str, Any] = {}  # noqa: RUF012, never changed
 
 
 def of_split(task: Task, split: str, client: int | None = None) -> Chosen:
@@ -52,7 +54,7 @@ def of_split(task: Task, split: str, client: int | None = None) -> Chosen:
     arrays = {name: np.asarray(values)[rows] for name, values in data.arrays.items()}
     names = task.unseen.names if split == "unseen" and task.unseen else task.names
     clients = owners[rows] if names is None else np.array(names, dtype=str)[owners[rows]]
-    return Chosen(arrays, clients)
+    return Chosen(arrays, {"client": clients})
 
 
 def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Chosen:
@@ -75,32 +77,27 @@ def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Cho
     if encoding is None:
         hint = "Write an .npz file with the task's arrays."
         raise DataError.found("EXAMPLES", f"{path}, and a task with no encoding", "arrays", hint)
-    table = read_table(path, encoding.categories)
+    # ids keep their zeros
+    others = [name for name in read_table(path) if name not in (*encoding.columns, encoding.y)]
+    table = read_table(path, [*encoding.categories, *others])
     arrays = {"x": encoding.features(table)}
     with contextlib.suppress(DataError):
         arrays["y"] = encoding.targets(table)
-    return Chosen(arrays)
+    return Chosen(arrays, {name: table[name] for name in others})
 
 
 def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
-    """Returns a line for each example: its client and true label, where they are known, and the
-    prediction.
+    """Returns a line for each example: its client or the other columns of its table, its true label
+    where it is known, and the prediction.
 
     Raises:
         DataError: examples that do not fit the task's, see `Task.predict`.
     """
     values = _flatten(task.predict(params, examples.arrays))
-    columns: dict[str, Any] = {}
-    if examples.client is not None:
-        columns["client"] = examples.client
+    columns = dict(examples.columns)
     if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
         columns["y"] = _label_texts(task, examples.arrays["y"])
-    # without examples, a training example tells what the outputs are
-    sample = values
-    if not len(values):
-        first = {name: a[:1] for name, a in task.train.arrays.items()}
-        sample = _flatten(task.predict(params, first))
-    if _are_probabilities(sample):
+    if _are_probabilities(values):
         labels = _label_texts(task, np.arange(values.shape[1]))
         # a model that diverged has no label
         is_lost = np.isnan(values).any(1)
@@ -137,5 +134,5 @@ def _label_texts(task: Task, labels: np.ndarray) -> list[Any]:
 
     A model may have more outputs than there are labels, and unknown labels marks such as -1.
     """
-    texts = dict(enumerate((task.encoding and task.encoding.labels) or ()))
+    texts = dict(enumerate(task.data.labels))
     return [texts.get(label, label) for label in labels.tolist()]
