@@ -107,6 +107,8 @@ def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path):
     assert ours["rounds"].tolist() == theirs["rounds"].tolist()
     shown = console.file.getvalue()
     assert "Copy searches learning_rate [0.01, 1], momentum [0, 1]" in shown
+    # three pairs of runs have no small p-value
+    assert "undecided: " in shown
     assert pd.read_csv(bench.out / "methods.csv")["method"].tolist() == list(frame.index)
 
     # what is there does not run again, a changed file does

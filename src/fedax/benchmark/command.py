@@ -1,6 +1,7 @@
 """The work of `fedax bench`."""
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ class Bench:
 
     def _run_task(self, task: BenchTask, methods: Sequence[Method], console: Console) -> None:
         known, data = self.results(), None
-        keys = set(known.loc[known["task"] == task.name, "key"]) if len(known) else set()
+        keys = set(known.loc[known["task"] == task.name, "key"])
         for method in methods:
             space = self.space(task, method)
             if key_of(task, method, space, self.tuning) in keys:
@@ -141,10 +142,11 @@ class Bench:
         """Returns `compare_methods` by family, over the tasks that have results."""
         results = self.results()
         known = [task for task in self.tasks if task.name in set(results["task"])]
-        by_family = {
-            family: [task for task in known if task.target.family == family] for family in FAMILIES
+        return {
+            family: compare_methods(results, own)
+            for family in FAMILIES
+            if (own := [task for task in known if task.target.family == family])
         }
-        return {name: compare_methods(results, own) for name, own in by_family.items() if own}
 
     def _show(self, labels: list[str], console: Console) -> None:
         """Says where methods stand, and writes the table of all."""
@@ -156,10 +158,12 @@ class Bench:
                 for cost in COSTS:
                     gain = gain_text(row, cost) or "the reference"
                     verdict = verdict_of(row, cost) or "not distinguishable"
+                    if math.isinf(row[f"detectable_{cost}"]):
+                        verdict = "undecided: so few runs prove nothing, take more tasks"
                     area = row[f"area_{cost}"]
                     _print(console, f"  {cost}: area {area:.2f}, speed {gain}, {verdict}")
-        table = pd.concat(frames, names=["family", "method"]).to_csv(float_format="%.4g")
-        write(self.out / "methods.csv", table)
+        table = pd.concat(frames, names=["family", "method"])
+        write(self.out / "methods.csv", table.to_csv(float_format="%.4g"))
         _print(console, f"\n{self.table}\n{self.out / 'methods.csv'}")
 
 
