@@ -40,6 +40,8 @@ def test_notebooks_show_curves_and_tables(history):
     assert "<td>0.125" in page
     assert "numbers" in fedax.FedProx(mu=0.5)._repr_html_()
     assert "synthetic" in fedax.task("synthetic", clients=3)._repr_html_().lower()
+    table = fedax.table({"A & B": history})
+    assert table._repr_html_() == f"<pre>{table.replace('&', '&amp;')}</pre>"
 
 
 def test_the_figure_has_a_curve_for_each_metric(history):
@@ -54,7 +56,7 @@ def test_the_page_is_one_file(history, tmp_path):
     path = tmp_path / "new" / "run.html"
     page = fedax.compare({"FedAvg": history}, path, title="Four").read_text()
     assert "<title>Four" in page
-    assert "FedAvg: ok." in page
+    assert "1 method, 1 run." in page
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 several.
 """
 
+import html
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
 from fedax.results.page import Page, render
 from fedax.results.record import Record
-from fedax.results.tables.summary import columns_of
+from fedax.results.tables.summary import columns_of, counted
 from fedax.results.versions import versions
 from fedax.utils.files import write, writing
 
@@ -95,22 +96,32 @@ def compare(
             str(path),
             "names that end in .html, " + ", ".join(f".{f}" for f in FORMATS),
         )
-    summary = f"{len(histories)} methods, {len(records)} runs."
-    if len(records) == 1:
-        summary = f"{records[0].label}: {records[0].ending}."
+    settings = {
+        label: json.dumps(
+            [{"settings": run.details.settings, "origin": run.details.origin} for run in runs],
+            indent=1,
+        )
+        for label, runs in listed.items()
+    }
+    page = Page(
+        title,
+        f"{counted(len(listed), 'method')}, {counted(len(records), 'run')}.",
+        records,
+        settings=settings,
+        versions=versions(),
+        sheets=differences_sheet(records, {}),
+    )
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        sheets = differences_sheet(records, {})
-        settings = {
-            label: json.dumps(
-                [{"settings": run.details.settings, "origin": run.details.origin} for run in runs],
-                indent=1,
-            )
-            for label, runs in listed.items()
-        }
-        extras = {"settings": settings, "versions": versions(), "sheets": sheets}
-        write(path, render(Page(title, summary, records, **extras)))
+        write(path, render(page))
     return path
+
+
+class Table(str):
+    """The text of a table, which notebooks show as it is printed."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self)}</pre>"
 
 
 def table(
@@ -153,7 +164,7 @@ def table(
         '| Algorithm | Test accuracy (%) |'
     """
     records = _make_records(_list_runs(histories, "table"), title, "table")
-    return format_tables(compare_runs(records, metrics=metrics), form)
+    return Table(format_tables(compare_runs(records, metrics=metrics), form))
 
 
 def _list_runs(histories: Any, name: str) -> dict[str, list[History]]:
@@ -203,6 +214,6 @@ def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
     drawn = Figure(name=path.stem, title=title, y=metrics, panels=["metric"])
     picture = Drawer(records).draw(drawn)
     if picture is None:
-        got, allowed = "runs without curves that figures show", "runs with losses or scores"
-        raise InvalidInput.found("compare(path=...)", got, allowed)
+        got = "runs without curves that figures show"
+        raise InvalidInput.found("compare(path=...)", got, "runs with losses or scores")
     return save_as(picture, path)
