@@ -22,3 +22,9 @@ def test_true_shows_a_bar(monkeypatch):
     assert "loss" in said
     plain = fedax.run(fedax.FedAvg(), regression(), rounds=3, progress=False)
     assert with_bar.metrics["train_loss"].tolist() == plain.metrics["train_loss"].tolist()
+
+
+def test_a_word_is_no_progress():
+    # not by fedax.run, whose types are checked in tests
+    with pytest.raises(fedax.InvalidInput, match="progress"):
+        progress_bar.progress_hook("bar", "FedAvg").__enter__()

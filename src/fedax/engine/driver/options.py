@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar, get_args
 
-import equinox as eqx
 import numpy as np
 import optax
 
@@ -24,7 +23,7 @@ from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule, rules_of
 from fedax.engine.round.engine import Engine
-from fedax.errors import InvalidInput, UnknownName, shown
+from fedax.errors import InvalidInput, UnknownName
 from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import convert_fields
@@ -91,9 +90,9 @@ class Options(Setting, total=False):
 
 
 def no_shared_memory(field: str, channel: Channel, engine: str) -> InvalidInput:
-    """Returns the error about a codec whose receivers store memories, on an engine without them."""
+    """Returns the error about a codec whose receivers store memories, where they cannot."""
     codec = type(channel.up).__name__
-    reason = f"{codec} needs memories at the receiver, which the engine {engine} does not have"
+    reason = f"{codec} needs memories at the receiver, which {engine} does not have"
     return InvalidInput.because(field, reason, "Error feedback runs there.")
 
 
@@ -167,11 +166,9 @@ class RunOptions:
         if not self.engine.in_process:
             raise no_shared_memory("run(engine=...)", self.channel, type(self.engine).__name__)
         if self.schedule.asynchronous is not None:
-            codec, late = type(self.channel.up).__name__, "late ones are discarded"
-            raise InvalidInput.because(
-                "Schedule(asynchronous=...)",
-                f"{codec} needs to know which messages arrive, and {late}",
-                "Error feedback runs there.",
+            # late messages are discarded
+            raise no_shared_memory(
+                "Schedule(asynchronous=...)", self.channel, "an asynchronous server"
             )
 
     def resolve(self, task: Task) -> "RunOptions":
@@ -228,10 +225,7 @@ class RunOptions:
 def check_kind(field: str, value: Any, kind: type) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind):
-        # the text of a task or a schedule fills the screen
-        is_record = isinstance(value, eqx.Module)
-        got = f"an object of {type(value).__name__}" if is_record else shown(value)
-        raise InvalidInput.found(field, got, f"an object of {kind.__name__}")
+        raise InvalidInput.of(field, value, f"an object of {kind.__name__}")
 
 
 def with_named_options(function: Function) -> Function:

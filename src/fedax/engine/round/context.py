@@ -470,6 +470,7 @@ class RoundContext(Federation):
         # the number is of uploads before noise
         if result.clipped is not None and not self.hides_cohort:
             self.log(overflow=self.logged.get("overflow", jnp.int32(0)) + result.clipped)
+        self.log(**result.logged)
         self._check_finite(cohort, result)
         if (
             isinstance(self.answered.count, int)

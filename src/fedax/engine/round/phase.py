@@ -73,6 +73,7 @@ class PhaseResult(NamedTuple):
         broken: for each place of the cohort whether the client's result is finite, see
             `PhaseWork.broken_part`; 0 for padding.
         clipped: how many entries codecs clipped, None if they cannot.
+        logged: what the backend logs, by name, such as the answers of deployed clients.
         sent: bits down and up, measured over all participants; None where they follow from the
             forms.
     """
@@ -83,6 +84,7 @@ class PhaseResult(NamedTuple):
     client_states: dict[str, ClientStates]
     broken: Int[Array, "capacity"]
     clipped: Int[Array, ""] | None = None
+    logged: dict[str, Any] = {}  # noqa: RUF012 (never written)
     sent: tuple[int, int] | None = None
 
     @property
