@@ -194,8 +194,10 @@ class Disconnected(Losing):
 
 
 @pytest.mark.parametrize("grid", [Losing, Disconnected])
-def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
-    """One that a crash of the server has ended is found by the hub, and one that failed is not."""
+def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path, caplog):
+    """One that a crash of the server has ended is found by the hub, and one that failed is not. The
+    log has clients, rounds, metrics and the failure."""
+    caplog.set_level(logging.INFO, "fedax")
     folder = tmp_path / "d"
     shutil.copytree(made, folder)
     config = SETTINGS | {"folder": str(folder)}
@@ -206,6 +208,8 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path):
         out = folder / "runs" / "run"
         assert RunDirectory.load(out).status == ("failed" if grid is Losing else "running")
         assert find_crashed(folder) == ([] if grid is Losing else [out])
+        for words in ("client 2 is node 102", "round 0: 3 answers", "loss ", f"{out} ended: "):
+            assert words in caplog.text
         with held(out):
             assert find_crashed(folder) == []
         shown = deploy("status", folder).stdout

@@ -7,20 +7,6 @@
 The engine for a ServerApp is `fedax.Flower`. These names need Flower, and load it when first used.
 """
 
-from typing import TYPE_CHECKING
-
 import lazy_loader as _lazy
 
-if TYPE_CHECKING:
-    from fedax.flower.client.worker import Worker as Worker
-    from fedax.flower.protocol.plan import Assignment as Assignment
-    from fedax.flower.server.in_process import in_process as in_process
-
-__getattr__, __dir__, __all__ = _lazy.attach(
-    __name__,
-    submod_attrs={
-        "client.worker": ["Worker"],
-        "protocol.plan": ["Assignment"],
-        "server.in_process": ["in_process"],
-    },
-)
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

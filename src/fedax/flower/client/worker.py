@@ -119,11 +119,9 @@ class Worker:
             kinds = {"hello": self._answer_hello, "work": self._work, "measure": self._measure}
             return kinds[order["kind"]](order, content)
         except Exception as error:
-            text = (
-                str(error)
-                if isinstance(error, FedaxError)
-                else (f"{type(error).__name__}: {error}")
-            )
+            text = str(error)
+            if not isinstance(error, FedaxError):
+                text = f"{type(error).__name__}: {error}"
             LOG.warning("client %d: order refused: %s", self.partition, text)
             return self._answer(error=text)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import tomli_w
-from rich.console import Console
 
 from fedax.core import FedaxError, RunExists
 from fedax.experiments.config.experiment import Experiment
@@ -29,6 +28,7 @@ from fedax.flower.server.engine import use_engine
 from fedax.flower.server.roster import ClientsMissing
 from fedax.utils.lock import held
 
+LOG = logging.getLogger("fedax")
 OPTIONS = "clients", "deadline", "minimum", "patience", "most_examples", "secure"
 """Settings of a run that are arguments of `Flower`; 0 stands for the default."""
 
@@ -45,13 +45,23 @@ def serve(grid: Any, config: Mapping[str, Any]) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     set_up_jax(1)
     folder = Path(config["folder"])
-    # who was left out or refused; nothing that others log. What `flwr log` shows is lost with the
-    # server's process, the file stays
+    # rounds, and who was left out or refused; nothing that others log. What `flwr log` shows is
+    # lost with the server's process, the file stays
+    LOG.setLevel(logging.INFO)
     for handler in (logging.StreamHandler(), logging.FileHandler(folder / "server.log")):
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        logging.getLogger("fedax").addHandler(handler)
-    logging.getLogger("fedax").propagate = False
+        LOG.addHandler(handler)
+    LOG.propagate = False
     run_on(grid, config, lambda: owners_of(folder, grid))
+
+
+class Logged(Display):
+    """Display in the log, with a line for every observation."""
+
+    every = 0.0
+
+    def _print(self, text: str, style: str = "") -> None:
+        LOG.info(text.strip())
 
 
 def run_on(
@@ -74,7 +84,7 @@ def run_on(
     secret = load_secret(folder / "keys" / "noise.key")
     options = {name: config[name] for name in OPTIONS if config[name]}
     engine = Flower(grid, run=config["name"], secret=secret, registered=registered, **options)
-    display = Display(Console(width=120))
+    display = Logged()
     try:
         with use_engine(engine):
             if is_new:
@@ -85,7 +95,9 @@ def run_on(
                 # the folder is the server's own, and its code was signed with the app
                 directory = resume(out, display, trust=True)
     except Exception as error:
-        mark_run(out, _status_after(error, is_new), str(error) or type(error).__name__)
+        reason = str(error) or type(error).__name__
+        LOG.error("%s ended: %s", out, reason)
+        mark_run(out, _status_after(error, is_new), reason)
         raise
     print(directory.line())
 

@@ -193,10 +193,9 @@ def pack(folder: Path, partition: int, data: str) -> Path:
 
 
 def status_lines(folder: Path) -> list[str]:
-    """Returns the runs of a server's folder with their status, the newest last."""
-    summaries = sorted(folder.glob("runs/*/summary.json"), key=lambda path: path.stat().st_mtime)
+    """Returns the runs of a server's folder with their status."""
     lines = []
-    for summary in summaries:
+    for summary in sorted(folder.glob("runs/*/summary.json")):
         path = summary.parent
         directory = RunDirectory.load(path)
         rounds = [int(p.name.removeprefix("round-")) for p in path.glob("checkpoints/*/round-*")]

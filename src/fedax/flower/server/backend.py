@@ -127,11 +127,9 @@ class FlowerBackend(PythonBackend):
         clients know the seed.
         """
         private = self.setup.private
-        return (
-            derive_secret_key(key, self._derive_words("cohort"))
-            if private is not None and private.amplified
-            else key
-        )
+        if private is None or not private.amplified:
+            return key
+        return derive_secret_key(key, self._derive_words("cohort"))
 
     def _derive_words(self, purpose: str, *content: bytes) -> np.ndarray:
         """Returns eight words that cannot be told without the secret, different for every purpose,
@@ -173,6 +171,8 @@ class FlowerBackend(PythonBackend):
         self._bits_sent = [0, 0]
         answer = super().work(phase_work, cohort, states, gather)
         down, up = self._bits_sent
+        answers = self._counts["answers"]
+        LOG.info("%s: %d answers of this round", self._phase_name(phase_work), answers)
         return answer._replace(logged=dict(self._counts), sent=(down, up))
 
     def run_clients(

@@ -212,6 +212,7 @@ class Roster:
             raise FedaxError(f"client {k} comes back with {sizes}, it had {self.sizes[k]}")
         self.nodes[k] = node
         self.sizes[k] = sizes
+        LOG.info("client %d is node %d", k, node)
 
     def answers(
         self, orders: Mapping[int, RecordDict], kind: str, phase_name: str
