@@ -101,7 +101,7 @@ def submitted(tmp_path, monkeypatch, ids):
 def test_without_scancel_it_says_which_jobs_remain(tmp_path, monkeypatch):
     submitted(tmp_path, monkeypatch, "12\n13\n")
     with pytest.raises(FedaxError, match=r"--slurm: scancel is not found here, and jobs 12, 13 "):
-        list(pools.run_on_cluster([], [], tmp_path, SLURM))
+        list(pools.run_on_cluster([Batch(())], [], tmp_path, SLURM))
 
 
 @pytest.mark.parametrize("options", [[], ["--trust-code"]])
@@ -133,19 +133,15 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
 
 
 class FakeJob:
-    """A job that ends when somebody has looked at it, the later ones more often."""
+    """A job that has ended once somebody has looked at it as often as its number."""
 
-    def __init__(self, number, alive):
-        self.job_id, self.alive, self.looks = str(number), alive, 0
+    def __init__(self, number):
+        self.job_id, self.looks = str(number), 0
         self.cancelled = False
-        alive.append(self)
 
     def done(self):
         self.looks += 1
-        is_done = self.looks > int(self.job_id)
-        if is_done:
-            self.alive.remove(self)
-        return is_done
+        return self.looks > int(self.job_id)
 
     def result(self):
         return []
@@ -159,7 +155,6 @@ class FakeSubmitit:
 
     def __init__(self):
         self.helpers = self
-        self.jobs, self.alive, self.counts = [], [], []
         self.is_clean = False
 
     @contextlib.contextmanager
@@ -173,44 +168,26 @@ class FakeSubmitit:
 
     def update_parameters(self, **_): ...
 
-    def submit(self, function, batch, *arguments):
+    def map_array(self, function, *arguments):
         assert self.is_clean
-        self.jobs.append(FakeJob(batch.seeds[0], self.alive))
-        self.counts.append(len(self.alive))
-        return self.jobs[-1]
+        self.jobs = [FakeJob(batch.seeds[0]) for batch, *_ in zip(*arguments, strict=False)]
+        return self.jobs
+
+    def as_completed(self, jobs, poll_frequency):
+        return (job for job in jobs if job.done())
 
 
-@pytest.fixture
-def fake(monkeypatch):
-    made = FakeSubmitit()
-    monkeypatch.setattr(pools, "POLL", 0.0)
-    monkeypatch.setattr(pools, "import_submitit", lambda: made)
-    return made
-
-
-SEVEN = planned_runs([Experiment.parse(TINY.replace("[0, 1]", str(list(range(7)))))])
-BATCHES = [Batch((run,)) for run in SEVEN[:7]]
-
-
-@pytest.mark.parametrize(("most", "at_once"), [(2, 2), (None, 7)])
-def test_jobs_at_a_time_are_limited(tmp_path, fake, most, at_once):
-    cluster = ClusterSection(timeout_min=5, jobs=most)
-    done = list(pools.run_on_cluster(BATCHES, [Experiment.parse(SWEEP)], tmp_path, cluster))
-    assert sorted(batch.seeds for batch, _ in done) == [(seed,) for seed in range(7)]
-    assert max(fake.counts) == at_once
-    ids = (tmp_path / "slurm" / "jobs.txt").read_text().split()
-    assert ids == [str(number) for number in range(7)]
-    assert not any(job.cancelled for job in fake.jobs)
-
-
-def test_jobs_are_cancelled_where_the_caller_stops(tmp_path, fake):
+def test_jobs_are_cancelled_where_the_caller_stops(tmp_path, monkeypatch):
     """By Ctrl-C, or a disk that is full."""
-    done = pools.run_on_cluster(
-        BATCHES, [Experiment.parse(SWEEP)], tmp_path, ClusterSection(timeout_min=5, jobs=3)
-    )
+    fake = FakeSubmitit()
+    monkeypatch.setattr(pools, "import_submitit", lambda: fake)
+    experiment = Experiment.parse(TINY.replace("[0, 1]", "[0, 1, 2]"))
+    batches = [Batch((run,)) for run in planned_runs([experiment])[:3]]
+    done = pools.run_on_cluster(batches, [experiment], tmp_path, SLURM)
     next(done)
     done.close()
     assert [job.cancelled for job in fake.jobs] == [False, True, True]
+    assert (tmp_path / "slurm" / "jobs.txt").read_text().split() == ["0", "1", "2"]
 
 
 SWEEP_OF_24 = (
@@ -223,7 +200,6 @@ seeds = [20, 21, 22, 23, 24, 25]
 fedprox.mu = [0.0, 1.0]
 
 [cluster]
-jobs = 1
 timeout_min = 5
 """
 )

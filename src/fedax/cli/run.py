@@ -69,7 +69,7 @@ def cluster_for(experiment: Experiment, jobs: int) -> ClusterSection:
             "--jobs",
             jobs,
             "1 with --slurm, which submits a job for each part of the work",
-            "`jobs` in [cluster] limits how many run at a time.",
+            "`slurm_array_parallelism` in [cluster] limits how many run at a time.",
         )
     import_submitit()
     return experiment.cluster or ClusterSection()

@@ -416,15 +416,14 @@ def engine_of(name: str, options: SimulationSection | None) -> Engine:
 
 
 class ClusterSection(OpenTable):
-    """`[cluster]`: the jobs that `--slurm` submits, one for each part of the work that a compiled
-    program serves. Further keys are parameters of submitit, such as `slurm_partition`,
-    `cpus_per_task`, `gpus_per_node`, `mem_gb` and `slurm_setup`, a list of commands of the shell.
+    """`[cluster]`: the array of jobs that `--slurm` submits, one for each part of the work that a
+    compiled program serves. Further keys are parameters of submitit, such as `slurm_partition`,
+    `slurm_array_parallelism` (jobs at a time), `cpus_per_task`, `gpus_per_node`, `mem_gb` and
+    `slurm_setup`, a list of commands of the shell.
     """
 
     timeout_min: Count = 60
     """Minutes that a job may take, at least 1."""
-    jobs: Count | None = None
-    """Jobs that wait or run at a time, at least 1; by default all."""
 
 
 class AuditSection(Table):

@@ -1,11 +1,11 @@
 """Batches of an experiment in processes of this machine, or as jobs of a cluster."""
 
 import importlib
+import itertools
 import multiprocessing
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -89,8 +89,8 @@ def run_on_cluster(
     folder: Path,
     cluster: ClusterSection,
 ) -> Done:
-    """Runs each batch as a job of a cluster, after cancelling the jobs of an earlier, killed
-    process.
+    """Runs each batch as a job of an array on a cluster, after cancelling the jobs of an earlier
+    process that was killed.
 
     A job that fails leaves the others: their runs are kept, and the failure is raised when all have
     ended. If the caller stops early, jobs are cancelled.
@@ -100,6 +100,8 @@ def run_on_cluster(
             process cannot be cancelled from here.
         RunFailed: jobs failed.
     """
+    if not batches:
+        return
     submitit = import_submitit()
     logs = folder / "slurm"
     ids_file = logs / "jobs.txt"
@@ -107,42 +109,32 @@ def run_on_cluster(
         _cancel(ids_file.read_text(encoding="utf-8").split(), folder)
     try:
         executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
-        executor.update_parameters(**cluster.model_dump(exclude={"jobs"}))
+        executor.update_parameters(**cluster.model_dump())
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
     logs.mkdir(exist_ok=True)
-    most = cluster.jobs or len(batches)
-    waiting = list(batches)
-    running = dict[Any, Batch]()
-    ids = ""
+    own = [experiments[batch.experiment] for batch in batches]
+    # within an allocation, its variables would reach the jobs
+    with submitit.helpers.clean_env():
+        jobs = executor.map_array(work_on, batches, own, itertools.repeat(folder))
+    # a killed process leaves the ids of its jobs
+    write(ids_file, "\n".join(job.job_id for job in jobs))
+    batch_of = dict(zip(jobs, batches, strict=True))
     failures = list[str]()
     try:
-        while waiting or running:
-            while waiting and len(running) < most:
-                batch = waiting.pop(0)
-                # within an allocation, its variables would reach the jobs
-                with submitit.helpers.clean_env():
-                    job = executor.submit(work_on, batch, experiments[batch.experiment], folder)
-                running[job] = batch
-                # after each submission, so that a killed process leaves the ids of all its jobs
-                ids += f"{job.job_id}\n"
-                write(ids_file, ids)
-            ended = [job for job in running if job.done()]
-            for job in ended:
-                batch = running.pop(job)
-                try:
-                    records = job.result()
-                except Exception as error:  # of the job, or of the cluster
-                    label = ", ".join(batch.labels)
-                    failures.append(f"{label} (job {job.job_id}: {_last_traceback_line(error)})")
-                else:
-                    yield batch, records
-            # a job that has ended makes room for the next one at once
-            if not ended:
-                time.sleep(POLL)
+        for job in submitit.helpers.as_completed(jobs, poll_frequency=POLL):
+            batch = batch_of[job]
+            try:
+                records = job.result()
+            except Exception as error:  # of the job, or of the cluster
+                label = ", ".join(batch.labels)
+                failures.append(f"{label} (job {job.job_id}: {_last_traceback_line(error)})")
+            else:
+                yield batch, records
     finally:
-        for job in running:
-            job.cancel()
+        for job in jobs:
+            if not job.done():
+                job.cancel()
     if failures:
         raise RunFailed(
             f"{len(failures)} jobs failed: {'; '.join(failures)}. Their logs are in {logs}. "
