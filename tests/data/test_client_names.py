@@ -69,7 +69,7 @@ def test_tables_name_the_clients(runs):
     record = Record.of(history, task="files", label="FedAvg", seed=0)
     again = from_files(to_files(record))
     assert again.clients == NAMES
-    head, *rows = csv.reader(io.StringIO(clients_csv([again], [again])))
+    head, *rows = csv.reader(io.StringIO(clients_csv([again], [True])))
     assert [row[head.index("client")] for row in rows] == NAMES
     values = [float(row[head.index("client_accuracy (fraction)")]) for row in rows]
     np.testing.assert_allclose(values, history.metrics["client_accuracy"][-1], rtol=1e-6)

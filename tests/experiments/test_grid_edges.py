@@ -46,7 +46,7 @@ def test_an_edge_is_named(mu, sentences):
     assert [sentence for sentence in found if sentence.startswith("Prox")] == sentences
 
 
-def test_the_end_of_a_range_is_no_edge():
+def test_zero_is_no_edge():
     experiment = of(Prox={"mu": [0.0, 1.0]}, solver={"learning_rate": [0.1]})
     assert best_is(experiment, "Prox, mu=0.0, learning_rate=0.1") == []
 

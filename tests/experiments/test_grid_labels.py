@@ -10,7 +10,6 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import SOLVERS
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
-from samples import judge, record
 
 VALUES = (0.25, 0.5, 1, 2)
 SCHEDULE_VALUES = {"order": ["shuffled", "given"]}
@@ -76,22 +75,6 @@ def test_a_key_of_two_owners_is_qualified(name, key, values, owner, solver, othe
     # a stored copy reads as the same members
     assert [m.label for m in Experiment.parse(experiment.toml()).members()] == [
         m.label for m in members
-    ]
-
-
-def test_the_range_is_that_of_the_owner():
-    """0 is the end of FedBC's gamma, and not of the solver's."""
-    experiment = Experiment.of(
-        **sections(algorithm=[{"name": "fedbc"}], solver={"name": "inexact"}),
-        grid={"fedbc": {"gamma": [0.0, 1.0]}, "solver": {"gamma": [0.25, 0.5]}},
-    )
-    best = experiment.members()[0].label
-    runs = [
-        record(member.label, "T", 1, losses=(2.0, 0.1 if member.label == best else 1.0))
-        for member in experiment.members()
-    ]
-    assert judge(experiment, runs)[1] == [
-        "FedBC: solver.gamma = 0.25 is the smallest of its list (0.25, 0.5). Try smaller values."
     ]
 
 

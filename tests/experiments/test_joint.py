@@ -4,6 +4,7 @@ import shutil
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory, merge
+from fedax.results.forms import format_tables
 from samples import TINY, begin, put, record
 
 
@@ -23,3 +24,35 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     both = merge([*directories, other])
     assert [run.label for run in both.shown()] == ["FedAvg (a)", "FedAvg (c)"]
     assert both.line().startswith("2 algorithms, 1 task, 2 runs")
+
+
+def test_a_method_that_is_tuned_on_two_tasks_is_one_row(tmp_path):
+    """What the grids selected stands in the note and in a column of the CSV file."""
+    directory = RunDirectory(tmp_path / "a", "A")
+    directory.make_folder()
+    text = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nfedprox.mu = [0.0, 5.0]\n"
+    names = {"T": "mu=0.0", "U": "mu=5.0"}
+    texts = [
+        text.replace("Tiny <run>", name).replace("alpha = 1.0", f"alpha = {place}")
+        for place, name in enumerate(names)
+    ]
+    begin(directory, [Experiment.parse(text) for text in texts])
+    for task, best in names.items():
+        for label in ("FedProx mu=1, mu=0.0", "FedProx mu=1, mu=5.0"):
+            losses = (2.0, 0.5 if label.endswith(best) else 1.0)
+            put(directory, record(label, task, 1, losses=losses))
+        put(directory, record(f"FedProx mu=1, {best}", task, 0, losses=(2.0, 0.6)))
+        put(directory, record("FedAvg", task, 0, losses=(2.0, 0.7)))
+    compared = directory.compare(["train_loss"])
+    lines = format_tables(compared, "markdown").splitlines()
+    assert lines[2:6] == [
+        "| Algorithm | T | U |",
+        "| --- | ---: | ---: |",
+        "| FedAvg | 0.700 | 0.700 |",
+        "| FedProx mu=1 | **0.600** | **0.600** |",
+    ]
+    selected = "Selected for T: FedProx mu=1, mu=0.0. Selected for U: FedProx mu=1, mu=5.0."
+    assert lines[-1].endswith(selected)
+    head, *rows = format_tables(compared, "csv").splitlines()
+    assert head.endswith(",selected")
+    assert rows[-1].endswith('"FedProx mu=1, mu=5.0"')

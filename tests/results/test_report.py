@@ -274,7 +274,7 @@ def test_the_csv_of_clients_says_which_runs_are_reported():
         )
         for seed in range(2)
     ]
-    assert clients_csv(runs, runs[1:]).splitlines() == [
+    assert clients_csv(runs, [False, *[True] * (len(runs) - 1)]).splitlines() == [
         "task,algorithm,seed,draw,purpose,client,client_accuracy (fraction)",
         "A,FedAvg,0,0,selection,north,0.5",
         "A,FedAvg,1,0,report,north,0.5",

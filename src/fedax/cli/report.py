@@ -109,12 +109,10 @@ def _open(folder: Path) -> RunDirectory:
 def _write_table(
     directory: RunDirectory, form: str, metrics: Sequence[str] | None, out: Path | None
 ) -> None:
-    from fedax.results.compare import compare_runs
     from fedax.results.forms import format_tables
     from fedax.utils.files import write, writing
 
-    comparison = compare_runs(directory.shown(), directory.reads, metrics)
-    text = format_tables(comparison, form).rstrip("\n")
+    text = format_tables(directory.compare(metrics), form).rstrip("\n")
     if out is None:
         echo(text)
     else:

@@ -47,8 +47,8 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     for records in by_task(directory.shown()).values():
         is_wide = console.width >= 120
         metrics = [column.metric for column in columns_of(records) if is_wide or column.brief]
-        table = format_tables(compare_runs(records, directory.reads, metrics), "text")
-        console.out(f"\n{table}", highlight=False)
+        comparison = compare_runs(records, directory.reads, metrics, directory.selections())
+        console.out(f"\n{format_tables(comparison, 'text')}", highlight=False)
     if reading:
         console.out(f"\n{reading}", highlight=False)
     console.out(f"\n{directory.line()}", highlight=False)

@@ -67,10 +67,8 @@ class Comparison:
         self.read = recipe.table_read
         ran_tasks = {run.task for run in planned}
         self.left_out = [title for title in recipe.titles if title not in ran_tasks]
-        # by label: of a grid's members, the algorithm that they stand for
-        methods = {run.label: run.method for run in planned}
         complete = [run for run in records if run.outcome.kind != "interrupted"]
-        self.results = Results(complete, methods)
+        self.results = Results(complete)
         self.cells = compare_cells(
             self.results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read
         )

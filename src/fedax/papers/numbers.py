@@ -1,6 +1,6 @@
 """The runs of an experiment, read as numbers by draw of the data and seed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,10 @@ class Results:
 
     Args:
         records: the runs.
-        methods: the algorithm that a record's label stands for, where that is not the label itself
-            (members of grids).
     """
 
-    def __init__(self, records: Iterable[Record], methods: Mapping[str, str] | None = None) -> None:
-        names = methods or {}
-        self.records = [run.with_label(names.get(run.label, run.label)) for run in records]
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
         self._read: dict[tuple[str, str, str], pd.DataFrame] = {}
 
     def of(

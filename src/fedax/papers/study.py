@@ -43,10 +43,8 @@ class PaperDirectory(RunDirectory):
 
     def figures(self) -> list[Picture]:
         recipe = self.recipe
-        # of a grid's members, the algorithm that they stand for
-        methods = {run.label: run.method for run in self.planned}
         drawer = Drawer(
-            [run.with_label(methods[run.label]) for run in self.shown()],
+            self.shown(),
             recipe.metric,
             recipe.table_read,
             recipe.cells,

@@ -21,6 +21,7 @@ def compare_runs(
     records: Sequence[Record],
     reads: Mapping[str, str] | None = None,
     metrics: Sequence[str] | None = None,
+    selected: Mapping[str, Mapping[str, str]] | None = None,
 ) -> pd.DataFrame:
     """Compares the methods of each task in each metric: means, and paired tests of all others
     against the best mean.
@@ -40,13 +41,14 @@ def compare_runs(
         records: the runs.
         reads: how curves become numbers, by task, see `read_curve`; their last values by default.
         metrics: which; by default those that reports show.
+        selected: by task and method, the title of what a grid selected and stands for it.
 
     Returns:
         A row for each task, metric and method, with the columns
 
         - `table`, `column`: the heads below which its number stands, with the unit. A table is of a
           task, and its columns of metrics; of one metric and several tasks it is the reverse.
-        - `task`, `metric`, `read`, `method`.
+        - `task`, `metric`, `read`, `method`; `selected`, empty without a grid.
         - `runs`, `lost`: how many there are, and how many of them have no number; `left_out`:
           further runs; `diverged`: whether any run did.
         - `mean`, `deviation`: in the unit of the column; NaN where all runs are lost, and for the
@@ -78,8 +80,11 @@ def compare_runs(
         for metric in shown:
             rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
             title = f"{column_of(metric).title} ({unit_of(metric)})".removesuffix(" ()")
-            heads = {"table": task, "column": title, "task": task, "metric": metric}
-            parts += [heads | {"method": label} | EMPTY | rows.get(label, {}) for label in labels]
+            heads = EMPTY | {"table": task, "column": title, "task": task, "metric": metric}
+            for label in labels:
+                chosen = (selected or {}).get(task, {}).get(label, "")
+                names = {"method": label, "selected": chosen}
+                parts.append(heads | names | rows.get(label, {}))
     frame = pd.DataFrame(parts)
     if metrics and len(metrics) == 1 and len(by_task(records)) > 1:
         frame[["table", "column"]] = frame[["column", "table"]]
@@ -87,6 +92,7 @@ def compare_runs(
 
 
 EMPTY: dict[str, Any] = {
+    "selected": "",
     "read": "last",
     "runs": 0,
     "lost": 0,

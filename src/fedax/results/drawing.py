@@ -654,15 +654,3 @@ def accuracies(records: Sequence[Record]) -> pd.DataFrame:
         columns = {"round": ranks, "rank": ranks, "client_accuracy": np.sort(final)}
         parts.append(pd.DataFrame(columns).assign(task=run.task, method=run.label, run=number))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
-@_style()
-def swatch(look: Look) -> "matplotlib.figure.Figure":
-    """Draws a sample of a line for the legend of a page."""
-    import matplotlib.figure
-
-    figure = matplotlib.figure.Figure(figsize=(0.4, 0.14))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **look.options)
-    return figure

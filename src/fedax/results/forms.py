@@ -16,10 +16,6 @@ Row = Mapping[Any, Any]
 """A row of a comparison by column."""
 T = TypeVar("T")
 _EXPONENT = re.compile(r"e([+-]\d+)")
-_LATEX = str.maketrans(
-    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {letter: f"\\{letter}" for letter in "&%$#_{}"}
-)
 CSV_HEADS = {
     "table": "table",
     "method": "algorithm",
@@ -34,6 +30,7 @@ CSV_HEADS = {
     "high": "high",
     "p": "p (Holm)",
     "left_out": "left out",
+    "selected": "selected",
 }
 
 
@@ -41,8 +38,7 @@ def format_tables(comparison: pd.DataFrame, form: str) -> str:
     """Returns the tables of a comparison in one of `FORMS`.
 
     Args:
-        comparison: a frame of `compare_runs`. Where it has a column `note`, that stands below each
-            table in place of what `note_of` says.
+        comparison: a frame of `compare_runs`.
         form: its name.
 
     Raises:
@@ -65,8 +61,6 @@ def tables_of(comparison: pd.DataFrame) -> dict[str, list[Row]]:
 
 def note_of(table: Sequence[Row]) -> str:
     """Returns what the numbers of a table are, what marks mean, and what was left out."""
-    if "note" in table[0]:
-        return table[0]["note"]
     rows = [row for row in table if row["runs"]]
     counts = [row["runs"] for row in rows]
     fewest, most = min(counts, default=1), max(counts, default=1)
@@ -102,6 +96,11 @@ def note_of(table: Sequence[Row]) -> str:
         sentences.append(sentence if everywhere else f"{', '.join(columns)}: {sentence}")
     if most > 1:
         sentences.append("Runs without a final value count as the worst of their task.")
+    selected: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row["selected"] not in ("", row["method"]):
+            selected.setdefault(row["task"], {})[row["selected"]] = None
+    sentences += [f"Selected for {task}: {'; '.join(each)}." for task, each in selected.items()]
     return " ".join(sentences)
 
 
@@ -186,19 +185,14 @@ def to_latex(title: str, table: Sequence[Row]) -> str:
         return number + _lost_note(row)
 
     head, *rows = grid_of(table, cell, "-")
-    head = [text.translate(_LATEX) for text in head]
-    rows = [[first.translate(_LATEX), *cells] for first, *cells in rows]
-    lines = [
-        f"% {title}: {note_of(table)}",
-        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-        r"\toprule",
-        " & ".join(head) + r" \\",
-        r"\midrule",
-        *(" & ".join(row) + r" \\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines)
+    style = pd.DataFrame(rows, columns=head).style
+    style.hide(axis="index")
+    # the cells are LaTeX already
+    style.format(subset=head[:1], escape="latex")
+    style.format_index(escape="latex", axis=1)
+    columns = "l" + "r" * (len(head) - 1)
+    text = style.to_latex(hrules=True, column_format=columns).rstrip("\n")
+    return f"% {title}: {note_of(table)}\n{text}"
 
 
 def to_csv(comparison: pd.DataFrame) -> str:
@@ -210,7 +204,8 @@ def to_csv(comparison: pd.DataFrame) -> str:
     order = rows.groupby(["table", "method"], sort=False).ngroup()
     rows = rows.loc[order.sort_values(kind="stable").index]
     rows = rows[rows["runs"] > 0]
-    return rows[list(CSV_HEADS)].rename(columns=CSV_HEADS).to_csv(index=False, float_format="%.9g")
+    heads = [name for name in CSV_HEADS if name != "selected" or rows["selected"].any()]
+    return rows[heads].rename(columns=CSV_HEADS).to_csv(index=False, float_format="%.9g")
 
 
 _WRITERS = {"text": to_text, "latex": to_latex, "markdown": to_markdown}

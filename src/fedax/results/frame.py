@@ -10,7 +10,7 @@ import pandas as pd
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode, column_name, worst_of
 from fedax.observe.modes import is_higher_better, mode_of
-from fedax.results.record import Record, by_task, with_named_clients
+from fedax.results.record import Record, by_task, has_named_clients
 from fedax.results.tables.reductions import is_value_reduction, read_curve
 from fedax.results.tables.summary import scale_of
 
@@ -30,7 +30,7 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
         records: the runs.
         metrics: which scalar metrics; by default all that any run has.
     """
-    rows: list[dict[str, Any]] = []
+    parts = list[pd.DataFrame]()
     for number, run in enumerate(records):
         about = {
             "task": run.task,
@@ -46,20 +46,12 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
             "joules": run.energy,
             "gradients": run.gradients,
         }
-        row = {name: value for name, value in about.items() if value is not None}
-        rows.append(row | run.scalars)
-    known = dict.fromkeys(_ABOUT)
-    for row in rows:
-        known |= dict.fromkeys(row)
-    own = [name for name in known if name not in (*_ABOUT, *_SPENT)]
-    floats = [*_ABOUT[7:], *(name for name in _SPENT if name in known), *(metrics or own)]
-
-    def join(name: str) -> np.ndarray:
-        parts = [np.broadcast_to(row.get(name, np.nan), len(row["round"])) for row in rows]
-        return np.concatenate(parts) if parts else np.empty(0)
-
-    columns = {name: join(name) for name in (*_ABOUT[:7], *floats)}
-    return pd.DataFrame(columns).astype(dict.fromkeys(floats, float))
+        columns = {name: value for name, value in about.items() if value is not None}
+        parts.append(pd.DataFrame(columns | run.scalars))
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_ABOUT)
+    own = [name for name in frame if name not in (*_ABOUT, *_SPENT)]
+    floats = [*_ABOUT[7:], *(name for name in _SPENT if name in frame), *(metrics or own)]
+    return frame.reindex(columns=[*_ABOUT[:7], *floats]).astype(dict.fromkeys(floats, float))
 
 
 def curves_csv(records: Sequence[Record]) -> str:
@@ -74,21 +66,21 @@ def curves_csv(records: Sequence[Record]) -> str:
     return frame.rename(columns=column_name).to_csv(index=False, float_format="%.9g")
 
 
-def clients_csv(records: Sequence[Record], reported: Sequence[Record]) -> str:
+def clients_csv(records: Sequence[Record], reported: Sequence[bool]) -> str:
     """Returns the clients' final numbers as CSV, one line for each run and client. Clients without
     examples have no number.
 
     Args:
         records: all runs.
-        reported: those that reports show; the others have the purpose `selection`.
+        reported: of each, whether reports show it; the others have the purpose `selection`.
     """
-    reported_runs = {(run.task, run.label, run.seed, run.draw) for run in reported}
     heads = ["task", "algorithm", "seed", "draw", "purpose", "client"]
     parts = [pd.DataFrame(columns=heads)]
-    for run in with_named_clients(records):
-        key = run.task, run.label, run.seed, run.draw
-        about = dict(zip(heads, key, strict=False))
-        about["purpose"] = "report" if key in reported_runs else "selection"
+    for run, is_reported in zip(records, reported, strict=True):
+        if not has_named_clients(run):
+            continue
+        purpose = "report" if is_reported else "selection"
+        about = dict(zip(heads, (run.task, run.label, run.seed, run.draw, purpose), strict=False))
         values = {column_name(name): curve[-1] for name, curve in run.by_client.items()}
         parts.append(pd.DataFrame(about | {"client": run.clients} | values))
     return pd.concat(parts).to_csv(index=False, float_format="%.9g")

@@ -6,8 +6,7 @@ system's light or dark, and fits a phone.
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedax.results import drawing
@@ -52,6 +51,7 @@ class Page:
         pictures: figures, before the tasks.
         reads: how the curves of a task become the numbers of its table, by the task's title; the
             final values by default.
+        selected: of grids, see `compare_runs`.
     """
 
     title: str
@@ -63,6 +63,9 @@ class Page:
     sheets: Sequence[Sheet] = ()
     pictures: Sequence[Picture] = ()
     reads: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    selected: Mapping[str, Mapping[str, str]] = dataclasses.field(
+        default_factory=dict[str, Mapping[str, str]]
+    )
 
 
 PRIVACY = (
@@ -78,43 +81,7 @@ AXES = {"round": "rounds", "bits": "bits", "hours": "hours"}
 """Horizontal axes that a page can switch to, by their columns."""
 POINTS = 60
 """Of a line on a page, at most."""
-VERDICTS = {
-    "holds": "good",
-    "selected": "good",
-    "does not hold": "bad",
-    "undecided": "open",
-}
-"""Words in tables that are coloured, with their classes."""
 _WIDTH = 3.6  # inches of a chart, whose type is then readable on a phone
-
-
-def fill_template(name: str, **fields: Any) -> str:
-    """Returns a template of the package with its fields, and with what all pages share.
-
-    Args:
-        name: its path in the package; it extends `results/base.html`.
-        fields: of that page are `title`, `summary`, and `axes`, the titles of what can be switched,
-            by name: of elements with the attribute `data-axis` only those of the chosen name are
-            shown.
-    """
-    import jinja2
-
-    def load(path: str) -> str:
-        return files("fedax").joinpath(path).read_text(encoding="utf-8")
-
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(load),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    shared = {
-        "style": load("results/style.css"),
-        "theme": THEME,
-        "svg": to_svg,
-    }
-    return environment.get_template(name).render(**shared, **fields)
 
 
 def render(page: Page) -> str:
@@ -123,41 +90,36 @@ def render(page: Page) -> str:
     >>> "<h1>a &lt; b</h1>" in render(Page("a < b", "", records=[]))
     True
     """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedax", "results"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     # looks over all tasks, so that an algorithm looks the same in each
     order = list(by_label(page.records))
     tasks = by_task(page.records)
-    looks = choose_looks(order)
-    axes = list(AXES) if tasks else []
+    axes = dict(AXES) if tasks else {}
     if any(run.time is None for run in page.records):
-        axes.remove("hours")
-    return fill_template(
-        "results/page.html",
-        title=page.title,
-        summary=page.summary,
-        choice="Against",
+        del axes["hours"]
+    return environment.get_template("page.html").render(
         page=page,
-        verdicts=VERDICTS,
-        axes={name: AXES[name] for name in axes},
-        tasks=[
-            _describe_task(
-                title, runs, page.notes.get(title, ""), page.reads.get(title, "last"), order, axes
-            )
-            for title, runs in tasks.items()
-        ],
-        swatches={label: drawing.swatch(look) for label, look in looks.items()},
+        axes=axes,
+        tasks=[_describe_task(page, title, runs, order, axes) for title, runs in tasks.items()],
+        looks=choose_looks(order),
+        theme=THEME,
+        svg=to_svg,
     )
 
 
 def _describe_task(
-    title: str,
-    runs: Sequence[Record],
-    note: str,
-    read: str,
-    order: Sequence[str],
-    axes: Sequence[str],
+    page: Page, title: str, runs: Sequence[Record], order: Sequence[str], axes: Iterable[str]
 ) -> dict[str, Any]:
     columns, labels = columns_of(runs), by_label(runs)
-    compared = compare_runs(runs, {title: read}).to_dict("records")
+    compared = compare_runs(runs, page.reads, selected=page.selected).to_dict("records")
     has_several_runs = any(len(own) > 1 for own in labels.values())
     frame, modes = curves_frame(runs), drawing.modes_of(runs)
     options: dict[str, Any] = {
@@ -182,7 +144,7 @@ def _describe_task(
             accuracies, "rank", "client_accuracy", col=[], band=False, **options
         )
         charts.append(("Accuracy by client", f"on its own test examples{mean}", {"": figure}))
-    caption = f"{describe_reduction(read)}. {note_of(compared)}"
+    caption = f"{describe_reduction(page.reads.get(title, 'last'))}. {note_of(compared)}"
     if has_several_runs:
         caption += " Bands stay within the range of the runs."
     privacy = PRIVACY if any("epsilon" in run.metrics for run in runs) else ""
@@ -191,7 +153,7 @@ def _describe_task(
     heads = {row["column"]: ABOUT.get(row["metric"], "") for row in compared}
     return {
         "title": title,
-        "note": f"{note} {privacy}".strip(),
+        "note": f"{page.notes.get(title, '')} {privacy}".strip(),
         "caption": f"{caption} {describe_early_ends(runs)}".strip(),
         "charts": charts,
         "labels": list(labels),

@@ -175,9 +175,9 @@ class Record:
         return dataclasses.replace(self, label=label)
 
 
-def with_named_clients(records: Iterable[Record]) -> list[Record]:
-    """Returns the runs that have numbers of clients with names."""
-    return [record for record in records if record.clients and record.by_client]
+def has_named_clients(record: Record) -> bool:
+    """Returns whether a run has numbers of clients with names."""
+    return bool(record.clients and record.by_client)
 
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:

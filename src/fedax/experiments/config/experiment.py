@@ -1,7 +1,6 @@
 """One experiment: several algorithms and seeds on one task, as a validated TOML file."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -504,18 +503,6 @@ class Experiment(Table):
         owner = self._make_solver(section) if isinstance(section, SolverSection) else section.make()
         values |= {name: getattr(owner, name) for name in declared(owner)}
         return values | ({"learning_rate": BY_THEORY} if is_by_theory else {})
-
-    def limits_of(self, member: Member, key: str) -> tuple[float, float]:
-        """Returns the ends of the range of a number that the grid varies; infinite ones where it is
-        not known.
-        """
-        owner, _, name = key.rpartition(".")
-        owner = owner or next(owner for owner, values in member.values.items() if name in values)
-        kind = None if owner == "schedule" else getattr(member, owner).kind
-        if kind is None:
-            return -math.inf, math.inf
-        limits = declared(kind)[name]
-        return limits.low, limits.top
 
     def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
         """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by

@@ -124,6 +124,23 @@ def grid_sheet(pairs: Pairs, judged: pd.DataFrame, read: str) -> Sheet:
 
 
 def edges(pairs: Pairs, judged: pd.DataFrame) -> list[str]:
-    """Returns a sentence for each selected number that is at the edge of its list."""
-    found = {run.label: run.edges for run, _ in pairs}
-    return [sentence for label in selected(judged).values() for sentence in found[label]]
+    """Returns a sentence for each selected number that is the smallest or the largest of its list,
+    and not 0: the best value may lie beyond the list.
+    """
+    members = {run.label: run for run, _ in pairs}
+    sentences = []
+    for label in selected(judged).values():
+        member = members[label]
+        rivals = [run for run in members.values() if run.method == member.method]
+        for key, value in member.settings.items():
+            values = [run.settings[key] for run in rivals]
+            tried = sorted({value for value in values if type(value) in (int, float)})
+            # most ranges begin at 0, below which there is nothing to try
+            if value == 0 or len(tried) < 2 or value not in (tried[0], tried[-1]):
+                continue
+            words = ("smallest", "smaller") if value == tried[0] else ("largest", "larger")
+            sentences.append(
+                f"{member.method}: {key} = {value} is the {words[0]} of its list "
+                f"({', '.join(map(str, tried))}). Try {words[1]} values."
+            )
+    return sentences

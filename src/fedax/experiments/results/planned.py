@@ -1,7 +1,6 @@
 """The runs that experiments need, each with the settings that determine it."""
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -56,11 +55,6 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
     for position, experiment in enumerate(experiments):
         members = experiment.members()
         methods = [member.method for member in members]
-        numbers = defaultdict[tuple[str, str], set[float]](set)
-        for member in members:
-            for key, value in member.settings.items():
-                if _is_number(value):
-                    numbers[member.method, key].add(value)
         resolved = experiment.resolved()
         common = {name: value for name, value in resolved.items() if name not in _NO_SETTINGS}
         if experiment.observe is None:
@@ -74,7 +68,6 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
                 "label": member.label,
                 "draw": data_seed(experiment),
                 "settings": member.settings,
-                "edges": _edges(experiment, member, numbers),
             }
             # an algorithm with a single member has nothing to select
             seeds = [(seed, False) for seed in experiment.seeds]
@@ -131,39 +124,6 @@ def _settings_of(
 
 def _to_plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else repr(value)
-
-
-def _edges(
-    experiment: Experiment, member: Member, numbers: Mapping[tuple[str, str], set[float]]
-) -> list[str]:
-    """Returns a sentence for each number that is the smallest or the largest of its list, and not
-    of its range.
-
-    The best value may then lie beyond the list.
-
-    Args:
-        experiment: with a grid.
-        member: of the grid.
-        numbers: that it tries, by method and key.
-    """
-    sentences = []
-    for key, value in member.settings.items():
-        tried = sorted(numbers[member.method, key])
-        # a value at the end of its declared range has nothing beyond it
-        if not _is_number(value) or len(tried) < 2 or value in experiment.limits_of(member, key):
-            continue
-        ends = {tried[0]: ("smallest", "smaller"), tried[-1]: ("largest", "larger")}
-        if value in ends:
-            side, direction = ends[value]
-            sentences.append(
-                f"{member.method}: {key} = {value} is the {side} of its list "
-                f"({', '.join(map(str, tried))}). Try {direction} values."
-            )
-    return sentences
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def data_seed(experiment: Experiment) -> int:

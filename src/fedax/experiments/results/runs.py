@@ -23,7 +23,6 @@ class Run(BaseModel):
         draw: seed of the data.
         selects: whether it only selects among the members of a grid, and is not reported.
         settings: what the grid varies.
-        edges: a sentence for each of these that is at the edge of its list.
     """
 
     id: Name
@@ -34,7 +33,6 @@ class Run(BaseModel):
     draw: int
     selects: bool = False
     settings: dict[Name, Any] = {}
-    edges: list[Name] = []
 
     @property
     def title(self) -> str:

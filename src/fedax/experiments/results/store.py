@@ -19,12 +19,13 @@ from fedax.experiments.results.grid import edges, grid_sheet, judge_members, sel
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.runs import Name, Pairs, Run
 from fedax.results import Page, Record, Sheet, render
+from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
 from fedax.results.drawing import Picture
 from fedax.results.figures import draw_curves
 from fedax.results.frame import clients_csv, curves_csv
-from fedax.results.record import by_task, with_named_clients
+from fedax.results.record import by_task, has_named_clients
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import made_with
@@ -241,8 +242,10 @@ class RunDirectory:
             texts["grid.csv"] = pd.concat(grids).to_csv(index=False, float_format="%.9g")
         if not is_archive(self.path):
             texts["metrics.csv"] = curves_csv(records)
-            if with_named_clients(records):
-                texts["clients.csv"] = clients_csv(records, self.shown())
+            if any(map(has_named_clients, records)):
+                chosen = self.selections()
+                reported = [run.is_reported(chosen) for run, _ in self.pairs()]
+                texts["clients.csv"] = clients_csv(records, reported)
         return texts
 
     def sheets(self) -> list[Sheet]:
@@ -270,6 +273,7 @@ class RunDirectory:
             self.sheets(),
             self.figures(),
             self.reads,
+            self.selections(),
         )
 
     def pictures(
@@ -300,10 +304,19 @@ class RunDirectory:
         """Returns the runs that reports show.
 
         Of a grid these are the runs of the members that its rule selects, without those that
-        selected them.
+        selected them. Such a member has the title of its algorithm, so that one row of a table
+        holds what was selected on several tasks.
         """
         chosen = self.selections()
-        return [record for run, record in self.pairs() if run.is_reported(chosen)]
+        return [
+            record.with_label(run.method) if run.method in chosen.get(run.task, {}) else record
+            for run, record in self.pairs()
+            if run.is_reported(chosen)
+        ]
+
+    def compare(self, metrics: Sequence[str] | None = None) -> pd.DataFrame:
+        """Compares the runs that reports show, see `compare_runs`."""
+        return compare_runs(self.shown(), self.reads, metrics, self.selections())
 
     def grids(self) -> dict[str, tuple[Pairs, pd.DataFrame]]:
         """Returns by task the runs of a grid and its judged members, see `judge_members`."""
