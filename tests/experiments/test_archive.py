@@ -110,8 +110,7 @@ def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
         settings={"seed": 3},
         versions={"jax": "0.1"},
     )
-    runs, others = unpack(pack({"7f": run}, {"a.txt": b"A"}))
-    assert others == {"a.txt": b"A"}
+    runs = unpack(pack({"7f": run}))
     (again,) = runs.values()
     assert again.metrics.keys() == {"train_loss"}
     assert again.metrics["train_loss"].dtype == kind

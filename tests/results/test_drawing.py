@@ -154,7 +154,7 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value(tmp_path):
     colours = choose_looks(["FedAvg", "FedBC"])
     assert ours[0][0].get_color() == colours["FedBC"].colour
     assert picture.caption == (
-        "Table 9: accuracy. Final values, mean over 2 runs; bars: standard deviation."
+        "Table 9: accuracy. Final values, means of the runs; bars: standard deviation."
         " Diamonds: the paper, with its standard deviation. Paper, Table 9."
     )
     (file,) = save([picture], tmp_path, ["png"])
@@ -170,7 +170,7 @@ def test_curves_without_bands():
         np.testing.assert_allclose(lines(picture.figure.axes[0])["FedBC"][1], [10, *[60] * 10])
         assert len(picture.figure.axes[0].collections) == count
     assert "band" not in bare.caption
-    assert "band: standard deviation" in full.caption
+    assert "bands: standard deviation" in full.caption
 
 
 def test_curves_against_bits_and_gradients():

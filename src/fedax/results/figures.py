@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.results import drawing
-from fedax.results.captions import describe_early_ends, describe_figure
+from fedax.results.captions import describe_early_ends
 from fedax.results.drawing import Picture
 from fedax.results.frame import curves_frame, numbers_frame
 from fedax.results.record import AUDITED, Record, by_label
-from fedax.results.tables.reductions import Reduction
+from fedax.results.tables.reductions import Reduction, describe_reduction
 from fedax.results.tables.summary import column_of, columns_of
 
 DIMENSIONS = {"variant": "task", "algorithm": "method", "metric": "metric", "x": "axis"}
@@ -134,10 +134,9 @@ class Drawer:
         for path in paths[figure.against_value :]:
             frame[path] = _title(path) + " " + frame[path].map(str)
         if figure.x == "paper":
-            kind = "paper"
             drawn = drawing.beside_paper(frame, self._paper_numbers)
         elif figure.against_value:
-            kind, path = "value", str(figure.x)
+            path = str(figure.x)
             # what the horizontal axis varies is no line
             varied = "method" if path.startswith("algorithm.") else "task"
             lines = [name for name in lines if name != varied]
@@ -145,25 +144,19 @@ class Drawer:
             title = figure.x_title or _title(path)
             drawn = drawing.against_value(frame, path, lines, columns, x_title=title, **options)
         else:
-            kind = "curve"
             axes = [_check_axis(frame, name) for name in drawing.listed(figure.x)]
             options |= {"band": figure.band, "modes": drawing.modes_of(runs)}
             drawn = drawing.curves(frame, axes, metrics, lines, columns, **options)
-        note = self._describe(figure.band, kind, read, metrics, runs)
-        return Picture(figure.name, drawn, figure.title, note)
-
-    def _describe(
-        self, band: bool, kind: Any, read: str, metrics: Sequence[str], runs: Sequence[Record]
-    ) -> str:
-        """Returns the text below a picture."""
-        groups: dict[tuple[str, str], list[Record]] = {}
-        for run in runs:
-            groups.setdefault((run.task, run.label), []).append(run)
-        printed = any(self._paper_numbers(name, *key) for name in metrics for key in groups)
-        texts = [describe_figure(kind, read, list(groups.values()), printed, band)]
-        texts.append(describe_early_ends(runs))
-        texts.append(self.source and f"{self.source}.")
-        return " ".join(filter(None, texts))
+        has_numbers = any(map(self.targets.get, metrics))
+        if figure.against_value or figure.x == "paper":
+            texts = [f"{describe_reduction(read)}, means of the runs; bars: standard deviation."]
+            texts += ["Diamonds: the paper, with its standard deviation."] * has_numbers
+        else:
+            bands = "; bands: standard deviation" if figure.band else ""
+            texts = [f"Means of the runs{bands}."]
+            texts += ["Dotted lines: the paper's values."] * has_numbers
+        texts += [describe_early_ends(runs), self.source and f"{self.source}."]
+        return Picture(figure.name, drawn, figure.title, " ".join(filter(None, texts)))
 
     def draw_all(self, figures: Sequence[Figure]) -> list[Picture]:
         """Returns the figures of a recipe, after the paper's numbers beside ours where it has

@@ -96,11 +96,11 @@ def read_run(folder: Path) -> Record:
     return from_files({name: read(folder / name) for name in ("run.json", "curves.npz")})
 
 
-def pack(runs: Mapping[str, Record], others: Mapping[str, bytes] | None = None) -> bytes:
+def pack(runs: Mapping[str, Record]) -> bytes:
     """Returns the files of runs, by their names, as one `.tar.xz` archive, without arrays by
-    client; `others` are further files.
+    client.
     """
-    files = dict(others or {})
+    files = dict[str, bytes]()
     for name, record in runs.items():
         files |= {f"{name}/{file}": data for file, data in to_files(record, packed=True).items()}
     buffer = io.BytesIO()
@@ -112,21 +112,19 @@ def pack(runs: Mapping[str, Record], others: Mapping[str, bytes] | None = None) 
     return buffer.getvalue()
 
 
-def unpack(data: bytes) -> tuple[dict[str, Record], dict[str, bytes]]:
-    """Returns the runs and the further files of an archive of `pack`.
+def unpack(data: bytes) -> dict[str, Record]:
+    """Returns the runs of an archive of `pack`.
 
     Raises:
         ValueError: damaged data.
     """
     runs: dict[str, dict[str, bytes]] = {}
-    others: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
             for member in archive:
                 content = archive.extractfile(member)
                 folder, _, name = member.name.rpartition("/")
-                files = runs.setdefault(folder, {}) if folder else others
-                files[name] = b"" if content is None else content.read()
+                runs.setdefault(folder, {})[name] = b"" if content is None else content.read()
     except Exception as error:  # LZMA, headers, lengths: any layer below can fail
         raise ValueError(f"a damaged archive ({error or type(error).__name__})") from error
-    return {name: from_files(files) for name, files in runs.items()}, others
+    return {name: from_files(files) for name, files in runs.items()}

@@ -55,41 +55,34 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     selects = pd.Series([pairs[i][0].selects for i in numbers["run"]], dtype=bool)
     runs = numbers[selects | ~selects.groupby(numbers["method"]).transform("any")]
     groups = runs.groupby("method").agg(
-        runs=("value", "size"), mean=("value", "mean"), lost=("lost", "all"), bad=("bad", "sum")
+        runs=("value", "size"),
+        mean=("value", "mean"),
+        lost=("lost", "all"),
+        diverged=("bad", "sum"),
     )
-    found = {row["method"]: row for row in groups.reset_index().to_dict("records")}
-    rows, keys = [], dict[str, None]()
-    for label, run in {run.label: run for run, _ in pairs}.items():
-        if label not in found:
+    members = {run.label: run for run, _ in pairs}
+    for label, run in members.items():
+        if label not in groups.index:
             raise InvalidInput.because(
                 "grid.select",
                 f"no run of {label!r} of {run.task!r} has {select}, which selects",
                 "Select by a metric that they have, or run again in another folder.",
             )
-        keys |= dict.fromkeys(run.settings)
-        own = found[label]
-        judged = {
-            "task": run.task,
-            "algorithm": run.method,
-            "label": label,
-            "metric": select,
-            "runs": own["runs"],
-            "mean": math.nan if own["lost"] else own["mean"],
-            "diverged": own["bad"],
-            "selected": False,
-        }
-        rows.append(judged | run.settings)
-    for method in dict.fromkeys(row["algorithm"] for row in rows):
-        tried = [row for row in rows if row["algorithm"] == method]
-        min(tried, key=lambda row: _rank(row["diverged"], row["mean"], higher))["selected"] = True
-    return pd.DataFrame(rows, columns=[*HEADS, *keys])
-
-
-def _rank(diverged: int, mean: float, higher: bool) -> tuple[int, float]:
-    """Returns the rank of a member, smaller is better."""
-    if not math.isfinite(mean):
-        return diverged, math.inf
-    return diverged, -mean if higher else mean
+    rows = pd.DataFrame(
+        [
+            {"task": run.task, "algorithm": run.method, "label": label} | run.settings
+            for label, run in members.items()
+        ]
+    )
+    judged = rows.join(groups, on="label").assign(metric=select)
+    judged["mean"] = judged["mean"].mask(judged["lost"])
+    # infinite means are the last, as missing ones are
+    finite = judged["mean"].replace([-math.inf, math.inf], math.nan)
+    judged["rank"] = -finite if higher else finite
+    best = judged.sort_values(["diverged", "rank"]).drop_duplicates("algorithm")
+    judged["selected"] = judged.index.isin(best.index)
+    settings = [name for name in rows if name not in HEADS]
+    return judged.reindex(columns=[*HEADS, *settings])
 
 
 def selected(judged: pd.DataFrame) -> dict[str, str]:

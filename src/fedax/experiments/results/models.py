@@ -60,10 +60,7 @@ def keep_models(folder: Path, record: Record) -> None:
         record: the run.
     """
     facts = {name: getattr(record, name) for name in ("task", "label", "seed", "draw")}
-    settings = record.settings or {}
-    facts |= {"run": folder.name}
-    facts |= {"algorithm": settings.get("algorithm", {}).get("type", record.label)}
-    facts |= {"rounds": int(record.rounds[-1]), "outcome": str(record.outcome)}
+    facts |= {"run": folder.name, "rounds": int(record.rounds[-1])}
     for which, model in record.models.items():
         folder.mkdir(parents=True, exist_ok=True)
         about = facts | ({"which": which} if which else {})

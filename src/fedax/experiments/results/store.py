@@ -122,7 +122,7 @@ class RunDirectory:
         try:
             summary = _Summary.model_validate_json(read_text(path / SUMMARY))
             if (packed := path / PACKED).exists():
-                runs = unpack(read(packed))[0]
+                runs = unpack(read(packed))
             else:
                 runs = _read_runs(path / "runs", repair)
             about = {name: getattr(summary, name) for name in _Header.model_fields}
