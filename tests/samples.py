@@ -11,7 +11,7 @@ from fedax.experiments.results.grid import edges, judge_members
 from fedax.experiments.results.planned import planned_runs, read_study, study_of
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
-from fedax.results.versions import made_with
+from fedax.results.versions import versions
 
 TINY = """\
 name = "Tiny <run>"
@@ -119,7 +119,7 @@ def put(directory, *records):
     }
     for kept in records:
         run, settings = known[kept.task, kept.label, kept.seed, kept.draw]
-        directory.take({run: dataclasses.replace(kept, settings=settings, versions=made_with())})
+        directory.take({run: dataclasses.replace(kept, settings=settings, versions=versions())})
 
 
 def judge(experiment, records):

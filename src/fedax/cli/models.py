@@ -9,7 +9,7 @@ from fedax.experiments.results.planned import data_seed, read_study
 from fedax.experiments.results.runs import Run
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
-from fedax.results.versions import differing_versions, made_with
+from fedax.results.versions import differing_versions, versions
 from fedax.tasks import task
 
 
@@ -63,7 +63,7 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
     if then in (None, Plan(task, {}, {}).data_hashes["examples"]):
         return
     is_computed = task.encoding is None or task.encoding.measured
-    if is_computed and differing_versions(record.versions or {}, made_with()):
+    if is_computed and differing_versions(record.versions or {}, versions()):
         reason = (
             f"its examples are not to the bit those that run {run} was made with, by "
             "other versions or on another machine"

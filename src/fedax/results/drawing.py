@@ -97,12 +97,6 @@ class Picture(NamedTuple):
     title: str = ""
     note: str = ""
 
-    @property
-    def caption(self) -> str:
-        return " ".join(
-            text if text.endswith(".") else f"{text}." for text in (self.title, self.note) if text
-        )
-
 
 def save(
     pictures: Sequence[Picture], folder: Path, formats: Sequence[str] = ("pdf", "png")
@@ -128,7 +122,7 @@ def save(
 
 
 def save_as(picture: Picture, path: Path) -> Path:
-    """Writes one picture into a file, whose ending is the format, with the caption inside.
+    """Writes one picture into a file, whose ending is the format.
 
     Raises:
         WriteFailed: it cannot be written.
@@ -136,8 +130,6 @@ def save_as(picture: Picture, path: Path) -> Path:
     form = path.suffix.removeprefix(".")
     # no date inside: the same runs give the same file
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {})
-    if picture.caption:
-        metadata = metadata | {"Subject" if form == "pdf" else "Description": picture.caption}
     content = io.BytesIO()
     with _style():
         picture.figure.savefig(content, format=form, dpi=200, metadata=metadata)

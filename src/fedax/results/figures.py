@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from fedax.core import InvalidInput, UnknownName
 from fedax.results import drawing
-from fedax.results.captions import describe_early_ends
 from fedax.results.drawing import Picture
-from fedax.results.frame import curves_frame, numbers_frame
+from fedax.results.frame import curves_frame, describe_early_ends, numbers_frame
 from fedax.results.record import AUDITED, Record, by_label
 from fedax.results.tables.reductions import Reduction, describe_reduction
 from fedax.results.tables.summary import column_of, columns_of

@@ -169,6 +169,16 @@ def is_lost(run: Record) -> bool:
     return run.outcome.kind in ("diverged", "non-finite")
 
 
+def describe_early_ends(runs: Sequence[Record]) -> str:
+    """Returns a sentence about runs that ended before the others, empty if none did."""
+    ends = {int(run.rounds[-1]) for run in runs}
+    lost = sum(map(is_lost, runs))
+    if len(ends) < 2 and not lost:
+        return ""
+    diverged = f"; the {lost} that diverged count as the worst from there" if lost else ""
+    return f"A run that ended early keeps its last value{diverged}."
+
+
 def _positions(run: Record, read: str) -> np.ndarray:
     """Returns the positions of a run's observations in the unit of `<unit>_to_<x>`, in rounds for
     other reductions.

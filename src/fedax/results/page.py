@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedax.results import drawing
-from fedax.results.captions import describe_early_ends
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import Picture, to_svg
 from fedax.results.forms import cell_text, grid_of, note_of
-from fedax.results.frame import curves_frame
+from fedax.results.frame import curves_frame, describe_early_ends
 from fedax.results.looks import THEME, choose_looks
 from fedax.results.record import Record, by_label, by_task
 from fedax.results.tables.reductions import describe_reduction

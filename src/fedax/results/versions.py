@@ -21,8 +21,9 @@ def packages() -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """Returns the versions of the library and of what it computes with, the machine, and the commit
-    of the library's repository, if it runs from one.
+    """Returns the versions of the library and of what it computes with, the machine, JAX's settings
+    that affect random numbers and rounding, and the commit of the library's repository, if it runs
+    from one.
 
     Where the native layers are missing, it says what that costs.
     """
@@ -32,12 +33,8 @@ def versions() -> dict[str, Any]:
         "cpus": os.cpu_count(),
     }
     optional = {"commit": _commit(), "layers": slower()}
-    return packages() | machine | {name: text for name, text in optional.items() if text}
-
-
-def made_with() -> dict[str, Any]:
-    """Returns `versions` and JAX's settings that affect random numbers and rounding."""
-    return versions() | random_settings()
+    known = {name: text for name, text in optional.items() if text}
+    return packages() | machine | known | random_settings()
 
 
 @functools.cache

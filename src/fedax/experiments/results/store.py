@@ -28,7 +28,7 @@ from fedax.results.frame import clients_csv, curves_csv
 from fedax.results.record import by_task, has_named_clients
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
-from fedax.results.versions import made_with
+from fedax.results.versions import versions
 from fedax.utils.files import portable, read, read_text, write, writing
 from fedax.utils.lock import held, holder
 
@@ -91,7 +91,7 @@ class RunDirectory:
     reads: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     selects: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     study: str = dataclasses.field(default="", repr=False)
-    versions: dict[str, Any] = dataclasses.field(default_factory=made_with)
+    versions: dict[str, Any] = dataclasses.field(default_factory=versions)
     jobs: int = 1
     reason: str = ""
 

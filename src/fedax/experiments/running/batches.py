@@ -25,7 +25,7 @@ from fedax.flower.server.engine import current_engine
 from fedax.results import Record
 from fedax.results.store import run_id
 from fedax.results.tables.summary import counted
-from fedax.results.versions import made_with
+from fedax.results.versions import versions
 
 Hook = Callable[[Progress], bool | None]
 
@@ -106,7 +106,7 @@ class Batch:
         if experiment.engine != "flower":
             facts["majority"] = majority_of(plan.task)
         return [
-            dataclasses.replace(record, settings=planned.settings | facts, versions=made_with())
+            dataclasses.replace(record, settings=planned.settings | facts, versions=versions())
             for planned, record in zip(self.runs, records, strict=True)
         ]
 
