@@ -14,8 +14,7 @@ from fedax.errors import short
 from fedax.results import drawing
 from fedax.results.compare import compare_runs
 from fedax.results.differences import differences_sheet
-from fedax.results.drawing import FORMATS, save_as
-from fedax.results.figures import Drawer, Figure
+from fedax.results.drawing import FORMATS, Picture, save_as
 from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
 from fedax.results.page import Page, render
@@ -89,7 +88,7 @@ def compare(
     listed = _list_runs(histories, "compare")
     records = _make_records(listed, title, "compare")
     if path.suffix.removeprefix(".") in FORMATS:
-        return _write_figure(records, path, title)
+        return _write_figure(records, path)
     if path.suffix not in (".html", ".htm"):
         raise InvalidInput.of(
             "compare(path=...)",
@@ -208,12 +207,12 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
     ]
 
 
-def _write_figure(records: Sequence[Record], path: Path, title: str) -> Path:
+def _write_figure(records: Sequence[Record], path: Path) -> Path:
     """Draws the curves of all metrics into one file, a panel for each."""
     metrics = [column.metric for column in columns_of(records) if column.chart]
-    drawn = Figure(name=path.stem, title=title, y=metrics, panels=["metric"])
-    picture = Drawer(records).draw(drawn)
-    if picture is None:
+    if not metrics:
         got = "runs without curves that figures show"
         raise InvalidInput.found("compare(path=...)", got, "runs with losses or scores")
-    return save_as(picture, path)
+    frame, modes = curves_frame(records), drawing.modes_of(records)
+    figure = drawing.curves(frame, y=metrics, col=[], modes=modes)
+    return save_as(Picture(path.stem, figure), path)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -122,26 +121,14 @@ class Member:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The grid's values by key, see `merge_settings`."""
-        return merge_settings(**self.values)
+        """The grid's values by key. A key that an earlier owner has is qualified by its owner."""
+        settings = dict[str, Any]()
+        for owner, values in self.values.items():
+            for key, value in values.items():
+                settings[f"{owner}.{key}" if key in settings else key] = value
+        return settings
 
     @property
     def label(self) -> str:
         """The title, which no other member has."""
         return ", ".join([self.method, *(f"{k}={v}" for k, v in self.settings.items())])
-
-
-def merge_settings(
-    algorithm: Mapping[str, Any], solver: Mapping[str, Any], schedule: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Merges values of an algorithm, its solver and its schedule. A key that an earlier one of them
-    has is qualified by its owner.
-
-    >>> merge_settings({"momentum": 0.9}, {"momentum": 0.3, "learning_rate": 0.1}, {})
-    {'momentum': 0.9, 'solver.momentum': 0.3, 'learning_rate': 0.1}
-    """
-    settings = dict(algorithm)
-    for owner, values in (("solver", solver), ("schedule", schedule)):
-        for key, value in values.items():
-            settings[f"{owner}.{key}" if key in settings else key] = value
-    return settings

@@ -251,11 +251,12 @@ def run_batch(
         # minibatch gradients of a client in a round, in the mean over the clients
         schedule = made[label]["schedule"]
         gradients = [cost.gradients(schedule.mean_steps(n), schedule.mean_epoch(n)) for n in sizes]
-        # wall time is divided evenly: the runs were one program
-        share = dataclasses.replace(history, seconds=history.seconds / len(histories))
         about = {"task": task, "label": label, "seed": seed, "draw": draw}
-        record = Record.of(share, **about, gradients=float(np.mean(gradients)))
-        records.append(dataclasses.replace(record, models=arrays_of(history) if keep else {}))
+        record = Record.of(history, **about, gradients=float(np.mean(gradients)))
+        # wall time is divided evenly: the runs were one program
+        seconds = record.seconds / len(histories)
+        models = arrays_of(history) if keep else {}
+        records.append(dataclasses.replace(record, seconds=seconds, models=models))
     return records
 
 

@@ -16,7 +16,6 @@ from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.options import Progress
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment, Plan
-from fedax.experiments.config.plan import merge_settings
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.results.planned import PlannedRun, read_study, study_of
 from fedax.experiments.results.store import RunDirectory, open_folder, slug
@@ -350,17 +349,10 @@ def _run_in_turn(
 
 
 def _make_tracking(experiment: Experiment, planned: PlannedRun, folder: Path) -> Tracking:
-    member, run = planned.member, planned.run
+    run = planned.run
     label = run.label.replace(".", "p")
     name = slug(f"{run.task} {label} draw {run.draw} seed {run.seed}")
-    config = {
-        "algorithm": member.algorithm.name,
-        "label": run.label,
-        "seed": run.seed,
-        "draw": run.draw,
-        "rounds": experiment.rounds,
-        "task": experiment.task.name,
-    } | merge_settings(member.algorithm.options, member.solver.options, member.schedule)
+    config = {"label": run.label, "draw": run.draw} | planned.settings
     return Tracking(experiment.trackers, config, project=experiment.name, name=name, folder=folder)
 
 
