@@ -138,13 +138,14 @@ def test_the_interval_of_a_ratio_is_where_the_paired_test_does_not_reject(seed):
 
 def test_ratios_without_an_interval():
     """A mean below that may be zero, one run, runs that never get there, no chance, no runs."""
-    assert (
-        ratio_of(np.array([1.0, 2.0, 3.0]), np.array([-1.0, 1.0, 0.5]), "seeds").in_words() == "12"
-    )
-    assert ratio_of(np.array([3.0]), np.array([2.0]), "seeds").in_words() == "1.5"
-    assert ratio_of(np.full(3, np.inf), np.array([1.0, 2.0, 3.0]), "seeds").in_words() == "inf"
-    assert (
-        ratio_of(np.array([3.0, 4.0]), np.array([2.0, 2.0]), "seeds", exact=True).in_words()
-        == "1.75"
-    )
-    assert ratio_of(np.array([]), np.array([]), "seeds").in_words() == "no runs"
+    one, three = np.array([1.0]), np.array([1.0, 2.0, 3.0])
+    effects = [
+        ratio_of(three, np.array([-1.0, 1.0, 0.5]), "seeds"),
+        ratio_of(1.5 * one, one, "seeds"),
+        ratio_of(np.full(3, np.inf), three, "seeds"),
+        ratio_of(np.array([3.0, 4.0]), np.array([2.0, 2.0]), "seeds", exact=True),
+        ratio_of(one[:0], one[:0], "seeds"),
+    ]
+    means = [effect.mean for effect in effects]
+    np.testing.assert_allclose(means, [12.0, 1.5, np.inf, 1.75, np.nan])
+    assert all(np.isnan([effect.low, effect.high]).all() for effect in effects)

@@ -36,15 +36,6 @@ class Effect(NamedTuple):
     units: int
     unit: str
 
-    @property
-    def text(self) -> str:
-        """The difference as text, such as `+1.2 [0.3, 2.1]`."""
-        return self.in_words("+")
-
-    def in_words(self, sign: str = "") -> str:
-        """Formats the mean with its interval; `sign` is that of a format, `"+"` for differences."""
-        return interval_text(self.mean, self.low, self.high, sign) if self.units else "no runs"
-
 
 def interval_text(mean: float, low: float, high: float, sign: str = "") -> str:
     """Returns a mean with its interval where there is one.
@@ -154,7 +145,8 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     With infinite differences (runs that never reach a value) it is the sign test. With `exact`
     ones, which do not depend on chance, all units have to agree. A single unit decides nothing.
 
-    >>> effect_of(np.array([1.0, 1.2, 1.1]), "seeds").text
+    >>> effect = effect_of(np.array([1.0, 1.2, 1.1]), "seeds")
+    >>> interval_text(effect.mean, effect.low, effect.high, "+")
     '+1.1 [0.852, 1.35]'
     """
     count, above, below = len(values), int((values > 0).sum()), int((values < 0).sum())
@@ -189,7 +181,8 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
         unit: `"draws"` or `"seeds"`.
         exact: the values do not depend on chance, so that there is no interval.
 
-    >>> ratio_of(np.array([4.0, 4.2, 4.1]), np.array([2.0, 2.1, 1.9]), "seeds").in_words()
+    >>> ratio = ratio_of(np.array([4.0, 4.2, 4.1]), np.array([2.0, 2.1, 1.9]), "seeds")
+    >>> interval_text(ratio.mean, ratio.low, ratio.high)
     '2.05 [1.85, 2.3]'
     """
     effect, count = effect_of(np.array([]), unit), len(a)
