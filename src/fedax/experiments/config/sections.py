@@ -470,8 +470,3 @@ def schedule_of(arguments: dict[str, Any]) -> Schedule:
     """Makes a schedule from arguments after a check of their keys."""
     check_names("schedule", arguments, Schedule().options)
     return Schedule.of(arguments)
-
-
-def rule_name(spelling: Any) -> Any:
-    """Returns the name of a rule of a schedule, which is a text or a table."""
-    return spelling.get("name") if isinstance(spelling, dict) else spelling

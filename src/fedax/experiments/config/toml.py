@@ -1,5 +1,6 @@
 """TOML text whose keys know their line, so that messages can point into the file."""
 
+import contextlib
 import itertools
 import re
 import tomllib
@@ -102,16 +103,6 @@ class Source:
         except ValidationError as error:
             raise self.error(*explain_error(error)) from error
 
-    def find(self, key_path: KeyPath) -> Any:
-        """Returns the value at a place, or None."""
-        value: Any = self.document
-        try:
-            for key in key_path:
-                value = value[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-        return value
-
     def line_of(self, key_path: KeyPath) -> int | None:
         """Returns the line, from 1, of a key, or of the nearest table around it."""
         counts = Counter[KeyPath]()
@@ -142,7 +133,10 @@ class Source:
         """Returns a `SpecError` that begins with the file and the line of the key that an error
         names, or with the setting that put the value there.
         """
-        table = self.find(key_path)
+        table: Any = self.document
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            for key in key_path:
+                table = table[key]
         if isinstance(table, dict):
             named = [key for key in table if re.search(rf"\b{re.escape(key)}\b", error.field)]
             key_path += tuple(sorted(named, key=error.field.rfind)[-1:])

@@ -10,7 +10,6 @@ from typing import Any
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.plan import Member
-from fedax.experiments.config.sections import rule_name
 from fedax.experiments.config.toml import map_texts
 from fedax.utils.plugins import is_reference, is_user_code, load, without_folders
 
@@ -45,7 +44,9 @@ def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
     for entry in experiment.members() if member is None else [member]:
         references += [("algorithm", entry.algorithm.name), ("solver", entry.solver.name)]
         for kind in ("sampling", "availability"):
-            references.append((kind, rule_name(entry.schedule.get(kind))))
+            rule = entry.schedule.get(kind)
+            # a text, or a table with options
+            references.append((kind, rule.get("name") if isinstance(rule, dict) else rule))
     return {
         name: kind
         for kind, name in references

@@ -331,7 +331,7 @@ def _run_in_turn(
         experiment = experiments[batch.experiment]
         live = None
         # a batch of several runs is sent to trackers when it has ended
-        if len(batch.runs) == 1:
+        if experiment.trackers and len(batch.runs) == 1:
             live = _make_tracking(experiment, batch.runs[0], folder)
 
         def hook(observation: Progress, live: Tracking | None = live) -> bool:
