@@ -1,6 +1,6 @@
 """BEER: compressed models and compressed trackers of the mean gradient."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -67,14 +67,13 @@ class BEER(Gossip):
     gamma: Scalar = hyper(0.1, low=0.0, open_low=True, high=1.0, doc="consensus step")
     code: Codec | None = None
 
-    citation: ClassVar[Citation] = Citation(
+    is_fixed = True
+
+    citation = Citation(
         paper="Zhao et al., BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization, "
         "NeurIPS 2022",
         read=("authors' code",),
     )
-
-    def __check_init__(self) -> None:
-        self.require_fixed_graph()
 
     def init(self, fed: Federation, w: Vector) -> ClientStates:
         zero = jnp.zeros_like(w)

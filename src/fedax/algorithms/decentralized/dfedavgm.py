@@ -1,7 +1,5 @@
 """DFedAvgM: federated averaging with momentum on a graph."""
 
-from typing import ClassVar
-
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.core import Citation, Client, Upload, Vector
 
@@ -28,9 +26,9 @@ class DFedAvgM(Gossip):
     Source: Sun, Li and Wang, Decentralized Federated Averaging, 2021, Alg. 1, eq. (4), (5).
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("both", "row")
+    needs = ("both", "row")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
         read=("paper",),
         equation="Alg. 1, eq. (4), (5)",

@@ -1,7 +1,5 @@
 """DFedSAM: sharpness-aware local training on a graph."""
 
-from typing import ClassVar
-
 from fedax.algorithms.decentralized.dfedavgm import DFedAvgM
 from fedax.core import (
     Citation,
@@ -42,17 +40,16 @@ class DFedSAM(DFedAvgM):
     rho: Scalar = hyper(0.01, low=0.0, doc="distance to the worst point nearby")
     gossips: int = hyper(1, low=1, high=1000, doc="averages with the neighbours in a round")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Shi et al., Improving the Model Consistency of Decentralized Federated Learning, "
         "ICML 2023",
         read=("others' code",),
     )
 
     def round(self, fed: Federation, state: ClientStates) -> ClientStates:
-        graph = self.network(fed.clients)
-        state = fed.exchange(graph, self.send, self.receive, state)
+        state = super().round(fed, state)
         for _ in range(self.gossips - 1):
-            state = fed.exchange(graph, self.forward, self.receive, state)
+            state = fed.exchange(self.network(fed.clients), self.forward, self.receive, state)
         return state
 
     def send(self, client: Client, state: Vector) -> Upload[Vector]:

@@ -1,7 +1,5 @@
 """DGD: decentralized gradient descent."""
 
-from typing import ClassVar
-
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.core import Citation, Client, Upload, Vector
 
@@ -28,9 +26,9 @@ class DGD(Gossip):
     decent-bench documents it.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("both", "row")
+    needs = ("both", "row")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent "
         "Optimization, IEEE TAC 54(1), 2009",
         read=("others' code",),

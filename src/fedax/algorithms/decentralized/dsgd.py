@@ -1,7 +1,5 @@
 """DSGD: a gradient step and an average with the neighbours."""
 
-from typing import ClassVar
-
 from fedax.algorithms.decentralized.gossip import Gossip
 from fedax.core import Citation, Client, Upload, Vector
 
@@ -27,9 +25,9 @@ class DSGD(Gossip):
     gradients.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("both", "row")
+    needs = ("both", "row")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, "
         "NeurIPS 2017",
         read=("others' code",),

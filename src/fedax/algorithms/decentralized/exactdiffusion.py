@@ -1,7 +1,5 @@
 """Exact diffusion and NIDS: adapt, correct, combine."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -42,14 +40,13 @@ class ExactDiffusion(Gossip):
     IEEE Transactions on Signal Processing 67(3), 2019. The recursion as decent-bench documents it.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    is_fixed = True
+
+    citation = Citation(
         paper="Yuan, Ying, Zhao and Sayed, Exact Diffusion, IEEE Transactions on Signal "
         "Processing 67(3), 2019",
         read=("others' code",),
     )
-
-    def __check_init__(self) -> None:
-        self.require_fixed_graph()
 
     def init(self, fed: Federation, w: Vector) -> ClientStates:
         return fed.client_states(Adapted(w, w))
@@ -87,7 +84,7 @@ class NIDS(ExactDiffusion):
     documents it.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li, Shi and Yan, A Decentralized Proximal-Gradient Method (NIDS), IEEE Trans. "
         "Signal Processing 67(17), 2019",
         read=("others' code",),

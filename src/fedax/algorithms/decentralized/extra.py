@@ -1,7 +1,5 @@
 """EXTRA: gradient descent on a graph that corrects itself by its last two points."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -43,13 +41,12 @@ class EXTRA(Gossip):
     it.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    is_fixed = True
+
+    citation = Citation(
         paper="Shi, Ling, Wu and Yin, EXTRA, SIAM Journal on Optimization 25(2), 2015",
         read=("others' code",),
     )
-
-    def __check_init__(self) -> None:
-        self.require_fixed_graph()
 
     def init(self, fed: Federation, w: Vector) -> ClientStates:
         return fed.client_states(TwoPoints(w, w, jnp.zeros_like(w)))

@@ -32,30 +32,24 @@ class Gossip(Algorithm[ClientStates]):
     needs: ClassVar[tuple[str, ...]] = ("both",)
     """Which sums of a graph's weights have to be 1, see `Graph.sums`."""
 
+    is_fixed: ClassVar[bool] = False
+    """Whether the graph must not change, for methods whose state is of the round before."""
+
     topology: str = hyper("ring", choices=TOPOLOGIES, doc="graph of the clients, if none is given")
     graph: Any = eqx.field(default=None, kw_only=True)  # checked below, for a message in words
 
     def __check_init__(self) -> None:
-        if not (self.graph is None or isinstance(self.graph, Graph)):
-            raise InvalidInput.of(
-                f"{type(self).__name__}(graph=...)",
-                self.graph,
-                "a fedax.Graph, or None",
-                "A name is written as topology=.",
-            )
-        if self.graph is not None and self.graph.sums not in self.needs:
-            allowed = f"graphs with sums={self.needs[-1]!r}"
-            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
-
-    def require_fixed_graph(self) -> None:
-        """Refuses a graph that changes, for methods whose state is of the round before.
-
-        Raises:
-            InvalidInput: the graph has a period of several rounds, or drops messages.
-        """
-        if self.graph is not None and self.graph.changes:
+        if self.graph is None:
+            return
+        name = f"{type(self).__name__}(graph=...)"
+        if not isinstance(self.graph, Graph):
+            hint = "A name is written as topology=."
+            raise InvalidInput.of(name, self.graph, "a fedax.Graph, or None", hint)
+        if self.graph.sums not in self.needs:
+            raise InvalidInput.of(name, self.graph.name, f"graphs with sums={self.needs[-1]!r}")
+        if self.graph.changes and self.is_fixed:
             allowed = "graphs that do not change and drop no messages"
-            raise InvalidInput.of(f"{type(self).__name__}(graph=...)", self.graph.name, allowed)
+            raise InvalidInput.of(name, self.graph.name, allowed)
 
     def init(self, fed: Federation, w: Vector) -> ClientStates:
         return fed.client_states(w)

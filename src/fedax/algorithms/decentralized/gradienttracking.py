@@ -1,7 +1,7 @@
 """GradientTracking: gradient descent on a graph with estimates of the mean gradient."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ class GradientTracking(Gossip):
     Network Systems 5(3), 2018.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Nedic, Olshevsky and Shi, Achieving Geometric Convergence for Distributed "
         "Optimization, SIAM J. Optim. 27(4), 2017",
         read=("others' code",),

@@ -1,7 +1,5 @@
 """GTAdam: Adam on a graph, on the tracked mean gradient."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedax.algorithms.decentralized.gradienttracking import GradientTracking, Tracked
@@ -47,7 +45,7 @@ class GTAdam(GradientTracking):
     eps: Scalar = hyper(1e-8, low=0.0, open_low=True, doc="term that keeps the step short")
     most: Scalar = hyper(1e6, low=0.0, open_low=True, doc="bound of the second moment")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Carnevale et al., GTAdam: Gradient Tracking with Adaptive Momentum, IEEE TCNS "
         "10(3), 2023 (arXiv:2009.01745)",
         read=("authors' code",),

@@ -1,7 +1,5 @@
 """GTSGD: stochastic gradient tracking on a graph, with any number of local steps."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -46,7 +44,7 @@ class GTSGD(Gossip):
     (K-GT), as in github.com/team-decent/decent-bench (p2p/_kgt.py), which is not the authors' code.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Pu and Nedic, Distributed Stochastic Gradient Tracking Methods, Mathematical "
         "Programming 187, 2021",
         read=("others' code",),

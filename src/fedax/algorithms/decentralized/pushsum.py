@@ -1,7 +1,5 @@
 """PushSum: stochastic gradient push on directed graphs."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -49,9 +47,9 @@ class PushSum(Gossip):
     (github.com/facebookresearch/stochastic_gradient_push, gossip/distributed.py).
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("both", "column")
+    needs = ("both", "column")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep "
         "Learning, ICML 2019",
         read=("authors' code",),

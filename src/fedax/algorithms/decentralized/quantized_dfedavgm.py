@@ -1,6 +1,6 @@
 """Quantized DFedAvgM: what is sent on the graph has few bits."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 
@@ -94,7 +94,7 @@ class QuantizedDFedAvgM(Gossip):
     gamma: Scalar = hyper(1.0, low=0.0, open_low=True, high=1.0, doc="consensus step of CHOCO")
     code: Codec | None = None
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Sun, Li and Wang, Decentralized Federated Averaging, 2021",
         read=("paper",),
         equation="Alg. 2, eq. (7)",
@@ -119,12 +119,8 @@ class QuantizedDFedAvgM(Gossip):
         z = client.minimize(start=state.x)
         message = self.codec.message(z - state.known, client.key("codec"))
         # CHOCO goes on from the trained model, the others add the messages to the old one
-        return Upload(
-            message,
-            state=Copies(
-                z if self.mode == "choco" else state.x, state.known + message.value, state.around
-            ),
-        )
+        x = z if self.mode == "choco" else state.x
+        return Upload(message, state=Copies(x, state.known + message.value, state.around))
 
     def receive(self, client: Client, state: Copies, received: Vector) -> Copies:
         if state.around is not None:

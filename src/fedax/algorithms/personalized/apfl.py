@@ -1,7 +1,5 @@
 """APFL: personal models that are mixtures of a local model and the global one."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -65,7 +63,7 @@ class APFL(Algorithm[ModelAndStates]):
     )
     learned: bool = hyper(True, doc="whether clients learn their weight")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, "
         "arXiv:2003.13461",
         read=("authors' code",),
@@ -96,11 +94,9 @@ class APFL(Algorithm[ModelAndStates]):
             mixture = layout.unravel(self.mix(client, w_i, state))
             # the statistics of a batch norm are the global model's
             g_bar = layout.ravel(batch.gradient_aside(mixture))
-            alpha = (
-                jnp.clip(state.alpha - rate * ((state.v - w_i) @ g_bar), 0, 1)
-                if self.learned
-                else state.alpha
-            )
+            alpha = state.alpha
+            if self.learned:
+                alpha = jnp.clip(alpha - rate * ((state.v - w_i) @ g_bar), 0, 1)
             # all three steps are from the values before the minibatch
             g = layout.ravel(batch.gradient(layout.unravel(w_i)))
             return w_i - rate * g, Mixture(state.v - rate * state.alpha * g_bar, alpha)

@@ -1,7 +1,5 @@
 """Ditto: personal models tied to the global one."""
 
-from typing import ClassVar
-
 from fedax.core import (
     Algorithm,
     Citation,
@@ -41,7 +39,7 @@ class Ditto(Algorithm[ModelAndStates]):
 
     lam: Scalar = hyper(0.1, low=0.0, doc="pull of the personal models to the global one")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, "
         "ICML 2021",
         read=("authors' code",),

@@ -1,7 +1,5 @@
 """FedALA: every client learns how much of the global head it takes over before it trains."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -80,7 +78,7 @@ class FedALA(FullyAveraged):
     passes: int = hyper(100, low=1, high=10_000, doc="most passes in a client's second round")
     threshold: Scalar = hyper(0.1, low=0.0, doc="deviation of losses that ends the passes")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated "
         "Learning, AAAI 2023",
         read=("authors' code",),
@@ -95,7 +93,8 @@ class FedALA(FullyAveraged):
         task.require_no_state("FedALA")
 
     def init(self, fed: Federation, w: Vector) -> Parts:
-        head = (leaves := self.personal_leaves(fed.layout)).take(w)
+        leaves = self.personal_leaves(fed.layout)
+        head = leaves.take(w)
         return Parts(w, fed.client_states(Blend(head, jnp.ones_like(head), jnp.int32(0))), leaves)
 
     def personal(self, state: Parts) -> Personal:
@@ -106,10 +105,8 @@ class FedALA(FullyAveraged):
         return self.aggregate_locally(client, w, state)[0]
 
     def train(self, client: Client, shared: Vector, state: Blend) -> Upload[Vector]:  # type: ignore[override]
-        leaves, (start, weights) = (
-            self.personal_leaves(client.layout),
-            self.aggregate_locally(client, shared, state),
-        )
+        leaves = self.personal_leaves(client.layout)
+        start, weights = self.aggregate_locally(client, shared, state)
         w = client.minimize(start=start)
         return Upload(w, reference=shared, state=Blend(leaves.take(w), weights, state.rounds + 1))
 
@@ -117,7 +114,8 @@ class FedALA(FullyAveraged):
         self, client: Client, w: Vector, state: Blend
     ) -> tuple[Vector, PersonalVector]:
         """Returns the model that the client trains from, and the learned weights."""
-        layout, leaves = client.layout, self.personal_leaves(client.layout)
+        layout = client.layout
+        leaves = self.personal_leaves(layout)
         # without a head of its own, in the first round, the client starts at the global model
         gap = jnp.where(state.rounds > 0, leaves.take(w) - state.head, 0)
 
@@ -130,9 +128,8 @@ class FedALA(FullyAveraged):
         ) -> tuple[PersonalVector, Float[Array, ""]]:
             params = layout.unravel(mix_head(weights))
             head_gradient = leaves.take(layout.ravel(batch.gradient(params)))
-            return jnp.clip(weights - self.weight_lr * head_gradient * gap, 0, 1), batch.loss(
-                params
-            )
+            weights = jnp.clip(weights - self.weight_lr * head_gradient * gap, 0, 1)
+            return weights, batch.loss(params)
 
         weights = repeat_until_settled(
             client,

@@ -1,7 +1,5 @@
 """FedBABU: the head stays as it began, and every client fine-tunes for itself."""
 
-from typing import ClassVar
-
 from fedax.algorithms.personalized.fedper import FedPer
 from fedax.algorithms.personalized.parted import Parts, PersonalVector, SharedVector
 from fedax.core import Citation, Client, Personal, Reduction, Vector, hyper
@@ -37,7 +35,7 @@ class FedBABU(FedPer):
 
     tuned: str = hyper("all", choices=("all", "head", "body"), doc="leaves that fine-tuning trains")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image "
         "Classification, ICLR 2022",
         read=("authors' code",),

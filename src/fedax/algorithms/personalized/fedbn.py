@@ -1,7 +1,5 @@
 """FedBN: every client has norms of its own."""
 
-from typing import ClassVar
-
 from fedax.algorithms.personalized.parted import Parted
 from fedax.core import Citation, InvalidInput, Layout, Reduction, Task, Which, hyper
 from fedax.utils.leaf_names import names_of, overlooked_norms
@@ -37,10 +35,10 @@ class FedBN(Parted):
     (github.com/med-air/FedBN).
     """
 
-    chooses: ClassVar[str] = "norms"
+    chooses = "norms"
     norms: Which = hyper("norms", leaves=True, doc="leaves that stay at each client")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li, Jiang, Zhang, Kamp and Dou, FedBN: Federated Learning on Non-IID Features, "
         "ICLR 2021",
         read=("paper", "authors' code"),

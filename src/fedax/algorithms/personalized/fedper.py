@@ -1,7 +1,5 @@
 """FedPer: every client has a head of its own."""
 
-from typing import ClassVar
-
 from fedax.algorithms.personalized.parted import Parted
 from fedax.core import Citation, Reduction, Which, hyper
 
@@ -34,7 +32,7 @@ class FedPer(Parted):
 
     head: Which = hyper("last", leaves=True, doc="leaves that stay at each client")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Arivazhagan, Aggarwal, Singh and Choudhary, Federated Learning with "
         "Personalization Layers, arXiv:1912.00818",
         read=("others' code",),

@@ -2,8 +2,6 @@
 representation.
 """
 
-from typing import ClassVar
-
 from fedax.algorithms.personalized.fedper import FedPer
 from fedax.core import Citation, Client, Reduction, Vector, hyper
 
@@ -35,7 +33,7 @@ class FedRep(FedPer):
 
     body: str = hyper("step", choices=("step", "work"), doc="steps of the body")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Collins, Hassani, Mokhtari and Shakkottai, Exploiting Shared Representations, "
         "ICML 2021",
         read=("authors' code",),

@@ -1,6 +1,6 @@
 """FedRoD: a generic predictor trained against skewed classes, and a personal one on top of it."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from fedax.algorithms.personalized.fully_averaged import FullyAveraged
 from fedax.algorithms.personalized.parted import Parts, PersonalVector
@@ -55,7 +55,7 @@ class FedRoD(FullyAveraged):
         "last", leaves=True, doc="leaves of which each client has a second, personal set"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image "
         "Classification, ICLR 2022",
         read=("abstract", "others' code"),
@@ -75,11 +75,9 @@ class FedRoD(FullyAveraged):
         return leaves.put(w, leaves.take(w) + personal)
 
     def train(self, client: Client, shared: Vector, personal: PersonalVector) -> Upload[Vector]:
-        rate, layout, leaves = (
-            client.plain_learning_rate,
-            client.layout,
-            self.personal_leaves(client.layout),
-        )
+        rate = client.plain_learning_rate
+        layout = client.layout
+        leaves = self.personal_leaves(layout)
         generic = generic_gradient(client, shared)
 
         def step(
@@ -87,12 +85,10 @@ class FedRoD(FullyAveraged):
         ) -> tuple[Vector, PersonalVector]:
             w, personal = carry
             # this loss trains the client's part only; the shared model is a constant in it
-            gradient = layout.ravel(
-                batch.gradient(layout.unravel(self.sum_heads(client, w, personal)))
-            )
-            return w - rate * layout.ravel(
-                generic(batch, layout.unravel(w))
-            ), personal - rate * leaves.take(gradient)
+            own = layout.unravel(self.sum_heads(client, w, personal))
+            gradient = leaves.take(layout.ravel(batch.gradient(own)))
+            w = w - rate * layout.ravel(generic(batch, layout.unravel(w)))
+            return w, personal - rate * gradient
 
         trained, personal = client.for_each_minibatch(step, (shared, personal))
         return Upload(trained, reference=shared, state=personal)

@@ -1,6 +1,6 @@
 """IFCA: one model for each of several clusters of clients."""
 
-from typing import ClassVar
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,11 @@ from fedax.core import (
     hyper,
 )
 
+Models: TypeAlias = Float[Array, "clusters dim"]
+"""One model for each cluster."""
 
-class IFCA(Algorithm[Float[Array, "clusters dim"]]):
+
+class IFCA(Algorithm[Models]):
     r"""Clustered federated learning: every client trains the model that fits its examples best.
 
     The server sends all models $\theta_1, \dots, \theta_k$; client i takes the one of least loss
@@ -57,7 +60,7 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         0.1, low=0.0, doc="standard deviation of the noise that tells the models apart at the start"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered "
         "Federated Learning, NeurIPS 2020",
         read=("authors' code",),
@@ -65,13 +68,11 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         reductions=(Reduction({"clusters": 1}, "fedavg"),),
     )
 
-    def init(self, fed: Federation, w: Vector) -> Float[Array, "clusters dim"]:
+    def init(self, fed: Federation, w: Vector) -> Models:
         noise = jax.random.normal(fed.key("clusters"), (self.clusters, w.shape[0]), w.dtype)
         return w[None] + self.spread * (noise - noise.mean(0, keepdims=True))
 
-    def round(
-        self, fed: Federation, state: Float[Array, "clusters dim"]
-    ) -> Float[Array, "clusters dim"]:
+    def round(self, fed: Federation, state: Models) -> Models:
         uploads = fed.gather(self.train, fed.sample(), state)
         models, choices = uploads.value
         # clusters x capacity
@@ -83,21 +84,17 @@ class IFCA(Algorithm[Float[Array, "clusters dim"]]):
         total = weights.sum(1, keepdims=True)
         return jnp.where(total > 0, weights @ models / jnp.where(total > 0, total, 1), state)
 
-    def model(self, state: Float[Array, "clusters dim"]) -> Vector:
+    def model(self, state: Models) -> Vector:
         return state.mean(0)
 
-    def personal(self, state: Float[Array, "clusters dim"]) -> Personal:
+    def personal(self, state: Models) -> Personal:
         return Personal(
             lambda client, models: models[self.choose_cluster(client, models)], (state,)
         )
 
-    def choose_cluster(
-        self, client: Client, models: Float[Array, "clusters dim"]
-    ) -> Int[Array, ""]:
+    def choose_cluster(self, client: Client, models: Models) -> Int[Array, ""]:
         return jnp.argmin(jnp.stack([client.loss(model) for model in models])).astype(jnp.int32)
 
-    def train(
-        self, client: Client, models: Float[Array, "clusters dim"]
-    ) -> Upload[tuple[Vector, Int[Array, ""]]]:
+    def train(self, client: Client, models: Models) -> Upload[tuple[Vector, Int[Array, ""]]]:
         cluster = self.choose_cluster(client, models)
         return Upload((client.minimize(start=models[cluster]), cluster), reference=models[cluster])

@@ -1,7 +1,5 @@
 """LG-FedAvg: every client has lower layers of its own."""
 
-from typing import ClassVar
-
 from fedax.algorithms.personalized.fedper import FedPer
 from fedax.core import Citation, Layout, Part, Reduction
 
@@ -32,7 +30,7 @@ class LGFedAvg(FedPer):
     (github.com/pliang279/LG-FedAvg, main_lg.py).
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Liang et al., Think Locally, Act Globally, arXiv:2001.01523",
         read=("authors' code",),
         equation="Alg. 1",

@@ -69,16 +69,9 @@ class Parted(Algorithm[Parts]):
         chosen, which = self.personal_leaves(layout).chosen, getattr(self, self.chooses)
         # equal if all leaves stay, or none
         if any(chosen) == all(chosen) and which not in ((), "*", ("*",)):
-            meaning = (
-                f"{'a predicate' if callable(which) else repr(which)}, by which "
-                f"{'every leaf' if all(chosen) else 'no leaf'} stays"
-            )
-            allowed = "some of the model's leaves: " + (
-                ", ".join(layout.names) or "it is one array"
-            )
-            raise InvalidInput.found(
-                self.field, meaning, allowed, "If that is meant, write () for none or '*' for all."
-            )
+            got = f"{which!r}, by which {'every' if all(chosen) else 'no'} leaf stays"
+            allowed = f"some of the model's leaves {layout.names}, () for none or '*' for all"
+            raise InvalidInput.found(self.field, got, allowed)
 
     def init(self, fed: Federation, w: Vector) -> Parts:
         leaves = self.personal_leaves(fed.layout)
@@ -104,10 +97,8 @@ class Parted(Algorithm[Parts]):
     def train(
         self, client: Client, shared: SharedVector, personal: PersonalVector
     ) -> Upload[SharedVector]:
-        leaves, w = (
-            self.personal_leaves(client.layout),
-            self.train_locally(client, self.join(client, shared, personal)),
-        )
+        leaves = self.personal_leaves(client.layout)
+        w = self.train_locally(client, self.join(client, shared, personal))
         return Upload(leaves.others.take(w), reference=shared, state=leaves.take(w))
 
     def train_locally(self, client: Client, w: Vector) -> Vector:

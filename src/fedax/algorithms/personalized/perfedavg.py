@@ -1,6 +1,6 @@
 """Per-FedAvg: a model that is good one gradient step later."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import optax
 
@@ -53,7 +53,7 @@ class PerFedAvg(Algorithm[Vector]):
         "train", choices=("train", "test"), doc="examples on which clients adapt the model they use"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical "
         "Guarantees, NeurIPS 2020",
         read=("others' code",),

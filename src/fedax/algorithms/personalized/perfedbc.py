@@ -1,14 +1,14 @@
 """FedBC for personal models: fine-tuned, and meta-learned."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 import optax
 from jaxtyping import Array, Float
 
 from fedax.algorithms.server.constrained import DualState
 from fedax.algorithms.server.fedbc import FedBC
-from fedax.core import Citation, Client, Minibatch, Scalar, Vector, hyper
+from fedax.core import Client, Minibatch, Scalar, Vector, hyper
 
 
 class FedBCFineTune(FedBC):
@@ -34,9 +34,7 @@ class FedBCFineTune(FedBC):
         "train", choices=("train", "test"), doc="examples that clients adapt their own model on"
     )
 
-    citation: ClassVar[Citation] = dataclasses.replace(
-        FedBC.citation, equation="Table 3", reductions=()
-    )
+    citation = dataclasses.replace(FedBC.citation, equation="Table 3", reductions=())
 
     def adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
         start = self.model_to_adapt(client, z, state)
@@ -79,9 +77,7 @@ class PerFedBC(FedBCFineTune):
         "global", choices=("own", "global"), doc="the model at which local work starts"
     )
 
-    citation: ClassVar[Citation] = dataclasses.replace(
-        FedBC.citation, equation="Alg. 3 (App. E.4)", reductions=()
-    )
+    citation = dataclasses.replace(FedBC.citation, equation="Alg. 3 (App. E.4)", reductions=())
 
     def model_to_adapt(self, client: Client, z: Vector, state: DualState) -> Vector:
         return z

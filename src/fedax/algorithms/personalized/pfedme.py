@@ -1,6 +1,6 @@
 """pFedMe: personal models by Moreau envelopes."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ class PFedMe(Algorithm[ModelAndStates]):
     )
     trained: str = hyper("all", choices=("all", "drawn"), doc="clients that work in a round")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, "
         "NeurIPS 2020",
         read=("authors' code",),

@@ -1,7 +1,5 @@
 """AFL: the worst mixture of the clients counts."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -48,7 +46,7 @@ class AFL(Algorithm[AgnosticState]):
         "last", choices=("last", "mean"), doc="the last model, or the mean of those of all rounds"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Mohri, Sivek, Suresh, Agnostic Federated Learning, ICML 2019",
         read=("others' code",),
         equation="Fig. 1",
@@ -61,10 +59,8 @@ class AFL(Algorithm[AgnosticState]):
     def round(self, fed: Federation, state: AgnosticState) -> AgnosticState:
         uploads = fed.gather(self.train, fed.everyone, state.w)
         models, losses = uploads.value
-        w, mixture = (
-            uploads.shares(state.mixture) @ models,
-            onto_simplex(state.mixture + self.mixture_lr * losses),
-        )
+        w = uploads.shares(state.mixture) @ models
+        mixture = onto_simplex(state.mixture + self.mixture_lr * losses)
         rounds = jnp.asarray(fed.round, w.dtype)  # the starting point is not among them
         return AgnosticState(w, mixture, state.mean + (w - state.mean) / (rounds + 1))
 

@@ -1,7 +1,5 @@
 """Bulyan: the values nearest to the median of the models that Krum picks one after the other."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
@@ -9,7 +7,6 @@ from jaxtyping import Array, Bool
 from fedax.algorithms.server.aggregation import ByzantineAggregation
 from fedax.core import Citation, Gathered, Reduction, Vector
 from fedax.numerics.robust import krum_ranks, sort_uploads, squared_distances
-from fedax.utils.random import Index
 
 
 class Bulyan(ByzantineAggregation):
@@ -43,7 +40,7 @@ class Bulyan(ByzantineAggregation):
 
     least_per_hostile = 4
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="El Mhamdi, Guerraoui and Rouault, The Hidden Vulnerability of Distributed Learning "
         "in Byzantium, ICML 2018",
         read=("authors' code", "others' code"),
@@ -51,12 +48,13 @@ class Bulyan(ByzantineAggregation):
     )
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
-        valid, changes = uploads.valid, uploads.value - w[None]
+        changes = uploads.value - w[None]
+        valid = uploads.valid
         # a cohort of fewer clients than expected keeps at least one
         picks = jnp.maximum(valid.sum(dtype=jnp.int32) - 2 * self.byzantine, 1)
         squares = squared_distances(changes, valid)
 
-        def pick(i: Index, is_picked: Bool[Array, "capacity"]) -> Bool[Array, "capacity"]:
+        def pick(i: Array, is_picked: Bool[Array, "capacity"]) -> Bool[Array, "capacity"]:
             is_left = valid & ~is_picked
             best = jnp.argmin(krum_ranks(squares, is_left, self.byzantine))
             return is_picked.at[best].set(is_picked[best] | (i < picks))

@@ -1,7 +1,5 @@
 """CenteredClip: changes are clipped around the last round's aggregate."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -22,7 +20,6 @@ from fedax.core import (
 )
 from fedax.numerics.robust import clip_rows, median_length
 from fedax.utils.layout import accumulator
-from fedax.utils.random import Index
 
 
 class ClipState(eqx.Module):
@@ -81,7 +78,7 @@ class CenteredClip(MixedUploads[ClipState]):
         doc="whether a momentum has the factor 1 - momentum",
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, "
         "ICML 2021",
         read=("authors' code",),
@@ -125,7 +122,7 @@ class CenteredClip(MixedUploads[ClipState]):
         unit = median_length(offsets_from(center), uploads.valid) if self.unit == "median" else 1
         tau = jnp.asarray(self.tau, wide) * unit
 
-        def clip_step(_: Index, v: Vector) -> Vector:
+        def clip_step(_: Array, v: Vector) -> Vector:
             factors, offsets = clip_rows(offsets_from(v), tau)
             return v + ((shares * factors) @ offsets).astype(v.dtype)
 

@@ -5,14 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedax.algorithms.server.multipliers import Multiplier
-from fedax.core import (
-    Algorithm,
-    Client,
-    ClientStates,
-    Federation,
-    Personal,
-    Vector,
-)
+from fedax.core import Algorithm, Client, ClientStates, Federation, Personal, Vector
 from fedax.core.hyper import PerClient, entry, hyper
 
 
@@ -46,10 +39,12 @@ class Constrained(Algorithm[BeyondConsensusState]):
 
     def init(self, fed: Federation, w: Vector) -> BeyondConsensusState:
         def initial_state(k: Int[Array, ""]) -> DualState:
-            lam, gamma = (entry(value, k).astype(w.dtype) for value in (self.lam, self.gamma))
-            return DualState(w, Multiplier.initial(lam, gamma), jnp.zeros_like(lam))
+            lam = entry(self.lam, k).astype(w.dtype)
+            gamma = entry(self.gamma, k).astype(w.dtype)
+            zero = jnp.zeros_like(lam)
+            return DualState(w, Multiplier(lam, gamma, zero, zero, jnp.int32(0)), zero)
 
-        return BeyondConsensusState(w, fed.client_states(initial_state), jnp.zeros((), jnp.int32))
+        return BeyondConsensusState(w, fed.client_states(initial_state), jnp.int32(0))
 
     def weights(self, state: BeyondConsensusState) -> ClientStates:
         return state.clients.each(lambda client_state: client_state.dual.lam)

@@ -1,7 +1,5 @@
 """CoordinateMedian: the median of every coordinate in place of the mean."""
 
-from typing import ClassVar
-
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Citation, Gathered, Vector
 from fedax.numerics.robust import sort_uploads
@@ -28,7 +26,7 @@ class CoordinateMedian(Aggregation):
     is not the authors' code.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
         read=("others' code",),

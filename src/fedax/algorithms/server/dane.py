@@ -1,7 +1,5 @@
 """DANE: distributed approximate Newton, everybody in every round."""
 
-from typing import ClassVar
-
 from fedax.core import (
     Algorithm,
     Citation,
@@ -42,7 +40,7 @@ class DANE(Algorithm[Vector]):
     mu: Scalar = hyper(0.0, low=0.0, doc="weight of the proximal term")
     eta: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the global gradient")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Shamir et al., Communication-Efficient Distributed Optimization using an "
         "Approximate Newton-type Method, ICML 2014",
         read=("others' code",),

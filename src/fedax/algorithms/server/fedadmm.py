@@ -1,7 +1,5 @@
 """FedADMM: primal-dual consensus with partial participation."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -72,7 +70,7 @@ class FedADMM(Algorithm[ModelAndStates]):
         doc="start of local work and of a client's change",
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Gong, Li, Freris, FedADMM: A Robust Federated Deep Learning Framework, ICDE 2022 "
         "(arXiv:2204.03529)",
         read=("abstract", "authors' code"),

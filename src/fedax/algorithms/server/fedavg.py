@@ -1,6 +1,6 @@
 """FedAvg, with any server optimizer."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import optax
@@ -47,7 +47,7 @@ class FedAvg(Algorithm[ServerState]):
         "aligned", choices=("aligned", "mixed"), later=True, doc="whose weight a client's model has"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="McMahan et al., Communication-Efficient Learning of Deep Networks from "
         "Decentralized Data, AISTATS 2017",
         read=("abstract", "others' code"),
@@ -60,11 +60,7 @@ class FedAvg(Algorithm[ServerState]):
         if self.server is not None and (
             preset or not isinstance(self.server, optax.GradientTransformation)
         ):
-            allowed = (
-                "None, as it has a server optimizer of its own"
-                if preset
-                else "an Optax optimizer, or None"
-            )
+            allowed = "None, or an Optax optimizer if the method has none of its own"
             raise InvalidInput.of(f"{type(self).__name__}(server=...)", self.server, allowed)
 
     def optimizer(self) -> optax.GradientTransformation:

@@ -1,7 +1,5 @@
 """FedAWARE: the shortest combination of the clients' momenta as the direction."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -98,7 +96,7 @@ class FedAWARE(Algorithm[AwareState]):
         doc="what a cohort averages",
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Zeng et al., Tackling Hybrid Heterogeneity on Federated Optimization via "
         "Gradient Diversity Maximization",
         read=("paper", "authors' code"),
@@ -111,16 +109,18 @@ class FedAWARE(Algorithm[AwareState]):
 
     def round(self, fed: Federation, state: AwareState) -> AwareState:
         cohort = fed.sample(self.sampling_weights(state))
-        cohort = released.with_everyone_first(fed, cohort) if self.startup == "all" else cohort
+        if self.startup == "all":
+            cohort = released.with_everyone_first(fed, cohort)
         uploads = fed.gather(self.train, cohort, state.w)
         if self.ids == "mixed":
             uploads = released.exchanged(uploads, self.rank_as_released(fed, state, cohort))
-        updates = released.averaged(uploads) if self.shared == "updates" else uploads.value
-        new_momenta = self.alpha * state.momenta.select(uploads) + (1 - self.alpha) * updates
-        momenta = state.momenta.update(
-            uploads,
-            released.averaged(uploads, new_momenta) if self.shared == "momenta" else new_momenta,
-        )
+        updates = uploads.value
+        if self.shared == "updates":
+            updates = released.averaged(uploads, updates)
+        rows = self.alpha * state.momenta.select(uploads) + (1 - self.alpha) * updates
+        if self.shared == "momenta":
+            rows = released.averaged(uploads, rows)
+        momenta = state.momenta.update(uploads, rows)
         direction, best = momenta.combine(start=state.weights, unit=self.normalize == "unit")
         if self.startup == "explore":
             direction = jnp.where(momenta.known.all(), direction, uploads.mean())

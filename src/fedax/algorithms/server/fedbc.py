@@ -1,7 +1,7 @@
 """FedBC: federated learning beyond consensus."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -72,7 +72,7 @@ class FedBC(Constrained):
         "own", choices=("own", "shared"), doc="whether dual steps of others move a multiplier on"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Bedi et al., FedBC: Federated Learning Beyond Consensus (arXiv:2206.10815)",
         read=("paper", "authors' code"),
         equation="Alg. 1, 2, eq. (9), (11), (13)",

@@ -1,7 +1,5 @@
 """FedCM: client-level momentum from the server."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -60,7 +58,7 @@ class FedCM(Algorithm[MomentumState]):
     )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Xu et al., FedCM: Federated Learning with Client-level Momentum, arXiv:2106.10874",
         read=("others' code",),
         reductions=(Reduction({"alpha": 1.0}, "fedavg"),),
@@ -74,13 +72,8 @@ class FedCM(Algorithm[MomentumState]):
         return MomentumState(state.w + self.lr * change, m)
 
     def train(self, client: Client, w: Vector, m: Vector) -> Upload[tuple[Vector, Vector]]:
-        change = (
-            client.minimize(
-                LocalProblem(
-                    linear=(1 - self.alpha) * m, step_gradient=scaled_gradient(self.alpha)
-                ),
-                start=w,
-            )
-            - w
+        problem = LocalProblem(
+            linear=(1 - self.alpha) * m, step_gradient=scaled_gradient(self.alpha)
         )
+        change = client.minimize(problem, start=w) - w
         return Upload((change, client.mean_gradient(-change)), is_change=True)

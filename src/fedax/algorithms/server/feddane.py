@@ -1,7 +1,5 @@
 """FedDANE: a federated Newton-type method."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -72,7 +70,7 @@ class FedDANE(Algorithm[DaneState]):
         False, doc="use the previous round's gradient, one communication a round"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li et al., FedDANE: A Federated Newton-Type Method, Asilomar 2019 "
         "(arXiv:2001.01920)",
         read=("paper", "authors' code"),

@@ -1,7 +1,5 @@
 """FedDyn: dynamic regularisation."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -54,7 +52,7 @@ class FedDyn(Algorithm[DynState]):
 
     alpha: Scalar = hyper(0.1, low=0.0, open_low=True, doc="weight of the regulariser")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021",
         read=("authors' code",),
         equation="Alg. 1",

@@ -1,7 +1,5 @@
 """FedExP: extrapolated server steps."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -46,7 +44,7 @@ class FedExP(Algorithm[Vector]):
 
     eps: Scalar = hyper(1e-3, low=0.0, open_low=True, doc="term that keeps the server step short")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Jhunjhunwala, Wang and Joshi, FedExP: Speeding Up Federated Averaging via "
         "Extrapolation, ICLR 2023",
         read=("authors' code",),

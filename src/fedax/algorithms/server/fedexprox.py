@@ -1,7 +1,5 @@
 """FedExProx: FedProx with extrapolated server steps."""
 
-from typing import ClassVar
-
 import optax
 
 from fedax.algorithms.server.fedavg import FedAvg
@@ -34,7 +32,7 @@ class FedExProx(FedAvg):
     gamma: Scalar = hyper(1.0, low=0.0, open_low=True, doc="step size of the proximal points")
     alpha: Scalar = hyper(1.0, low=0.0, open_low=True, doc="extrapolation, 1 for none")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li, Acharya and Richtarik, The Power of Extrapolation in Federated Learning, "
         "NeurIPS 2024",
         read=("abstract",),

@@ -1,9 +1,10 @@
 """FedLC: cross entropy whose logits are calibrated by a client's numbers of examples by class."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, PyTree
 
 from fedax.algorithms.server.on_classes import Gradient, OnClasses, logits_from
@@ -50,7 +51,7 @@ class FedLC(OnClasses):
         doc="whether the true class is left out of the sum",
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Zhang et al., Federated Learning with Label Distribution Skew via Logits "
         "Calibration, ICML 2022",
         read=("abstract", "others' code"),
@@ -99,8 +100,6 @@ def weighted_softmax_gradient(
         return jnp.where(has_sum, total - z_true, 0)
 
     def gradient(batch: Minibatch, params: PyTree) -> PyTree:
-        return jax.tree.map(
-            lambda g, leaf: g + task.l2 * leaf, batch.gradient_of(loss, params), params
-        )
+        return optax.tree.add_scale(batch.gradient_of(loss, params), task.l2, params)
 
     return gradient

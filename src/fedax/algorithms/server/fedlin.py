@@ -1,7 +1,5 @@
 """FedLin: local steps along the corrected gradient, with rates that even out unequal work."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedax.core import (
@@ -47,7 +45,7 @@ class FedLin(Algorithm[Vector]):
         "common", choices=("common", "by_steps"), doc="learning rates of the clients"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Mitra, Jaafar, Pappas and Hassani, Linear Convergence in Federated Learning, "
         "NeurIPS 2021",
         read=("abstract", "others' code"),

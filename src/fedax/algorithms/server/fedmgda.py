@@ -1,7 +1,5 @@
 """FedMGDA+: multi-objective descent over the clients of a round."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedax.core import Algorithm, Citation, Client, Federation, Scalar, Upload, Vector, hyper
@@ -36,7 +34,7 @@ class FedMGDA(Algorithm[Vector]):
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
     epsilon: Scalar = hyper(0.1, low=0.0, high=1.0, doc="distance of weights to the cohort's")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Hu et al., Federated Learning Meets Multi-objective Optimization, IEEE TNSE 2022 "
         "(arXiv:2006.11489)",
         read=("others' code",),

@@ -1,7 +1,5 @@
 """FedNova: normalised averaging under unequal work."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -64,7 +62,7 @@ class FedNova(Algorithm[Vector]):
         doc="whose weight a client's change has",
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Wang et al., Tackling the Objective Inconsistency Problem, NeurIPS 2020",
         read=("paper", "authors' code"),
         equation="eq. (4), Sec. 5",

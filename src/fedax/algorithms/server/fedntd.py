@@ -1,7 +1,7 @@
 """FedNTD: local training that keeps the global model's view of the classes that are not true."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ class FedNTD(OnClasses):
     beta: Scalar = hyper(1.0, low=0.0, doc="weight of the distillation")
     tau: Scalar = hyper(1.0, low=0.0, open_low=True, doc="temperature of the distillation")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Lee et al., Preservation of the Global Knowledge by Not-True Distillation in "
         "Federated Learning, NeurIPS 2022",
         read=("authors' code",),

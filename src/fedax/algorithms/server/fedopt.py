@@ -1,8 +1,5 @@
 """FedAvgM, FedAdam, FedYogi, FedAdagrad: FedAvg with a published server optimizer."""
 
-from collections.abc import Callable
-from typing import ClassVar
-
 import jax.numpy as jnp
 import optax
 
@@ -29,7 +26,7 @@ class FedAvgM(FedAvg):
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
     momentum: Scalar = hyper(0.9, low=0.0, high=1.0, open_high=True, doc="server momentum")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, "
         "arXiv:1909.06335",
         read=("others' code",),
@@ -68,7 +65,7 @@ class FedAdam(FedAvg):
     tau: Scalar = hyper(1e-3, low=0.0, open_low=True, doc="degree of adaptivity")
     v0: Scalar = hyper(1.0, low=0.0, doc="initial second moment, in units of tau squared")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper=REDDI,
         read=("authors' code", "others' code"),
         equation="Alg. 2 (FedAdam)",
@@ -78,7 +75,21 @@ class FedAdam(FedAvg):
         return self.b2 * v + (1 - self.b2) * delta**2
 
     def optimizer(self) -> optax.GradientTransformation:
-        return adaptive(self.lr, self.b1, self.tau, self.v0 * self.tau**2, self.second_moment)
+        """Returns Alg. 2 as an Optax transformation; Optax's own chains correct the bias of the
+        moments.
+        """
+
+        def init(w: Vector) -> tuple[Vector, Vector]:
+            return jnp.zeros_like(w), jnp.full_like(w, self.v0 * self.tau**2)
+
+        def update(
+            delta: Vector, state: tuple[Vector, Vector], w: Vector | None = None
+        ) -> tuple[Vector, tuple[Vector, Vector]]:
+            m = self.b1 * state[0] + (1 - self.b1) * delta
+            v = self.second_moment(state[1], delta)
+            return -self.lr * m / (jnp.sqrt(v) + self.tau), (m, v)
+
+        return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
 class FedYogi(FedAdam):
@@ -87,7 +98,7 @@ class FedYogi(FedAdam):
     Source: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Alg. 2.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper=REDDI,
         read=("authors' code", "others' code"),
         equation="Alg. 2 (FedYogi)",
@@ -106,7 +117,7 @@ class FedAdagrad(FedAdam):
 
     b1: Scalar = hyper(0.0, low=0.0, high=1.0, open_high=True, doc="decay of the first moment")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper=REDDI,
         read=("authors' code", "others' code"),
         equation="Alg. 2 (FedAdagrad)",
@@ -114,26 +125,3 @@ class FedAdagrad(FedAdam):
 
     def second_moment(self, v: Vector, delta: Vector) -> Vector:
         return v + delta**2
-
-
-def adaptive(
-    lr: Scalar,
-    b1: Scalar,
-    tau: Scalar,
-    v0: Scalar,
-    second_moment: Callable[[Vector, Vector], Vector],
-) -> optax.GradientTransformation:
-    """Returns Alg. 2 of Reddi et al. as an Optax transformation; Optax's own chains correct the
-    bias of the moments.
-    """
-
-    def init(w: Vector) -> tuple[Vector, Vector]:
-        return jnp.zeros_like(w), jnp.full_like(w, v0)
-
-    def update(
-        delta: Vector, state: tuple[Vector, Vector], w: Vector | None = None
-    ) -> tuple[Vector, tuple[Vector, Vector]]:
-        m, v = b1 * state[0] + (1 - b1) * delta, second_moment(state[1], delta)
-        return -lr * m / (jnp.sqrt(v) + tau), (m, v)
-
-    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """FedProx: FedAvg with a proximal term."""
 
-from typing import ClassVar
-
 from fedax.algorithms.server.fedavg import FedAvg
 from fedax.core import Citation, Client, LocalProblem, PerClient, Reduction, Upload, Vector, hyper
 
@@ -28,7 +26,7 @@ class FedProx(FedAvg):
 
     mu: PerClient = hyper(0.1, low=0.0, per_client=True, doc="weight of the proximal term")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020",
         read=("paper", "authors' code"),
         equation="Alg. 2",

@@ -1,7 +1,5 @@
 """FedRed: doubly regularised local steps with drift correction."""
 
-from typing import ClassVar
-
 from fedax.core import (
     Algorithm,
     Citation,
@@ -49,7 +47,7 @@ class FedRed(Algorithm[Vector]):
 
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term to the server's model")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Jiang, Rodomanov and Stich, Federated Optimization with Doubly Regularized Drift "
         "Correction, ICML 2024",
         read=("authors' code",),

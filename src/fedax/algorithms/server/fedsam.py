@@ -1,7 +1,5 @@
 """FedSAM: FedAvg with sharpness-aware local steps."""
 
-from typing import ClassVar
-
 from fedax.algorithms.server.fedavg import FedAvg
 from fedax.core import (
     Citation,
@@ -40,7 +38,7 @@ class FedSAM(FedAvg):
 
     rho: Scalar = hyper(0.1, low=0.0, doc="distance to the worst point nearby")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, ICML "
         "2022",
         read=("others' code",),

@@ -1,7 +1,5 @@
 """FedSpeed: a proximal term with its correction, and gradients from points nearby."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedax.algorithms.server.fedvarp import LastChanges
@@ -53,7 +51,7 @@ class FedSpeed(Algorithm[LastChanges]):
     lam: Scalar = hyper(0.1, low=0.0, doc="weight of the proximal term")
     rho: Scalar = hyper(0.1, low=0.0, doc="distance of the point whose gradient is taken")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher "
         "Generalization Accuracy, ICLR 2023",
         read=("authors' code",),
@@ -70,9 +68,8 @@ class FedSpeed(Algorithm[LastChanges]):
         return LastChanges(x + mean, mean, states)
 
     def train(self, client: Client, w: Vector, h_k: Vector) -> Upload[tuple[Vector, Vector]]:
-        gradient = sharp_gradient(self.rho)
         problem = LocalProblem(
-            anchor=w, linear=self.lam * h_k, prox=self.lam, step_gradient=gradient
+            anchor=w, linear=self.lam * h_k, prox=self.lam, step_gradient=sharp_gradient(self.rho)
         )
         x = client.minimize(problem, start=w)
         return Upload((x, x - w), reference=w, state=h_k + x - w)

@@ -1,7 +1,5 @@
 """FedVARP and MIFA: every client's last change stands for it while it is away."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -59,7 +57,7 @@ class FedVARP(Algorithm[LastChanges]):
 
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Jhunjhunwala, Sharma, Nagarkatti and Joshi, FedVARP, UAI 2022",
         read=("others' code",),
     )
@@ -115,7 +113,7 @@ class MIFA(FedVARP):
     fdu_no_wait.py); of the paper the introduction was read.
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Gu, Huang, Zhang and Huang, Fast Federated Learning in the Presence of Arbitrary "
         "Device Unavailability, NeurIPS 2021",
         read=("abstract", "authors' code"),

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ class GD(Algorithm[Vector]):
     (arXiv:1909.04715).
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Khaled, Mishchenko, Richtarik, First Analysis of Local GD on Heterogeneous Data "
         "(arXiv:1909.04715)",
         read=("paper",),
@@ -95,7 +95,7 @@ class LocalGD(Algorithm[LocalState]):
         "last", choices=("last", "mean"), doc="the synchronised model, or the mean of all iterates"
     )
 
-    citation: ClassVar[Citation] = dataclasses.replace(GD.citation, equation="Alg. 1")
+    citation = dataclasses.replace(GD.citation, equation="Alg. 1")
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         if not schedule.equal_steps(sizes):

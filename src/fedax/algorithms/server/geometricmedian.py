@@ -1,16 +1,13 @@
 """GeometricMedian: the point with the smallest sum of distances in place of the mean."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array
 
 from fedax.algorithms.server.aggregation import Aggregation
 from fedax.core import Citation, Gathered, Reduction, Scalar, Vector, hyper
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import lengths, power_of_two
-from fedax.utils.random import Index
 
 
 class GeometricMedian(Aggregation):
@@ -45,7 +42,7 @@ class GeometricMedian(Aggregation):
     iterations: int = hyper(3, low=1, doc="Weiszfeld iterations of a round")
     nu: Scalar = hyper(1e-6, low=0.0, open_low=True, doc="least distance that counts")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE "
         "TSP 70, 2022",
         read=("authors' code",),
@@ -64,16 +61,14 @@ class GeometricMedian(Aggregation):
         changes, nu = changes * shrink, nu * shrink
         shares = uploads.shares().astype(wide)
 
-        def smoothed(v: Vector) -> Float[Array, "capacity"]:
+        def smoothed(v: Vector) -> Array:
             # every model's distance by itself: a hostile one that is far away must not make
             # those of the others underflow
             distance = lengths(changes - v[None])
             # quadratic within nu, so that its slope exists at a model
             return jnp.where(distance > nu, distance, (distance * (distance / nu) + nu) / 2)
 
-        def combine_by_distance(
-            distance: Float[Array, "capacity"], is_counted: Bool[Array, "capacity"]
-        ) -> tuple[Vector, Float[Array, ""], Float[Array, ""]]:
+        def combine_by_distance(distance: Array, is_counted: Array) -> tuple[Vector, Array, Array]:
             """Returns the mean by beta, the sum of the betas and their unit."""
             # only their proportions count for the mean, so that the largest may be near 1
             unit = power_of_two(jnp.where(is_counted, distance, jnp.inf).min())
@@ -86,7 +81,7 @@ class GeometricMedian(Aggregation):
             mean = jnp.where(is_counted, pull, 0) @ (changes / power[:, None])
             return mean / jnp.where(total > 0, total, 1), total, unit
 
-        def weiszfeld_step(_: Index, v: Vector) -> Vector:
+        def weiszfeld_step(_: Array, v: Vector) -> Vector:
             distance = lengths(changes - v[None])
             is_far, reach = distance > nu, jnp.maximum(distance, nu)
             step, _, _ = combine_by_distance(reach, uploads.valid)

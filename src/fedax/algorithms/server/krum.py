@@ -1,7 +1,5 @@
 """Krum and Multi-Krum: the models with the closest neighbours."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import ByzantineAggregation
@@ -38,7 +36,7 @@ class Krum(ByzantineAggregation):
     least_per_hostile = 2
     selected: int = hyper(1, low=1, doc="models that are averaged")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient "
         "Descent, NIPS 2017",
         read=("authors' code", "others' code"),
@@ -47,7 +45,8 @@ class Krum(ByzantineAggregation):
     )
 
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:
-        changes, valid = uploads.value - w[None], uploads.valid
+        changes = uploads.value - w[None]
+        valid = uploads.valid
         ranks = krum_ranks(squared_distances(changes, valid), valid, self.byzantine)
         selection = (valid & (ranks < self.selected)).astype(w.dtype)
         return w + selection @ jnp.where(valid[:, None], changes, 0) / selection.sum()

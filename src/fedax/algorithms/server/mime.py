@@ -1,10 +1,10 @@
 """Mime and MimeLite: the server's momentum in every local step."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
-import jax
 import jax.numpy as jnp
+import optax
 
 from fedax.algorithms.server.fedcm import MomentumState
 from fedax.core import (
@@ -53,7 +53,7 @@ class MimeLite(Algorithm[MomentumState]):
     )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated "
         "Learning, arXiv:2008.03606",
         read=("authors' code",),
@@ -100,7 +100,7 @@ class Mime(MimeLite):
     Source: as `MimeLite`, and fedjax/algorithms/mime.py.
     """
 
-    citation: ClassVar[Citation] = dataclasses.replace(MimeLite.citation, reductions=())
+    citation = dataclasses.replace(MimeLite.citation, reductions=())
 
     def train_cohort(
         self, fed: Federation, cohort: Cohort, w: Vector, push: Vector, g: Vector
@@ -111,13 +111,7 @@ class Mime(MimeLite):
         start = client.layout.unravel(w)
 
         def gradient_difference(batch: Minibatch, params: Any) -> Any:
-            return jax.tree.map(
-                lambda at_params, at_start: at_params - at_start,
-                batch.gradient(params),
-                batch.gradient_aside(start),
-            )
+            return optax.tree.sub(batch.gradient(params), batch.gradient_aside(start))
 
-        return Upload(
-            client.minimize(LocalProblem(linear=push, step_gradient=gradient_difference), start=w),
-            reference=w,
-        )
+        problem = LocalProblem(linear=push, step_gradient=gradient_difference)
+        return Upload(client.minimize(problem, start=w), reference=w)

@@ -1,7 +1,7 @@
 """MOON: contrastive local training against the global and the last local model."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -60,7 +60,7 @@ class MOON(Algorithm[ModelAndStates]):
     )
     features: Callable[..., Any] | None = eqx.field(static=True, default=None)
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021",
         read=("paper", "authors' code"),
         equation="Alg. 1",

@@ -20,13 +20,6 @@ class Multiplier(eqx.Module):
     gamma_speed: Float[Array, ""]
     clock: Int[Array, ""]
 
-    @staticmethod
-    def initial(lam: Float[Array, ""], gamma: Float[Array, ""]) -> "Multiplier":
-        """Returns the state without momenta, before the first dual step."""
-        return Multiplier(
-            lam, gamma, jnp.zeros_like(lam), jnp.zeros_like(lam), jnp.zeros((), jnp.int32)
-        )
-
 
 class Turns(eqx.Module):
     """Clients that take their dual steps one after the other: those before this round, at its end,
@@ -69,46 +62,22 @@ class Ascent(eqx.Module):
         """Takes one step at the squared distance $s$."""
         lam_speed = self.momentum * dual.lam_speed + square - dual.gamma
         gamma_speed = self.momentum * dual.gamma_speed + dual.lam
-        return self._move(
-            dual,
-            self.rate * lam_speed,
-            self.rate * gamma_speed,
-            lam_speed,
-            gamma_speed,
-            dual.clock + 1,
-        )
+        return self._move(dual, self.rate, lam_speed, gamma_speed, 1, dual.clock + 1)
 
     def coast(self, dual: Multiplier, until: Int[Array, ""]) -> Multiplier:
         r"""Steps without a gradient: by $\alpha u (\theta + \theta^2 + \dots)$, always in one
         direction, so bounded once.
         """
-        theta, steps = (
-            jnp.asarray(self.momentum, dual.lam.dtype),
-            (until - dual.clock).astype(dual.lam.dtype),
-        )
+        theta = jnp.asarray(self.momentum, dual.lam.dtype)
+        decay = theta ** (until - dual.clock).astype(theta.dtype)
         # gain / rate is theta + ... + theta^steps
-        decay, gain = theta**steps, self.rate * theta * (1 - theta**steps) / (1 - theta)
-        lam_speed, gamma_speed = dual.lam_speed, dual.gamma_speed
-        return self._move(
-            dual,
-            gain * lam_speed,
-            gain * gamma_speed,
-            decay * lam_speed,
-            decay * gamma_speed,
-            until,
-        )
+        gain = self.rate * theta * (1 - decay) / (1 - theta)
+        return self._move(dual, gain, dual.lam_speed, dual.gamma_speed, decay, until)
 
     def _move(
-        self,
-        dual: Multiplier,
-        lam_step: Any,
-        gamma_step: Any,
-        lam_speed: Any,
-        gamma_speed: Any,
-        clock: Any,
+        self, dual: Multiplier, gain: Any, lam_speed: Any, gamma_speed: Any, decay: Any, clock: Any
     ) -> Multiplier:
-        lam, gamma = (
-            jnp.clip(dual.lam + lam_step, *self.bounds),
-            dual.gamma + gamma_step if self.learns else dual.gamma,
-        )
-        return Multiplier(lam, gamma, lam_speed, gamma_speed, clock)
+        """Moves by speeds, which decay afterwards."""
+        lam = jnp.clip(dual.lam + gain * lam_speed, *self.bounds)
+        gamma = dual.gamma + gain * gamma_speed if self.learns else dual.gamma
+        return Multiplier(lam, gamma, decay * lam_speed, decay * gamma_speed, clock)

@@ -34,9 +34,6 @@ class OnClasses(Algorithm[Vector]):
             raise InvalidInput.found(name, "a task without classes", allowed)
         task.require_no_state(name)
 
-    def init(self, fed: Federation, w: Vector) -> Vector:
-        return w
-
     def round(self, fed: Federation, state: Vector) -> Vector:
         return fed.average(self.train, fed.sample(), state)
 

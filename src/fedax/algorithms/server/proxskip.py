@@ -1,7 +1,6 @@
 """ProxSkip, or Scaffnew: local steps that skip communication, with shifts that make them exact."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -51,7 +50,7 @@ class ProxSkip(Algorithm[ModelAndStates]):
     github.com/Glebzok/ProxSkip (proxskip/methods).
     """
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Mishchenko, Malinovsky, Stich and Richtarik, ProxSkip, ICML 2022 (arXiv:2202.09357)",
         read=("others' code",),
     )

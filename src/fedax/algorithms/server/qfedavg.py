@@ -1,7 +1,5 @@
 """q-FedAvg: clients with larger losses count more."""
 
-from typing import ClassVar
-
 from jaxtyping import Array, Float
 
 from fedax.core import (
@@ -53,7 +51,7 @@ class QFedAvg(Algorithm[Vector]):
         doc="whether h has the gradient or the distance",
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020",
         read=("authors' code",),
         equation="Alg. 2",

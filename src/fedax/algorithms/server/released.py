@@ -56,13 +56,9 @@ def exchanged(uploads: Gathered[Vector], ranks: Int[Array, "capacity"]) -> Gathe
 
 
 def averaged(
-    uploads: Gathered[Vector], rows: Float[Array, "capacity dim"] | None = None
+    uploads: Gathered[Vector], rows: Float[Array, "capacity dim"]
 ) -> Float[Array, "capacity dim"]:
-    """Replaces every row by the mean over the clients that count, with equal weights.
-
-    The rows are those of the uploads by default.
-    """
-    rows = uploads.value if rows is None else rows
+    """Replaces every row by the mean over the clients that count, with equal weights."""
     return jnp.broadcast_to(uploads.shares(jnp.ones_like(uploads.weights)) @ rows, rows.shape)
 
 

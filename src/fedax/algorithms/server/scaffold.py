@@ -1,7 +1,6 @@
 """SCAFFOLD: control variates against client drift."""
 
 import math
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -85,7 +84,7 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         doc="local steps and start of control variates",
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated "
         "Learning, ICML 2020",
         read=("paper", "others' code"),

@@ -1,7 +1,5 @@
 """SCAFFOLDM: SCAFFOLD with momentum from the server."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -72,7 +70,7 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
     )
     lr: Scalar = hyper(1.0, low=0.0, open_low=True, doc="server learning rate")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Cheng, Huang, Wu and Yuan, Momentum Benefits Non-IID Federated Learning Simply and "
         "Provably, ICLR 2024",
         read=("abstract", "others' code"),
@@ -97,12 +95,8 @@ class SCAFFOLDM(Algorithm[ScaffoldMState]):
         self, client: Client, x: Vector, g: Vector, c: Vector, c_k: Vector
     ) -> Upload[tuple[Vector, Vector, Vector]]:
         linear = self.beta * (c - c_k) + (1 - self.beta) * g
-        change = (
-            client.minimize(
-                LocalProblem(linear=linear, step_gradient=scaled_gradient(self.beta)), start=x
-            )
-            - x
-        )
+        problem = LocalProblem(linear=linear, step_gradient=scaled_gradient(self.beta))
+        change = client.minimize(problem, start=x) - x
         direction = client.mean_gradient(-change)
         # the mean gradient of the steps: beta times it and the linear term make the direction
         new_c_k = (direction - linear) / self.beta

@@ -1,7 +1,5 @@
 """S-DANE and Acc-S-DANE: DANE with stabilised prox-centers."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -58,7 +56,7 @@ class SDANE(Algorithm[StabilizedState]):
     lam: Scalar = hyper(1.0, low=0.0, open_low=True, doc="weight of the proximal term")
     mu: Scalar = hyper(0.0, low=0.0, doc="strong convexity of the clients' losses")
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Jiang, Rodomanov and Stich, Stabilized Proximal-Point Methods for Federated "
         "Optimization, NeurIPS 2024",
         read=("authors' code",),
@@ -114,7 +112,7 @@ class AccSDANE(SDANE):
     Source: as `SDANE`.
     """
 
-    citation: ClassVar[Citation] = SDANE.citation
+    citation = SDANE.citation
 
     def init(self, fed: Federation, w: Vector) -> AcceleratedState:
         return AcceleratedState(w, w, jnp.zeros((), w.dtype), jnp.ones((), w.dtype))

@@ -1,7 +1,5 @@
 """TrimmedMean: the mean of every coordinate without its extremes."""
 
-from typing import ClassVar
-
 import jax.numpy as jnp
 
 from fedax.algorithms.server.aggregation import Aggregation
@@ -40,7 +38,7 @@ class TrimmedMean(Aggregation):
         0.2, low=0.0, high=0.5, open_high=True, doc="share that is left out at either end"
     )
 
-    citation: ClassVar[Citation] = Citation(
+    citation = Citation(
         paper="Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML "
         "2018",
         read=("others' code",),
