@@ -4,7 +4,7 @@ energy.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fedax.utils.numbers import convert_fields
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rule:
+class BaseRule:
     """Base of the rules, which refuse numbers out of range.
 
     Attributes:
@@ -30,7 +30,7 @@ class _Rule:
 
 
 @dataclasses.dataclass(frozen=True)
-class Divergence(_Rule):
+class Divergence(BaseRule):
     r"""Stops a run once the training loss has risen or is not finite.
 
     It has risen if $f_t - f_{t-\text{window}} > \text{rise}$.
@@ -58,7 +58,7 @@ class Divergence(_Rule):
 
 
 @dataclasses.dataclass(frozen=True)
-class EarlyStopping(_Rule):
+class EarlyStopping(BaseRule):
     """Stops a run once a metric has not become better for some rounds.
 
     The outcome is `stopped`, and ok.
@@ -104,7 +104,7 @@ class EarlyStopping(_Rule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Budget(_Rule):
+class Budget(BaseRule):
     """Stops a run at the first observation at which it has spent its hours or joules on the virtual
     clock.
 
@@ -142,19 +142,3 @@ class Budget(_Rule):
 
 Rule: TypeAlias = Divergence | EarlyStopping | Budget
 """A rule on the course of one metric, or on what the run has spent."""
-
-
-def rules_of(stop: Any) -> tuple[Rule, ...]:
-    """Returns the rules in `run(stop=...)`: None, one, or several.
-
-    Raises:
-        InvalidInput: anything else.
-    """
-    kinds = (Divergence, EarlyStopping, Budget)
-    rules = () if stop is None else (stop,) if isinstance(stop, kinds) else stop
-    if not isinstance(rules, Sequence) or not all(isinstance(rule, kinds) for rule in rules):
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidInput.of(
-            "run(stop=...)", stop, f"an object of {names}, a list of them, or None"
-        )
-    return tuple(rules)

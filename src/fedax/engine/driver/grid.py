@@ -219,15 +219,11 @@ class Grid:
         timing = timing_of(member, setup, clock, options.rounds)
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(member, setup, options)
-        timed = {
-            setup.schedule.timed_field: setup.schedule.timed_field,
-            "run(clock=...)": clock,
-        }
-        for field, value in timed.items():
-            if value is not None and not engine.in_process:
-                reason = f"the engine {type(engine).__name__} has no virtual clock"
-                raise InvalidInput.because(field, reason, "Simulation and Eager have one.")
         if clock is not None:
+            if not engine.in_process:
+                reason = f"the engine {type(engine).__name__} has no virtual clock"
+                hint = "Simulation and Eager have one."
+                raise InvalidInput.because("run(clock=...)", reason, hint)
             clock.check(clients)
         private = private_of(member, setup)
         if private is not None and options.personal:

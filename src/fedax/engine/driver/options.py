@@ -4,10 +4,9 @@ Shared by `run`, `run_grid` and `start`.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, TypeVar, get_args
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import optax
@@ -21,14 +20,12 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD, Optax
 from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule, rules_of
+from fedax.engine.driver.early_stopping import BaseRule, Budget, EarlyStopping, Rule
 from fedax.engine.round.engine import Engine
 from fedax.errors import InvalidInput, UnknownName
 from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import convert_fields
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
@@ -150,6 +147,7 @@ class RunOptions:
         for name, limits in declared(self).items():
             limits.check("run", getattr(self, name))
         for rule in self.rules:
+            check_kind("run(stop=...)", rule, BaseRule)
             if isinstance(rule, Budget) and self.clock is None:
                 allowed = "rules without devices only on metrics"
                 raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(clock=...).")
@@ -213,7 +211,9 @@ class RunOptions:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules that end the run early."""
-        return rules_of(self.stop)
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, BaseRule) else tuple(self.stop)
 
     @property
     def periods(self) -> list[int]:
@@ -226,18 +226,3 @@ def check_kind(field: str, value: Any, kind: type) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind):
         raise InvalidInput.of(field, value, f"an object of {kind.__name__}")
-
-
-def with_named_options(function: Function) -> Function:
-    """Puts the options that a function takes by keyword into its signature, which help and
-    completion read.
-    """
-    signature = inspect.signature(function)
-    *own, rest = signature.parameters.values()
-    known = inspect.signature(RunOptions).parameters
-    options = [
-        known[name].replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name in get_args(rest.annotation)[0].__annotations__
-    ]
-    setattr(function, "__signature__", signature.replace(parameters=own + options))  # noqa: B010
-    return function

@@ -13,11 +13,10 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.history import History
 from fedax.core.task import Task
 from fedax.engine.driver.loop import run_rounds
-from fedax.engine.driver.options import Options, RunOptions, with_named_options
+from fedax.engine.driver.options import Options, RunOptions
 from fedax.errors import InvalidInput, RunFailed
 
 
-@with_named_options
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -104,7 +103,6 @@ def run(
     return history
 
 
-@with_named_options
 def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
