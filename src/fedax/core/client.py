@@ -392,11 +392,7 @@ class Solver(eqx.Module):
 
         Raises `InvalidInput` for solvers that take other steps.
         """
-        allowed = (
-            "SGD without momentum, clipping, weight decay or decay by step, which this "
-            "method's formulas need"
-        )
-        raise InvalidInput.found("run(solver=...)", type(self).__name__, allowed)
+        raise self._refusal("SGD without momentum, clipping, weight decay or decay by step")
 
     def plain_step_size(self) -> Scalar:
         """Returns the same for methods that step along gradients themselves; raises `InvalidInput`
@@ -408,19 +404,15 @@ class Solver(eqx.Module):
         """Returns the learning rate as set, before the round's factor, momentum, clipping and
         decay.
         """
-        raise InvalidInput.found(
-            "run(solver=...)",
-            type(self).__name__,
-            "SGD, whose learning rate this method's formulas need",
-        )
+        raise self._refusal("SGD")
 
     def accumulated(self, client: Client, prox: Scalar) -> Float[Array, ""]:
         r"""Returns $\lVert a \rVert_1$, the sum of the weights of gradients in the model's change.
 
         `prox` is the weight of a proximal term beside them.
         """
-        allowed = (
-            "SGD without keep=True, clipping, weight decay or decay by step, which this method's "
-            "formulas need"
-        )
-        raise InvalidInput.found("run(solver=...)", type(self).__name__, allowed)
+        raise self._refusal("SGD without keep=True, clipping, weight decay or decay by step")
+
+    def _refusal(self, needed: str) -> InvalidInput:
+        allowed = f"{needed}, which this method's formulas need"
+        return InvalidInput.found("run(solver=...)", type(self).__name__, allowed)

@@ -20,10 +20,10 @@ SCORES: dict[str, Mode] = {"loss": "min", "accuracy": "max"}
 """Directions that every task has; a task states those of its other scores."""
 
 
-def check_mode(field: str, mode: Any, optional: bool = True) -> None:
-    """Refuses anything but `"min"`, `"max"` and, if optional, None."""
-    if mode not in MODES and not (optional and mode is None):
-        raise InvalidInput.of(field, mode, '"min" or "max"' + (", or None" if optional else ""))
+def check_mode(field: str, mode: Any) -> None:
+    """Refuses anything but `"min"` and `"max"`."""
+    if mode not in MODES:
+        raise InvalidInput.of(field, mode, '"min" or "max"')
 
 
 def find_mode(

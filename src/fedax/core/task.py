@@ -140,7 +140,7 @@ class Task(eqx.Module):
         for score, mode in self.modes.items():
             if score not in self.scores:
                 raise UnknownName.among("Task(modes=...)", score, self.scores)
-            check_mode(f"Task(modes=...)[{score!r}]", mode, optional=False)
+            check_mode(f"Task(modes=...)[{score!r}]", mode)
         params = jax.eval_shape(self.start, jax.random.key(0))
         examples = {
             name: jax.ShapeDtypeStruct((ROWS, *values.shape[1:]), values.dtype)
