@@ -21,9 +21,9 @@ from fedax.core.history import History, Outcome
 from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.compilation.identity import check_same, merge
+from fedax.engine.driver.call_length import CallLength
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.grid import Grid
-from fedax.engine.driver.interrupts import CallLength, Interrupts, is_intact
 from fedax.engine.driver.options import Progress, RunOptions
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.recorder import Recorder, has_ended
@@ -76,8 +76,6 @@ class RoundLoop:
             consumes its buffers.
         done: rounds completed.
         recorders: the histories as they grow, one for each run.
-        can_save: whether `states`, `done` and the recorders belong to the same round, so that a
-            checkpoint may be written.
         stop_requested: whether the progress hook asked for the end.
     """
 
@@ -92,9 +90,7 @@ class RoundLoop:
         # before data were placed and programs compiled
         self.begun = grid.begun
         self.stop_requested = False
-        # ranks run one program together, so neither a signal nor a clock of one rank may change
-        # what it calls
-        self.interrupts = Interrupts(enabled=self.process_group.size == 1)
+        # ranks run one program together, so no clock of one rank may change what it calls
         self.calls = CallLength(bounded=self.process_group.size == 1)
         modes = modes_of(self.options.observe or (), grid.task)
         self.recorders = [Recorder(self.options, modes) for _ in grid.members]
@@ -112,7 +108,6 @@ class RoundLoop:
             self.states = grid.init()
             if self.checkpoints:
                 resume = self.checkpoints.load(self.program.split(self.states))
-        self.can_save = bool(resume)
         if not resume:
             return
         going_on = [history for history in resume if not has_ended(history, options.rules)]
@@ -150,54 +145,41 @@ class RoundLoop:
     def run(self) -> list[History]:
         """Runs all rounds and returns the histories."""
         end = self.done
-        with self.interrupts:
-            try:
-                # the initial model counts as an observation after 0 rounds
-                if not self.recorders[0].rounds:
-                    self._observe()
-                # of a run that was interrupted, or saved, between two observations
-                elif self._is_over(end) and any(r.lacks(end) for r in self.recorders):
-                    self._observe()
-                    if self.checkpoints:
-                        self._save()
-                while not (self._is_over(end) or self.stop_requested or self.interrupts.asked):
-                    # up to the next pause, at which alone a run ends: a call returns the state
-                    # after its last round only, and the runs of a grid go through it together
-                    if self.done == end:
-                        periods = self.options.periods
-                        end = min(
-                            self.grid.rounds, *(self.done + p - self.done % p for p in periods)
-                        )
-                    count = min(self.calls.rounds, end - self.done)
-                    # the program takes over the buffers of `states`
-                    with self.calls.measure(count):
-                        result = self.program.advance(self.states, self.done, count)
-                    self.can_save = False  # until states, logs and `done` fit together again
-                    self.states, logs = result
-                    for recorder, log in zip(self.recorders, logs, strict=True):
-                        recorder.add(log, self.done)
-                    self.done += count
-                    if self.done % self.options.observe_every == 0 or self._is_over(end):
-                        self._observe()
-                    self.can_save = True
-                    # after the observation, so that a run that continues from here has it, and one
-                    # that a rule has just ended is saved
-                    is_due = self.done % self.options.checkpoint_every == 0
-                    if self.checkpoints and (is_due or self._is_over(end)):
-                        self._save()
-                if self.interrupts.asked or (self.stop_requested and self.done < self.grid.rounds):
-                    raise KeyboardInterrupt
-            except KeyboardInterrupt:
-                if not self._has_result():
-                    raise
-                if self.checkpoints and self.can_save:
-                    self._save()
-                for recorder in self.recorders:
-                    recorder.end(Outcome("interrupted", self.done))
-            if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
-                for recorder in self.recorders:
-                    recorder.end(Outcome("stopped", self.done - 1, by_budget=True))
-            return self._histories()
+        # the initial model counts as an observation after 0 rounds
+        if not self.recorders[0].rounds:
+            self._observe()
+        # of a run that was stopped, or saved, between two observations
+        elif self._is_over(end) and any(r.lacks(end) for r in self.recorders):
+            self._observe()
+            if self.checkpoints:
+                self._save()
+        while not (self._is_over(end) or self.stop_requested):
+            # up to the next pause, at which alone a run ends: a call returns the state after its
+            # last round only, and the runs of a grid go through it together
+            if self.done == end:
+                periods = self.options.periods
+                end = min(self.grid.rounds, *(self.done + p - self.done % p for p in periods))
+            count = min(self.calls.rounds, end - self.done)
+            # the program takes over the buffers of `states`
+            with self.calls.measure(count):
+                self.states, logs = self.program.advance(self.states, self.done, count)
+            for recorder, log in zip(self.recorders, logs, strict=True):
+                recorder.add(log, self.done)
+            self.done += count
+            if self.done % self.options.observe_every == 0 or self._is_over(end):
+                self._observe()
+            # after the observation, so that a run that continues from here has it, and one that a
+            # rule has just ended is saved
+            is_due = self.done % self.options.checkpoint_every == 0
+            if self.checkpoints and (is_due or self._is_over(end) or self.stop_requested):
+                self._save()
+        if self.stop_requested and self.done < self.grid.rounds:
+            for recorder in self.recorders:
+                recorder.end(Outcome("interrupted", self.done))
+        if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
+            for recorder in self.recorders:
+                recorder.end(Outcome("stopped", self.done - 1, by_budget=True))
+        return self._histories()
 
     def _is_over(self, pause: int) -> bool:
         """Returns whether no round follows the last pause."""
@@ -224,7 +206,6 @@ class RoundLoop:
             for recorder, carry in zip(self.recorders, self._carries(), strict=True):
                 if recorder.ended and recorder.final is None:
                     recorder.final = _copy(carry)
-        self.can_save = True
         latest = self.recorders[0].latest
         progress = Progress(self.done, grid.rounds, seconds, latest, len(self.recorders))
         wants_stop = callable(options.progress) and options.progress(progress)
@@ -251,15 +232,6 @@ class RoundLoop:
         runs = zip(self.recorders, carries, strict=True)
         histories = [recorder.finish(None, carry) for recorder, carry in runs]
         self.checkpoints.save(self.done, histories)
-
-    def _has_result(self) -> bool:
-        """Returns whether an interrupted run has a result to keep.
-
-        Other ranks do not know of a Ctrl-C at this one. The program may hold the buffers of the
-        states. And before the first observation there is nothing yet.
-        """
-        is_known_to_all = self.process_group.size == 1 or self.stop_requested
-        return is_known_to_all and is_intact(self.states) and bool(self.recorders[0].rounds)
 
     def _carries(self) -> list[RunCarry]:
         """Returns the carry of each run: of those that have ended, the one they ended with."""

@@ -85,10 +85,10 @@ def run(
             left out leaves the state as it was. Not for methods without a server.
 
     Returns:
-        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. Ctrl-C ends the run with all
-        rounds that are finished, within a few seconds or after the round that is running, and the
-        outcome says so. Before the initial model is observed there is nothing to keep: it raises
-        `KeyboardInterrupt`, as a second Ctrl-C does.
+        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. If `progress` stops the run,
+        it has all rounds that are finished, and the outcome says so. Ctrl-C raises
+        `KeyboardInterrupt` within a few seconds or after the round that is running; the run goes on
+        from its last `checkpoint`.
 
     Raises:
         InvalidInput: an argument out of range, before anything is compiled; checkpoints of another
@@ -115,8 +115,8 @@ def run_grid(
     same seeds, as one program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
-    its history up to there, and the others go on. `progress` hears of the first member. An
-    interruption, by Ctrl-C or by `progress`, ends all members. The grid of an experiment file may
+    its history up to there, and the others go on. `progress` hears of the first member. If
+    `progress` stops the run, all members end. The grid of an experiment file may
     take several programs.
 
     Args:

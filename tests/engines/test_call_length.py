@@ -1,0 +1,86 @@
+"""How many rounds a call of a program makes, which changes no bit."""
+
+import jax
+import numpy as np
+
+import fedax
+from fedax.engine.driver import call_length
+from fedax.engine.driver.call_length import GROWTH, CallLength
+
+RATE = 2e-5
+ROUNDS = 20_000
+
+
+def half_square(w, x):
+    return (w - x) ** 2 / 2
+
+
+TASK = fedax.Task(0.0, half_square, [[2.0], [0.0, 0.0], [4.0]])
+"""Each round w moves towards the mean of the examples, 1.5, by `RATE`: w_t = 1.5 (1 - (1 -
+RATE)^t)."""
+
+
+def train(method=None, rounds=ROUNDS, **options):
+    options = {"schedule": fedax.Schedule(batch_size="full"), "observe_every": rounds, **options}
+    return fedax.run(
+        method or fedax.FedAvg(), TASK, solver=fedax.SGD(RATE), rounds=rounds, **options
+    )
+
+
+def test_calls_grow_from_one_round_to_the_affordable_number(monkeypatch):
+    """By a clock that passes 0.1 s for each round: 20 rounds fit into 2 s."""
+    clock, calls, counts = [0.0], CallLength(), []
+    monkeypatch.setattr(call_length.time, "perf_counter", lambda: clock[0])
+    for _ in range(4):
+        counts.append(calls.rounds)
+        with calls.measure(calls.rounds):
+            clock[0] += 0.1 * calls.rounds
+    assert counts == [1, 20, 20, 20]
+    with calls.measure(3):  # a slow one
+        clock[0] += 30.0
+    assert calls.rounds == 1
+    for _ in range(2):  # fast ones, from which the growth is bounded
+        with calls.measure(calls.rounds):
+            clock[0] += 1e-6
+    assert calls.rounds == GROWTH**2
+    assert CallLength(bounded=False).rounds > 10**9
+
+
+def test_the_length_of_calls_changes_no_bit(monkeypatch):
+    """Also with notes, clients that are left out, and observations in between."""
+    options = {
+        "schedule": fedax.Schedule(cohort=2, epochs=2),
+        "rounds": 13,
+        "observe_every": 5,
+        "method": fedax.FedNova(),
+    }
+    with jax.enable_x64(False):
+        short, whole = [], []
+        for seconds, found in ((1e-9, short), (1e9, whole)):
+            monkeypatch.setattr(call_length, "CALL_SECONDS", seconds)
+            found.append(train(**options))
+    (one,), (other,) = short, whole
+    assert one.params == other.params
+    assert one.rounds.tolist() == other.rounds.tolist() == [0, 5, 10, 13]
+    for name, values in other.metrics.items():
+        np.testing.assert_array_equal(one.metrics[name], values)
+    np.testing.assert_array_equal(one.bits.up, other.bits.up)
+
+
+def test_a_run_that_breaks_reports_its_first_bad_round(monkeypatch):
+    """The loss overflows in some round between two observations, however long the calls are."""
+    found = []
+    for seconds in (1e-9, 1e9):
+        monkeypatch.setattr(call_length, "CALL_SECONDS", seconds)
+        with jax.enable_x64(False):
+            history = fedax.run(
+                fedax.FedAvg(),
+                TASK,
+                solver=fedax.SGD(1e6),
+                schedule=fedax.Schedule(steps=1),
+                rounds=30,
+                observe_every=10,
+            )
+        found.append((str(history.outcome), len(history.bits.up), history.rounds.tolist()))
+    assert found[0] == found[1]
+    assert found[0][0].startswith("non-finite in round")
