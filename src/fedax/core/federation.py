@@ -76,11 +76,6 @@ class ClientStates(eqx.Module):
         """Applies a pure function to each client's state; the result is opaque too."""
         return self._with(jax.vmap(function)(self._rows))
 
-    @property
-    def arrays(self) -> int:
-        """The arrays that a row consists of."""
-        return len(jax.tree.leaves(self._rows))
-
     def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
         """Returns the clients that have rows (None for all), and the rows; for checkpoints."""
         return None, [np.asarray(rows) for rows in jax.tree.leaves(self._rows)]

@@ -118,7 +118,7 @@ def _weighted_sum(
     return jax.tree.map(sum_leaves, *values), weights.astype(accumulator(weights.dtype)).sum()
 
 
-def stack(*rows: Array) -> Array:
+def stack(*rows: Array | np.ndarray) -> Array:
     """Stacks rows to one array."""
     return jnp.stack(rows)
 

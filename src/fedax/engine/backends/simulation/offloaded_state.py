@@ -204,10 +204,6 @@ class OffloadedStates(ClientStates):
             jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:])[:clients], values)
         )
 
-    @property
-    def arrays(self) -> int:
-        return len(self.leaves)
-
     def written(self) -> tuple[np.ndarray | None, list[np.ndarray]]:
         store = STORES[int(self.number)]
         ids = np.flatnonzero(store.exists).astype(np.int32)
