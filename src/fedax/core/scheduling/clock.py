@@ -169,8 +169,7 @@ class Clock:
         down, up, speed, latency = (
             self.values(name, clients, round) for name in ("down", "up", "speed", "latency")
         )
-        sent = np.asarray(down_bits, np.float64) / down + np.asarray(up_bits, np.float64) / up
-        return latency + sent + np.asarray(examples, np.float64) / speed
+        return latency + (down_bits / down + up_bits / up) + examples / speed
 
     def seconds_at_server(self, up_bits: float) -> float:
         """Returns the seconds that the server takes for uploads of so many bits together."""
@@ -191,9 +190,7 @@ class Clock:
         down, speed, latency = (
             self.values(name, clients, round) for name in ("down", "speed", "latency")
         )
-        computing_seconds = np.maximum(
-            seconds - latency - np.asarray(down_bits, np.float64) / down, 0.0
-        )
+        computing_seconds = np.maximum(seconds - latency - down_bits / down, 0.0)
         # an infinite speed takes no time, once the message is there
         return np.minimum(examples, np.where(computing_seconds > 0, computing_seconds * speed, 0.0))
 
@@ -208,8 +205,7 @@ class Clock:
         """Returns the joules that a phase takes each of some clients; arguments as in `seconds`."""
         names = ("energy_down", "energy_up", "energy")
         down, up, energy = (self.values(name, clients, round) for name in names)
-        sent = down * np.asarray(down_bits, np.float64) + up * np.asarray(up_bits, np.float64)
-        return sent + energy * np.asarray(examples, np.float64)
+        return down * down_bits + up * up_bits + energy * examples
 
 
 def _check(name: str, value: Any) -> None:

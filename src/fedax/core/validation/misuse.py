@@ -6,8 +6,6 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jax.errors import (
     ConcretizationTypeError,
     NonConcreteBooleanIndexError,
@@ -45,18 +43,11 @@ def name_of(function: Callable[..., Any]) -> str:
 def described(value: Any) -> str:
     """Returns a value in words, arrays by their shapes.
 
+    >>> import jax.numpy as jnp
     >>> described((jnp.zeros(3, jnp.float32), None)), described(None), described(2.5)
     ('(f32[3], None)', 'None', '2.5')
     """
-    forms = jax.tree.map(
-        lambda leaf: (
-            jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
-            if eqx.is_array(leaf)
-            else leaf
-        ),
-        value,
-    )
-    text = eqx.tree_pformat(forms, short_arrays=True, struct_as_array=True, width=10_000)
+    text = eqx.tree_pformat(value, width=10_000)
     return f"an array {text}" if eqx.is_array(value) else text
 
 
