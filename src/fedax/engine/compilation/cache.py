@@ -26,15 +26,14 @@ def keep_programs(folder: str | Path | None = None) -> Path:
         >>> import fedax
         >>> folder = fedax.keep_programs()  # doctest: +SKIP
     """
-    path = _programs_folder() if folder is None else Path(folder)
+    if folder is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(caches) / "fedax" / "programs"
+    path = Path(folder)
     jax.config.update("jax_compilation_cache_dir", str(path))
     # a first run compiles many small programs, which together take as long as a large one
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return path
-
-
-def _programs_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedax" / "programs"
 
 
 @contextlib.contextmanager

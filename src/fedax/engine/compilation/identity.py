@@ -209,9 +209,8 @@ def _hash_functions(task: Task, layout: Layout) -> str:
 
 
 def _as_numpy(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, np.memmap):
-        return leaf
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    # a memory-mapped file stays one
+    return np.asanyarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
 def _is_key(leaf: Any) -> bool:

@@ -27,7 +27,7 @@ class HostExamples:
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self.readers = {name: RowReader(_as_numpy(values)) for name, values in arrays.items()}
+        self.readers = {name: RowReader(np.asanyarray(values)) for name, values in arrays.items()}
         self.number = _SETS.add(self)
 
     def read(self, begin: int, count: int, length: int) -> dict[str, np.ndarray]:
@@ -104,7 +104,3 @@ def is_in_files(task: Task) -> bool:
         for values in part.arrays.values()
     )
     return has_memmap or (task.unseen is not None and is_in_files(task.unseen))
-
-
-def _as_numpy(values: Any) -> np.ndarray:
-    return values if isinstance(values, np.memmap) else np.asarray(values)
