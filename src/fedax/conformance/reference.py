@@ -6,7 +6,7 @@ in it. Where a work function fails, its error names the round and the client. Mi
 with a state are filled with examples of the client, as in other engines.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -24,7 +24,7 @@ from fedax.engine.backends.python_rounds import (
     PythonProgram,
 )
 from fedax.engine.round.client import Setup, local_work
-from fedax.engine.round.engine import Engine, PersonalModels, RunCarry, Setting
+from fedax.engine.round.engine import Engine, PersonalModels, ProgramInputs, RunCarry
 from fedax.engine.round.evaluation import all_personal_models, view_of
 from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.errors import FedaxError, WorkError
@@ -183,18 +183,10 @@ class Eager(Engine):
 
     in_process = True
 
-    def program(
-        self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
-    ) -> "ReferenceProgram":
+    def program(self, inputs: ProgramInputs) -> "ReferenceProgram":
+        setup = inputs.setup
         return ReferenceProgram(
-            settings,
-            setup,
-            roots,
-            lambda algorithm, _: ReferenceBackend(setup, type(algorithm).__name__),
+            inputs, lambda algorithm, _: ReferenceBackend(setup, type(algorithm).__name__)
         )
 
 

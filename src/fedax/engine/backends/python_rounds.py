@@ -18,14 +18,13 @@ from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.scheduling.timeline import row_at
 from fedax.core.validation.misuse import explained
 from fedax.engine.round.backend import Backend
-from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
 from fedax.engine.round.engine import (
     Log,
     PersonalModels,
     Program,
+    ProgramInputs,
     RunCarry,
-    Setting,
     merge_logs,
     to_device,
 )
@@ -129,17 +128,16 @@ class PythonProgram(Program):
     The states are a list with a pair for each run: its carry, and the cohort that worked last.
 
     Args:
-        settings, setup, roots: see `Engine.program`; all have one solver and one schedule.
+        inputs: see `Engine.program`; all have one solver and one schedule.
         backend: a function of an algorithm and a root key that returns their backend.
     """
 
     def __init__(
         self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
+        inputs: ProgramInputs,
         backend: Callable[[Algorithm[Any], Key[Array, ""]], Backend],
     ) -> None:
+        settings, setup, roots, _ = inputs
         self.setup, self.seeds = setup, len(roots)
         self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
             (setting.algorithm, backend(setting.algorithm, root), root)

@@ -30,7 +30,7 @@ from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Program, Setting, trace_programs
+from fedax.engine.round.engine import Program, ProgramInputs, Setting, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
 from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.privacy import private_of
@@ -130,7 +130,7 @@ class Grid:
             longest = min(self.options.observe_every, max(self.options.rounds, 1))
             arrays = as_arrays((self.algorithms, self.solvers), self.layout.dtype)
             settings = map(Setting, *arrays, as_inputs(self.schedules))
-            self.program = engine.program([*settings], setup, roots, longest)
+            self.program = engine.program(ProgramInputs([*settings], setup, roots, longest))
             self.program.check(self.options.observe or (), self.options.personal)
 
     def _resolve(

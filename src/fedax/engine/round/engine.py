@@ -155,6 +155,22 @@ class Setting(NamedTuple):
         return changed, self.algorithm
 
 
+class ProgramInputs(NamedTuple):
+    """What a program of rounds is built from.
+
+    Attributes:
+        settings: which differ in real numbers only.
+        setup: as `Engine.prepared` returns it.
+        roots: the key of each seed's random streams.
+        longest: the most rounds that one `advance` will be asked for.
+    """
+
+    settings: Sequence[Setting]
+    setup: Setup
+    roots: Sequence[Key[Array, ""]]
+    longest: int
+
+
 class Program(ABC):
     """Runs rounds of several settings with several seeds.
 
@@ -236,18 +252,8 @@ class Engine(ABC):
         return setup
 
     @abstractmethod
-    def program(
-        self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
-    ) -> Program:
-        """Builds the program of rounds for all settings with all root keys.
-
-        Several settings differ in real numbers only. `setup` comes from `prepared`, and `longest`
-        is the most rounds that one `advance` will be asked for.
-        """
+    def program(self, inputs: ProgramInputs) -> Program:
+        """Builds the program of rounds for all settings with all root keys."""
 
 
 def compute_metrics(

@@ -4,14 +4,12 @@ import contextlib
 import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
-
-from jaxtyping import Array, Key
 
 from fedax.core.task import Task
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Engine, Program, Setting
+from fedax.engine.round.engine import Engine, Program, ProgramInputs
 from fedax.errors import FedaxError
 from fedax.examples.ragged import Population
 from fedax.flower.protocol.quiet import need_flower
@@ -115,16 +113,10 @@ class Flower(Engine):
         self.roster.gather(self.patience)
         return [self.roster.sizes[k] for k in range(clients)]
 
-    def program(
-        self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
-    ) -> Program:
+    def program(self, inputs: ProgramInputs) -> Program:
         from fedax.flower.server.program import FlowerProgram
 
-        return FlowerProgram(settings, setup, roots, self)
+        return FlowerProgram(inputs, self)
 
 
 _engines: list[Flower] = []

@@ -16,8 +16,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
 from fedax.engine.backends.python_rounds import PythonProgram
-from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import PersonalModels, RunCarry, Setting
+from fedax.engine.round.engine import PersonalModels, ProgramInputs, RunCarry
 from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
 from fedax.engine.round.single_client import sizes_only
 from fedax.engine.round.trace import TracingBackend, initial_carry
@@ -36,20 +35,10 @@ needed."""
 class FlowerProgram(PythonProgram):
     """Rounds in Python; see `FlowerBackend`."""
 
-    def __init__(
-        self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        engine: Flower,
-    ) -> None:
+    def __init__(self, inputs: ProgramInputs, engine: Flower) -> None:
+        setup = inputs.setup
         backend = SecureBackend if engine.secure else FlowerBackend
-        super().__init__(
-            settings,
-            setup,
-            roots,
-            lambda algorithm, root: backend(setup, algorithm, root, engine),
-        )
+        super().__init__(inputs, lambda algorithm, root: backend(setup, algorithm, root, engine))
         self.task = _without_examples(setup.task, engine.sizes)
         self._rounds_done = 0
         self._checkpoint_rounds: list[int] = []

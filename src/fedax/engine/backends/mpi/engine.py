@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
@@ -19,7 +19,7 @@ from fedax.engine.backends.mpi.backend import MPIBackend, allgather, allreduce
 from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import CompiledClient, Setup
-from fedax.engine.round.engine import Engine, PersonalModels, RunCarry, Setting
+from fedax.engine.round.engine import Engine, PersonalModels, ProgramInputs, RunCarry
 from fedax.engine.round.evaluation import CompiledView, personal_models, view_of
 from fedax.engine.round.single_client import single_client_task, sizes_only
 from fedax.errors import FedaxError, InvalidInput, install_hint
@@ -130,14 +130,8 @@ class MPI(Engine):
         population = Population.of(np.asarray(self.population.train.sizes))
         return dataclasses.replace(setup, task=task, population=population, first=comm.rank)
 
-    def program(
-        self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
-    ) -> "MPIProgram":
-        return MPIProgram(settings, setup, roots, self.comm, self.population)
+    def program(self, inputs: ProgramInputs) -> "MPIProgram":
+        return MPIProgram(inputs, self.comm, self.population)
 
 
 def _comm_world() -> Any:
@@ -154,15 +148,8 @@ def _comm_world() -> Any:
 class MPIProgram(PythonProgram):
     """Rounds in Python with compiled client work; see `MPIBackend`."""
 
-    def __init__(
-        self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        comm: Any,
-        population: Task,
-    ) -> None:
-        super().__init__(settings, setup, roots, lambda *_: MPIBackend(setup, comm))
+    def __init__(self, inputs: ProgramInputs, comm: Any, population: Task) -> None:
+        super().__init__(inputs, lambda *_: MPIBackend(inputs.setup, comm))
         self.comm = comm
         self.population = population
 

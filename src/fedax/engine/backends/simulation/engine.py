@@ -39,6 +39,7 @@ from fedax.engine.round.engine import (
     Log,
     PersonalModels,
     Program,
+    ProgramInputs,
     RunCarry,
     Setting,
     to_device,
@@ -113,14 +114,8 @@ class Simulation(Engine):
                 field, several = f"Simulation({name}=...)", f"one of {allowed} on several hosts"
                 raise InvalidInput.of(field, getattr(self, name), several)
 
-    def program(
-        self,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
-    ) -> "SimulationProgram":
-        return SimulationProgram(self, settings, setup, roots, longest)
+    def program(self, inputs: ProgramInputs) -> "SimulationProgram":
+        return SimulationProgram(self, inputs)
 
     def count_devices(self, setup: Setup, runs: int) -> int:
         """Returns how many devices all runs share."""
@@ -147,14 +142,8 @@ class SimulationProgram(Program):
     devices.
     """
 
-    def __init__(
-        self,
-        engine: Simulation,
-        settings: Sequence[Setting],
-        setup: Setup,
-        roots: Sequence[Key[Array, ""]],
-        longest: int,
-    ) -> None:
+    def __init__(self, engine: Simulation, inputs: ProgramInputs) -> None:
+        settings, setup, roots, longest = inputs
         self.memory: StatePlacement = engine.memory
         self.programs = setup.task.programs
         self.devices = engine.count_devices(setup, len(settings) * len(roots))
