@@ -9,7 +9,6 @@ import fedax
 from fedax.communication.channel import bits_of
 from fedax.core import InvalidInput, Layout, LocalProblem, Ragged
 from fedax.core.hyper import Hyper, as_arrays
-from fedax.core.traffic import pack, unpack
 
 
 def test_the_first_block_of_a_flat_model_is_no_padding():
@@ -75,11 +74,6 @@ def test_real_numbers_become_arrays_and_nothing_else_does():
         assert found[name].dtype == np.float32
         np.testing.assert_array_equal(found[name], tree[name])
     assert (found["whole"], type(found["whole"]), found["word"]) == (3, int, "a")
-
-
-@pytest.mark.parametrize("bits", [0, 1, 2**24 - 1, 2**24, 32 * 10**9 + 7])
-def test_bits_survive_the_compiled_program(bits):
-    assert unpack(*(np.int32(part) for part in pack(bits))) == bits
 
 
 def test_bits_of_arrays():

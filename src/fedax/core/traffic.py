@@ -1,7 +1,6 @@
 """Traffic of a run in exact bits."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -30,13 +29,3 @@ class Traffic:
         Aligned with `History.rounds` by indexing.
         """
         return np.concatenate([[0], np.cumsum(self.down + self.up)])
-
-
-def pack(bits: int) -> tuple[int, int]:
-    """Splits a count of bits into two 32-bit numbers, which compiled programs return exactly."""
-    return bits >> 24, bits & 0xFFFFFF
-
-
-def unpack(high: Any, low: Any) -> np.ndarray | np.int64:
-    """Inverts `pack`, also for arrays."""
-    return (np.asarray(high, np.int64) << 24) + np.asarray(low, np.int64)

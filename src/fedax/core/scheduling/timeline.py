@@ -71,9 +71,7 @@ class Timeline:
         """
         return None
 
-    def logged(
-        self, first: int, count: int, traffic: Sequence[dict[str, Any]]
-    ) -> dict[str, np.ndarray]:
+    def logged(self, first: int, count: int, traffic: Sequence[Any]) -> dict[str, np.ndarray]:
         """Returns what the clock notes of some rounds, shape (count,), in 64 bits whatever the type
         of the model.
 
@@ -149,9 +147,7 @@ class KnownTimeline(Timeline):
             Row(clients, working, sent, discarded, versions),
         )
 
-    def logged(
-        self, first: int, count: int, traffic: Sequence[dict[str, Any]] = ()
-    ) -> dict[str, np.ndarray]:
+    def logged(self, first: int, count: int, traffic: Sequence[Any] = ()) -> dict[str, np.ndarray]:
         steps = self.steps(first, count)
         return {
             SECONDS: np.asarray([step.seconds for step in steps], np.float64),

@@ -39,7 +39,6 @@ from fedax.engine.round.stages import (
     SolverState,
     message_stages,
 )
-from fedax.engine.round.traffic import count_traffic, missing_value, pack_traffic
 from fedax.errors import FedaxError, InvalidInput
 from fedax.graphs import Graph
 from fedax.utils.layout import share_of
@@ -53,19 +52,40 @@ class EmptyPhaseError(FedaxError):
     """
 
 
+class PhaseTraffic(eqx.Module):
+    """Messages of one phase in a round, or in several ones with a first axis over them.
+
+    Attributes:
+        down, up: bits of one message, or of all where the backend measures them.
+        sent: messages down.
+        messages: messages up.
+        clients: who worked, where the seconds of the phase follow from it; None elsewhere.
+        asked: how many of them.
+        links: on a graph with a clock, the messages that each client received and sent.
+    """
+
+    down: int = eqx.field(static=True)
+    up: int = eqx.field(static=True)
+    sent: Int[Array, "*rounds"]
+    messages: Int[Array, "*rounds"]
+    clients: Int[Array, "*rounds capacity"] | None = None
+    asked: Int[Array, "*rounds"] | None = None
+    links: Int[Array, "*rounds 2 clients"] | None = None
+
+
 class RoundReport(NamedTuple):
     """What a round tells beside the new state.
 
     Attributes:
         logged: values that the algorithm and the backend logged, by name.
-        traffic: bits and messages of every phase.
+        traffic: of every phase.
         broken: the first part that is not finite (see `fedax.engine.round.backend`), 0 for none.
         bad_client: the client it belongs to, -1 for none.
         left_out: clients whose uploads did not count, in any order, padded with -1.
     """
 
     logged: dict[str, Any]
-    traffic: list[dict[str, Any]]
+    traffic: list[PhaseTraffic]
     broken: Int[Array, ""]
     bad_client: Int[Array, ""]
     left_out: Int[Array, "some"]
@@ -111,7 +131,7 @@ class RoundContext(Federation):
         # noise hides who took part, so nothing that is published may depend on it
         self.hides_cohort = self.setup.private is not None and self.setup.private.central
         self.logged: dict[str, Any] = {}
-        self.traffic: list[dict[str, Any]] = []
+        self.traffic: list[PhaseTraffic] = []
         self.broken: Int[Array, ""] = jnp.int32(0)
         self.bad_client: Int[Array, ""] = jnp.int32(-1)
         self.left_out: list[Int[Array, "capacity"]] = []
@@ -267,7 +287,8 @@ class RoundContext(Federation):
             sent_counts = (
                 jnp.zeros(self.clients, jnp.int32).at[neighbours].add(is_link.astype(jnp.int32))
             )
-            self.traffic[-1]["links"] = jnp.stack([is_link.sum(1, dtype=jnp.int32), sent_counts])
+            links = jnp.stack([is_link.sum(1, dtype=jnp.int32), sent_counts])
+            self.traffic[-1] = dataclasses.replace(self.traffic[-1], links=links)
         # second half: every node works on what it received, and sends nothing
         client_states = {"own": result.client_states["own"], "received": received}
         stages = self._state_stages(client_states, is_graph=True)
@@ -333,9 +354,8 @@ class RoundContext(Federation):
             if result is not None:
                 return result
         if self.row is not None:  # all were late, but received the message
-            counts = {"up": 0, "messages": 0, "sent": self.row.sent}
-            down = {"down": bits_of(phase_work.sent_down)}
-            self.traffic.append(pack_traffic(down | counts))
+            bits = bits_of(phase_work.sent_down)
+            self.traffic.append(PhaseTraffic(bits, 0, self.row.sent, jnp.int32(0)))
         raise EmptyPhaseError
 
     def _prepare(
@@ -458,14 +478,19 @@ class RoundContext(Federation):
             lost[len(self.traffic)] = result.client_states["lost"]
             self.carry = self.carry._replace(lost=tuple(lost))
         self._keep_states(result)
-        traffic = count_traffic(phase_work, result, messages)
+        down = bits_of(phase_work.sent_down)
+        up = bits_of((result.upload.value, result.upload.weight))
+        # a backend that measures has the sum over all clients, as of one message
+        if result.sent is not None:
+            down, up, messages = *result.sent, 1
+        sent = messages
         # not all who receive the message send in this round, and some uploads are discarded
         if self.row is not None:
-            counts = {"messages": messages + self.row.discarded, "sent": self.row.sent}
-            traffic |= jax.tree.map(jnp.int32, counts)
+            sent, messages = self.row.sent, messages + self.row.discarded
+        traffic = PhaseTraffic(down, up, jnp.int32(sent), jnp.int32(messages))
         if self.is_clocked:  # who worked, for the seconds of the phase
-            asked = jnp.where(was_abandoned, 0, cohort.count)
-            traffic |= {"clients": cohort.ids, "asked": jnp.asarray(asked, jnp.int32)}
+            asked = jnp.int32(jnp.where(was_abandoned, 0, cohort.count))
+            traffic = dataclasses.replace(traffic, clients=cohort.ids, asked=asked)
         self.traffic.append(traffic)
         # the number is of uploads before noise
         if result.clipped is not None and not self.hides_cohort:
@@ -517,3 +542,9 @@ def _require_unweighted(field: str, result: PhaseResult) -> None:
     if result.upload.weight is not None:
         allowed = "none: the graph has the weights"
         raise InvalidInput.found(field, "an Upload with a weight", allowed)
+
+
+def missing_value(like: Any) -> Any:
+    """Returns what stands for a value that a round did not log: NaN, or 0 for whole numbers."""
+    dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
+    return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)

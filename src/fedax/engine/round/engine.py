@@ -25,10 +25,9 @@ from fedax.core.task import Task
 from fedax.core.validation.misuse import explained
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import RoundContext, RoundReport
+from fedax.engine.round.context import RoundContext, RoundReport, missing_value
 from fedax.engine.round.phase import MEMORY, STATE, UPLOAD
 from fedax.engine.round.trace import TracingBackend, initial_carry
-from fedax.engine.round.traffic import bits_spent, missing_value
 from fedax.observe.base import Observer, on_host
 
 
@@ -52,7 +51,10 @@ class Log(NamedTuple):
         `first` is the number of the first of these rounds.
         """
         count = len(report.broken)
-        down, up = (bits_spent(report.traffic, way, (count,)) for way in ("down", "up"))
+        down, up = np.zeros((2, count), np.int64)
+        for phase in report.traffic:
+            down += phase.down * np.asarray(phase.sent, np.int64)
+            up += phase.up * np.asarray(phase.messages, np.int64)
         logged = report.logged | timeline.logged(first, count, report.traffic)
         return cls(logged, down, up, *map(np.asarray, report[2:]))
 

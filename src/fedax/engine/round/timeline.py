@@ -25,8 +25,8 @@ from fedax.core.scheduling.clock import Clock, Cost
 from fedax.core.scheduling.deadline import first_answers
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import KnownTimeline, Step, Timeline
-from fedax.core.traffic import unpack
 from fedax.engine.round.client import Setup, local_work
+from fedax.engine.round.context import PhaseTraffic
 from fedax.engine.round.phase import is_array
 from fedax.engine.round.timing import ASYNCHRONOUS, LateUploads, Timing
 from fedax.engine.round.trace import EVERYONE, TracedPhase, initial_carry, trace
@@ -150,41 +150,31 @@ class RoundTimeline(PhaseCosts, Timeline):
     """Rounds of a server that waits for its cohorts, or of nodes without a server."""
 
     def logged(
-        self, first: int, count: int, traffic: Sequence[dict[str, Any]]
+        self, first: int, count: int, traffic: Sequence[PhaseTraffic]
     ) -> dict[str, np.ndarray]:
         totals = {name: np.zeros(count) for name in (SECONDS, JOULES)}
         # an abandoned round in Python has fewer
         for phase, gradients in zip(traffic, self.timing.gradients, strict=False):
+            assert phase.clients is not None, "of a run with a clock"
             phase = jax.tree.map(np.asarray, phase)
             for i in range(count):
-                row = jax.tree.map(lambda column, i=i: column[i], phase)
-                seconds, at_server, joules = self._cost(first + i, row, gradients)
-                totals[SECONDS][i] += seconds
-                totals[SECONDS][i] += at_server
-                totals[JOULES][i] += joules
+                clients = phase.clients[i, : phase.asked[i]]
+                if not len(clients):
+                    continue
+                bits: tuple[Any, Any] = phase.down, phase.up
+                # every node sends its message to its neighbours, and receives theirs
+                if phase.links is not None:
+                    incoming, outgoing = phase.links[i][:, clients].astype(np.int64)
+                    bits = phase.down + incoming * phase.up, outgoing * phase.up
+                cost = self.cost(clients, first + i, bits, gradients)
+                # a client that was drawn twice does both jobs, one after the other
+                _, client_index = np.unique(clients, return_inverse=True)
+                totals[SECONDS][i] += np.bincount(client_index, cost.seconds).max()
+                totals[JOULES][i] += cost.joules.sum()
+                if phase.links is None:
+                    uploaded = len(clients) * float(phase.up)
+                    totals[SECONDS][i] += self.timing.clock.seconds_at_server(uploaded)
         return totals
-
-    def _cost(
-        self, round: int, phase: dict[str, Any], gradients: tuple[int, int]
-    ) -> tuple[float, float, float]:
-        """Returns the seconds that clients and server take for a phase, and the joules."""
-        clients = phase["clients"][: int(phase["asked"])]
-        if not len(clients):
-            return 0.0, 0.0, 0.0
-        down, up = (np.asarray(unpack(*phase[direction])) for direction in ("down", "up"))
-        received, sent = down, up
-        # every node sends its message to its neighbours, and receives theirs
-        if "links" in phase:
-            incoming, outgoing = phase["links"].astype(np.int64)[:, clients]
-            received, sent = down + incoming * up, outgoing * up
-        cost = self.cost(clients, round, (received, sent), gradients)
-        # a client that was drawn twice does both jobs, one after the other
-        _, client_index = np.unique(clients, return_inverse=True)
-        longest = float(np.bincount(client_index, cost.seconds).max())
-        at_server = 0.0
-        if "links" not in phase:
-            at_server = self.timing.clock.seconds_at_server(len(clients) * float(up))
-        return longest, at_server, float(cost.joules.sum())
 
 
 class DeadlineTimeline(PhaseCosts, KnownTimeline):
@@ -213,7 +203,7 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
         return [self._known[t] for t in rounds]
 
     def logged(
-        self, first: int, count: int, traffic: Sequence[dict[str, Any]] = ()
+        self, first: int, count: int, traffic: Sequence[PhaseTraffic] = ()
     ) -> dict[str, np.ndarray]:
         late = [step.sent - len(step.clients) for step in self.steps(first, count)]
         return super().logged(first, count) | {"late": np.asarray(late, np.int32)}
