@@ -137,6 +137,8 @@ class RoundContext(Federation):
         self.left_out: list[Int[Array, "capacity"]] = []
         self.is_abandoned: Any = False
         self.last: Cohort | None = None
+        # ids of cohorts, and the draw that they are from, see `TracedPhase`
+        self.origins: list[tuple[Any, int | str]] = []
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
@@ -147,7 +149,7 @@ class RoundContext(Federation):
     @property
     def everyone(self) -> Cohort:
         return self._build_cohort(
-            jnp.arange(self.clients, dtype=jnp.int32), self.clients, is_sampled=False
+            jnp.arange(self.clients, dtype=jnp.int32), self.clients, "everyone"
         )
 
     def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
@@ -157,9 +159,9 @@ class RoundContext(Federation):
             self.log(available=available.sum(dtype=jnp.int32))
         # ids have the static shape (capacity,); in a compiled round `count` is traced
         count: Index
+        number, self._draws = self._draws, self._draws + 1
         if self.row is None:
-            key = self.backend.cohort_key(stream(self.root, "cohort", self.round, self._draws))
-            self._draws += 1
+            key = self.backend.cohort_key(stream(self.root, "cohort", self.round, number))
             with jax.named_scope("fedax.cohort"):
                 ids, count = schedule.draw(
                     key, jnp.asarray(self.setup.population.offsets), weights, available
@@ -169,18 +171,18 @@ class RoundContext(Federation):
             count = ids.shape[0] if self.row.working is None else self.row.working
         if available is not None:
             self.log(drawn=jnp.asarray(count, jnp.int32))
-        return self._build_cohort(
-            *self.backend.strip_padding(ids, count), is_sampled=weights is None
-        )
+        ids, count = self.backend.strip_padding(ids, count)
+        return self._build_cohort(ids, count, number if weights is None else "weighted")
 
-    def _build_cohort(self, ids: Int[Array, "capacity"], count: Index, is_sampled: bool) -> Cohort:
-        """Returns clients with their weights.
-
-        `is_sampled` says that the schedule's own sampling chose them.
+    def _build_cohort(self, ids: Int[Array, "capacity"], count: Index, draw: int | str) -> Cohort:
+        """Returns clients with their weights, from the schedule's draw of this number, from
+        everyone, or from a draw by an algorithm's own weights.
         """
+        self.origins.append((ids, draw))
         schedule = self.setup.schedule
         population = self.setup.population
         share = share_of(population.sizes_of(ids), population.total, self.layout.dtype)
+        is_sampled = isinstance(draw, int)
         cohort = schedule.weigh(ids, count, share, self.clients, is_sampled)
         if not (self.hides_cohort and is_sampled):
             return cohort

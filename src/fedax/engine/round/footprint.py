@@ -38,7 +38,6 @@ class PhaseCost(NamedTuple):
         coded: whether the algorithm codes vectors of its upload itself.
         down, up: what the participant receives and sends.
         down_bits, up_bits: the same in bits, without a channel.
-        codable: the lengths of the vectors of the upload that a channel would code.
         step_gradients: gradients in every local step; a Hessian-vector product counts as one.
         full_gradients: gradients over all the client's examples. One in a loop of unknown length
             counts once.
@@ -52,7 +51,6 @@ class PhaseCost(NamedTuple):
     up: Amount
     down_bits: int
     up_bits: int
-    codable: tuple[int, ...]
     step_gradients: int
     full_gradients: int
 
@@ -141,7 +139,6 @@ def _cost_of(phase: TracedPhase, dim: int) -> PhaseCost:
         up=_amount(phase.up, dim),
         down_bits=bits_of(down),
         up_bits=bits_of(phase.up),
-        codable=phase.lengths,
         step_gradients=step_gradients,
         full_gradients=full_gradients,
     )

@@ -17,7 +17,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.client import Setup
 from fedax.engine.round.private import Private, PrivatePhase
-from fedax.engine.round.trace import EVERYONE, TracedPhase, trace
+from fedax.engine.round.trace import TracedPhase, trace
 from fedax.errors import InvalidInput
 
 FIELD = "Channel(privacy=...)"
@@ -138,7 +138,7 @@ def _check_phase(phase: TracedPhase, central: bool, name: str) -> None:
         f"the reference of uploads of phase {phase.name} is none of the vectors sent down": central
         and is_foreign,
         f"the clients of phase {phase.name} are drawn by weights that depend on their "
-        "data": phase.is_weighted,
+        "data": phase.draw == "weighted",
         # their expected number is the divisor of the mean, and their chance amplifies the noise;
         # noise at the clients has neither
         f"it cannot be told from which draw the clients of phase {phase.name} are": central
@@ -157,7 +157,7 @@ def _form(phase: TracedPhase) -> Any:
 
 def _expected_clients(phase: TracedPhase, setup: Setup) -> int:
     """Returns the number of clients that a phase is expected to have."""
-    is_drawn = phase.draw not in (None, EVERYONE) and setup.schedule.cohort is not None
+    is_drawn = isinstance(phase.draw, int) and setup.schedule.cohort is not None
     return int(setup.schedule.cohort or 0) if is_drawn else setup.population.clients
 
 
@@ -170,11 +170,10 @@ def _releases(
     draws of a fixed number from all clients. Among those who can be reached the chance is larger,
     and who drops out of a fixed draw is not exchangeable.
     """
-    phases_by_draw: dict[int | None, int] = {}  # by draw, the number of phases with its clients
+    phases_by_draw: dict[Any, int] = {}  # by draw, the number of phases with its clients
     sending = [phase for phase in round if jax.tree.leaves(phase.upload.value)]
     for phase in sending:  # others release nothing
-        draw = None if phase.draw == EVERYONE else phase.draw
-        phases_by_draw[draw] = phases_by_draw.get(draw, 0) + 1
+        phases_by_draw[phase.draw] = phases_by_draw.get(phase.draw, 0) + 1
     poisson = central and schedule.cohort is not None and isinstance(schedule.sampling, Poisson)
     fixed = (
         central
@@ -187,7 +186,7 @@ def _releases(
         return (Release(1.0, len(sending)),)
     rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
     releases = [
-        Release(1.0, times) if draw is None else Release(rate, times, population)
+        Release(rate, times, population) if isinstance(draw, int) else Release(1.0, times)
         for draw, times in phases_by_draw.items()
     ]
     return tuple(sorted(releases, reverse=True))

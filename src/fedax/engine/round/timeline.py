@@ -29,7 +29,7 @@ from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.context import PhaseTraffic
 from fedax.engine.round.phase import is_array
 from fedax.engine.round.timing import ASYNCHRONOUS, LateUploads, Timing
-from fedax.engine.round.trace import EVERYONE, TracedPhase, initial_carry, trace
+from fedax.engine.round.trace import TracedPhase, initial_carry, trace
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
 
@@ -335,9 +335,8 @@ def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPha
     phase, *later = phases
     reasons = {
         "a method without a server has no cohort, its nodes wait for each other": phase.links,
-        "it draws its clients by weights, which are not known before training": phase.is_weighted,
-        f"phase {phase.name} asks clients that the schedule has not drawn, such as "
-        "everyone": phase.draw in (None, EVERYONE),
+        f"phase {phase.name} asks clients that the schedule has not drawn, such as everyone, or "
+        "those of a draw by weights": not isinstance(phase.draw, int),
         f"phase {later[0].name if later else phase.name} follows another one, and between the "
         "two the server would wait for all clients": later,
     }

@@ -30,23 +30,6 @@ Start: TypeAlias = Callable[
 ]
 """Returns the carry before round 0, such as `initial_carry`."""
 
-EVERYONE = -1
-"""The draw of a phase in which all clients work."""
-
-
-class Draw(NamedTuple):
-    """A draw of clients in a round.
-
-    Attributes:
-        ids: the clients.
-        number: of the draw in its round, or `EVERYONE`.
-        is_weighted: whether the algorithm gave the weights of the draw.
-    """
-
-    ids: Any
-    number: int
-    is_weighted: bool = False
-
 
 class TracedPhase(NamedTuple):
     """A phase of a traced round. Arrays are shapes and types.
@@ -54,8 +37,8 @@ class TracedPhase(NamedTuple):
     Attributes:
         work: the work function; on a graph the one that sends.
         occurrence: how often a function of its name ran before in the round.
-        draw: number of the draw that the clients are from, `EVERYONE`, or None for other clients.
-        is_weighted: whether the algorithm gave the weights of that draw.
+        draw: number of the schedule's draw that the clients are from, "everyone", "weighted" for a
+            draw by the algorithm's own weights, or None for other clients.
         everyone: whether as many clients work as there are.
         gather: whether the server takes single uploads.
         links: whether uploads go to neighbours on a graph.
@@ -72,8 +55,7 @@ class TracedPhase(NamedTuple):
 
     work: Callable[..., Any]
     occurrence: int
-    draw: int | None
-    is_weighted: bool
+    draw: int | str | None
     everyone: bool
     gather: bool
     links: bool
@@ -148,8 +130,9 @@ def trace(
         carry = (start or start_run)(backend, algorithm, root, w)
         done.append(backend.phases)
         for t in rounds:
-            backend.begin_round()
-            fed = TracingContext(backend, t, root, carry)
+            backend.phases = []
+            fed = RoundContext(backend, t, root, carry)
+            backend.origins = fed.origins
             with explained(algorithm.round):
                 carry = fed.end(algorithm.round(fed, carry.state))
             done.append(backend.phases)
@@ -206,30 +189,12 @@ def initial_carry(
     return carry
 
 
-class TracingContext(RoundContext):
-    """A round that tells its backend from which draw the clients of a cohort are."""
-
-    backend: "TracingBackend"
-
-    @property
-    def everyone(self) -> Cohort:
-        cohort = super().everyone
-        self.backend.draws.append(Draw(cohort.ids, EVERYONE))
-        return cohort
-
-    def sample(self, weights: Float[Array, "clients"] | None = None) -> Cohort:
-        number = self._draws
-        cohort = super().sample(weights)
-        self.backend.draws.append(Draw(cohort.ids, number, weights is not None))
-        return cohort
-
-
 class TracingBackend(Backend):
     """Backend that computes nothing: traces each phase's work at one client, and returns zeros.
 
     Attributes:
-        phases: of the round so far.
-        draws: of the round so far.
+        phases: since the list was last renewed.
+        origins: of the cohorts, see `RoundContext`.
         memories: see `Trace`.
     """
 
@@ -239,12 +204,8 @@ class TracingBackend(Backend):
         self.setup = setup
         self.states_class = states
         self.memories: list[PyTree] = []
-        self.begin_round()
-
-    def begin_round(self) -> None:
-        """Forgets the phases and the draws so far."""
         self.phases: list[TracedPhase] = []
-        self.draws: list[Draw] = []
+        self.origins: list[tuple[Any, int | str]] = []
 
     def client_states(self, initial: PyTree) -> ClientStates:
         states = self.states_class(super().client_states(initial).all())
@@ -276,13 +237,11 @@ class TracingBackend(Backend):
             self.phases[-1] = phase._replace(programs=(*phase.programs, program))
         else:
             assert upload is not None
-            draw = next((draw for draw in self.draws if draw.ids is cohort.ids), None)
             self.phases.append(
                 TracedPhase(
                     work=phase_work.work,
                     occurrence=phase_work.occurrence,
-                    draw=None if draw is None else draw.number,
-                    is_weighted=draw is not None and draw.is_weighted,
+                    draw=next((draw for ids, draw in self.origins if ids is cohort.ids), None),
                     everyone=cohort.ids.shape[0] == self.setup.population.clients,
                     gather=gather,
                     links=False,
