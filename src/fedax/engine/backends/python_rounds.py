@@ -33,7 +33,6 @@ from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.engine.round.timeline import timeline_of
 from fedax.engine.round.trace import initial_carry
 from fedax.observe.base import Observer
-from fedax.utils.layout import accumulator
 
 
 class ClientResult(NamedTuple):
@@ -68,12 +67,10 @@ class PythonBackend(Backend):
             phase_work.for_slot(position).open(value) for position, value in enumerate(decoded)
         ]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
-        # the cohort's weights, after the algorithm's own where it gives some, which may all be zero
-        weights = [cohort.weights]
-        if own_weights := [
-            result.upload.weight for result in results if result.upload.weight is not None
-        ]:
-            weights.insert(0, jnp.stack(own_weights).astype(cohort.weights.dtype))
+        weights = cohort.weights
+        own_weights = [result.upload.weight for result in results]
+        if own_weights[0] is not None:
+            weights = jnp.stack(own_weights).astype(weights.dtype)
         positions = list(range(len(results)))  # of the clients whose results count
         if self.setup.drop:
             positions = [position for position, result in enumerate(results) if not result.broken]
@@ -82,39 +79,20 @@ class PythonBackend(Backend):
                 jax.tree.map(jnp.zeros_like, v) if result.broken else v
                 for v, result in zip(values, results)
             ]
-            weights = [jnp.where(broken > 0, 0, array) for array in weights]
+            weights = jnp.where(broken > 0, 0, weights)
         new_states = states
         if positions:
             ids = cohort.ids[jnp.asarray(positions, jnp.int32)]
             new_rows = jax.tree.map(stack, *(results[position].kept for position in positions))
             new_states = states | {name: states[name].put(ids, new_rows[name]) for name in new_rows}
-        sums = rows = None
-        if gather:
-            rows = jax.tree.map(stack, *values), weights[0]
-        else:
-            sums = tuple(term for array in weights for term in _weighted_sum(values, array))
         return PhaseResult(
             results[0].upload,
-            sums,
-            rows,
+            None,
+            (jax.tree.map(stack, *values), weights),
             new_states,
             broken,
             None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
-
-
-def _weighted_sum(
-    values: Sequence[PyTree], weights: Float[Array, "places"]
-) -> tuple[PyTree, Array]:
-    """Returns the weighted sum of the uploads, and the sum of the weights."""
-
-    def sum_leaves(*leaves: Array) -> Any:
-        wide = accumulator(leaves[0].dtype)
-        return sum(
-            w.astype(wide) * leaf.astype(wide) for w, leaf in zip(weights, leaves, strict=True)
-        )
-
-    return jax.tree.map(sum_leaves, *values), weights.astype(accumulator(weights.dtype)).sum()
 
 
 def stack(*rows: Array | np.ndarray) -> Array:

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from fedax.utils.layout import accumulator
+
 Tree = TypeVar("Tree")
 
 
@@ -30,16 +32,15 @@ def add_compensated(sums: tuple[Tree, Tree], terms: Tree) -> tuple[Tree, Tree]:
     )
 
 
-def add_weighted(
-    sums: tuple[PyTree, PyTree], values: PyTree, weights: Float[Array, "rows"]
-) -> tuple[PyTree, PyTree]:
-    """Adds the weighted sum of some rows, leaves of shape (rows, ...), to a compensated sum."""
+def weighted_sum(values: PyTree, weights: Float[Array, "rows"]) -> PyTree:
+    """Returns the weighted sum of some rows, leaves of shape (rows, ...), in a wide type."""
 
-    def weighted_sum(total: Array, rows: Array) -> Array:
-        factors = weights.astype(total.dtype).reshape(weights.shape + (1,) * (rows.ndim - 1))
-        return (factors * rows.astype(total.dtype)).sum(0)
+    def sum_rows(rows: Array) -> Array:
+        wide = accumulator(rows.dtype)
+        factors = weights.astype(wide).reshape(weights.shape + (1,) * (rows.ndim - 1))
+        return (factors * rows.astype(wide)).sum(0)
 
-    return add_compensated(sums, jax.tree.map(weighted_sum, sums[0], values))
+    return jax.tree.map(sum_rows, values)
 
 
 def finalize(sums: tuple[Tree, Tree]) -> Tree:

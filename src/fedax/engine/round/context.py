@@ -22,7 +22,7 @@ from fedax.core.bound_model import state_from_mean
 from fedax.core.carry import NOTHING, RunCarry
 from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload, is_states
 from fedax.core.scheduling.timeline import Row
-from fedax.engine.round.aggregation import weighted_mean
+from fedax.engine.round.aggregation import weighted_mean, weighted_sum
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.phase import (
     STATE,
@@ -220,7 +220,7 @@ class RoundContext(Federation):
         states: ClientStates | None = None,
     ) -> Any:
         phase_work, result = self._phase(work, cohort, down, states, gather=False)
-        mean = self._mean(phase_work, result)
+        mean = self._mean(phase_work, cohort, result)
         if isinstance(mean, Sent):  # the model's state was averaged beside the upload
             self._take_state(mean.state)
             mean = mean.value
@@ -231,8 +231,10 @@ class RoundContext(Federation):
         state = state_from_mean(mean, self.carry.model_state)
         self.carry = self.carry._replace(model_state=state)
 
-    def _mean(self, phase_work: PhaseWork, result: PhaseResult) -> PyTree:
+    def _mean(self, phase_work: PhaseWork, cohort: Cohort, result: PhaseResult) -> PyTree:
         """Returns the mean of the uploads: the weighted one, unless a stage makes another."""
+        if result.rows is not None:
+            result = result._replace(sums=self._sum_rows(cohort, result))
         key = functools.partial(self.backend.noise_key, self.key(f"privacy {len(self.traffic)}"))
         for stage in phase_work.stages:
             mean = stage.mean(result, phase_work.received, key, self.carry.bounds, self.logged)
@@ -241,6 +243,14 @@ class RoundContext(Federation):
                 self.log(**mean.logged)
                 return mean.value
         return weighted_mean(result.sums, result.form)
+
+    def _sum_rows(self, cohort: Cohort, result: PhaseResult) -> tuple[Any, ...]:
+        """Returns the sums of gathered uploads, see `PhaseResult`."""
+        values, weights = result.rows
+        by_default = jnp.where(self._is_counted(cohort, result), cohort.weights, 0)
+        columns = [weights] if result.upload.weight is None else [weights, by_default]
+        terms = values, jnp.ones_like(weights)
+        return sum((weighted_sum(terms, column) for column in columns), ())
 
     def gather(
         self,
@@ -339,7 +349,7 @@ class RoundContext(Federation):
             gathers = gather or phase_work.gathers
             result = self.backend.work(phase_work, cohort, client_states, gathers)
             for stage in reversed(phase_work.stages):
-                result = stage.combine(result, cohort, gather, self.setup.drop)
+                result = stage.combine(result, cohort, self._is_counted(cohort, result))
         self._account(cohort, phase_work, result, cohort.count)
         return phase_work, result
 
@@ -382,10 +392,8 @@ class RoundContext(Federation):
         protection: tuple[Stage, ...] = ()
         if private is not None:
             protection = private.stages(name_of(work), occurrence, self.carry.bounds)
-        stages = [
-            *message_stages(channel, self.clients, protection),
-            *self._state_stages(client_states, is_graph),
-        ]
+        states_of = self._state_stages(client_states, is_graph)
+        stages = [*message_stages(channel, self.clients, protection, states_of)]
         timing, row = self.setup.timing, self.row
         if timing is not None and timing.late is not None and row is not None and row.versions:
             downlinks = PastVersions.store(self.carry.downlinks, down, row.versions)

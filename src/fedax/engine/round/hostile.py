@@ -1,11 +1,12 @@
 """The stages of attacks: hostile clients replace what they send, alone or by agreement."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
 from fedax.communication.attacks import Attack, Collusion
 from fedax.communication.channel import is_message, is_vector
@@ -13,7 +14,6 @@ from fedax.core.client import Client
 from fedax.core.federation import Cohort
 from fedax.engine.round.phase import PhaseResult, Sending, Sent, Stage
 from fedax.errors import InvalidInput
-from fedax.utils.layout import accumulator
 
 
 class Hostile(Stage):
@@ -57,10 +57,8 @@ class Disclosed(eqx.Module):
 
 
 class Colluding(Hostile):
-    """Hostile clients agree on what they send.
-
-    That takes the uploads of the whole cohort, so they are gathered, and added up afterwards where
-    the algorithm asks for a mean.
+    """Hostile clients agree on what they send, which takes the uploads of the whole cohort. It is
+    the last stage at the client.
     """
 
     attack: Collusion
@@ -71,34 +69,17 @@ class Colluding(Hostile):
         sending = super().send(client, sending)
         return sending._replace(value=Disclosed(sending.value, sending.reference))
 
-    def combine(self, result: PhaseResult, cohort: Cohort, gather: bool, drop: bool) -> PhaseResult:
+    def combine(
+        self, result: PhaseResult, cohort: Cohort, counts: Bool[Array, "capacity"]
+    ) -> PhaseResult:
         """Returns the result with the uploads of the hostile clients replaced."""
-        is_valid = cohort.works & (result.broken == 0) if drop else cohort.works
-        is_hostile = is_valid & jnp.isin(cohort.ids, self.members)
-        values, weights = result.rows
-        values = self._replace_rows(values, is_valid, is_hostile)
-        # its leaves may be shapes alone
-        value = _split_reference(result.upload.value)[0]
-        upload = eqx.tree_at(lambda upload: upload.value, result.upload, value)
-        if gather:
-            return result._replace(upload=upload, rows=(values, weights))
-        sums = _weighted_sum(values, weights, is_valid)
-        if upload.weight is not None:  # the cohort's weights count where all own ones are zero
-            sums += _weighted_sum(values, cohort.weights, is_valid)
-        return result._replace(upload=upload, rows=None, sums=sums)
-
-    def _replace_rows(
-        self,
-        disclosed: Any,
-        is_valid: Bool[Array, "capacity"],
-        is_hostile: Bool[Array, "capacity"],
-    ) -> PyTree:
-        """Returns the cohort's uploads with the vectors of hostile clients replaced."""
-        value, reference = _split_reference(disclosed)
+        disclosed, weights = result.rows
+        is_hostile = counts & jnp.isin(cohort.ids, self.members)
+        value, reference = disclosed.value, disclosed.reference
         message = value.value if isinstance(value, Sent) else value
         leaves, structure = jax.tree.flatten(message)
-        is_known = is_valid & (is_hostile if self.attack.knows == "hostile" else ~is_hostile)
-        clients, hostile = (flags.sum(dtype=jnp.int32) for flags in (is_valid, is_hostile))
+        is_known = counts & (is_hostile if self.attack.knows == "hostile" else ~is_hostile)
+        clients, hostile = (flags.sum(dtype=jnp.int32) for flags in (counts, is_hostile))
         is_replaced = is_hostile & is_known.any()
         for i, rows in enumerate(leaves):
             if rows.ndim == 2 and jnp.issubdtype(rows.dtype, jnp.floating):
@@ -108,28 +89,7 @@ class Colluding(Hostile):
                 leaves[i] = jnp.where(is_replaced[:, None], base + sent[None], rows)
                 reference = None
         replaced = jax.tree.unflatten(structure, leaves)
-        return Sent(replaced, value.state) if isinstance(value, Sent) else replaced
-
-
-def _split_reference(value: Any) -> tuple[Any, Any]:
-    """Returns an upload as it is without collusion, and the vector that its first one is a change
-    of.
-    """
-    if isinstance(value, Sent):
-        inner, reference = _split_reference(value.value)
-        return Sent(inner, value.state), reference
-    assert isinstance(value, Disclosed)
-    return value.value, value.reference
-
-
-def _weighted_sum(
-    values: PyTree, weights: Float[Array, "capacity"], is_valid: Bool[Array, "capacity"]
-) -> tuple[PyTree, Any]:
-    """Returns the weighted sum of the rows that count, and the sum of their weights."""
-    weights = jnp.where(is_valid, weights, 0)
-
-    def sum_rows(rows: Array) -> Array:
-        wide = accumulator(rows.dtype)
-        return jnp.tensordot(weights.astype(wide), rows.astype(wide), 1)
-
-    return jax.tree.map(sum_rows, values), weights.astype(accumulator(weights.dtype)).sum()
+        if isinstance(value, Sent):
+            replaced = Sent(replaced, value.state)
+        upload = dataclasses.replace(result.upload, value=result.upload.value.value)
+        return result._replace(upload=upload, rows=(replaced, weights))

@@ -68,7 +68,7 @@ class PhaseResult(NamedTuple):
             algorithm gave its own weights, the same two with the cohort's weights follow. None if
             the uploads are gathered.
         rows: if they are gathered, the uploads, each leaf of shape (capacity, ...), and their
-            weights, in the cohort's order.
+            weights, in the cohort's order; zero where a place does not count.
         client_states: the clients' states after the work, by name.
         broken: for each place of the cohort whether the client's result is finite, see
             `PhaseWork.broken_part`; 0 for padding.
@@ -140,14 +140,12 @@ class Stage(eqx.Module):
         """
         return value
 
-    def combine(self, result: PhaseResult, cohort: Cohort, gather: bool, drop: bool) -> PhaseResult:
+    def combine(
+        self, result: PhaseResult, cohort: Cohort, counts: Bool[Array, "capacity"]
+    ) -> PhaseResult:
         """Acts at the server on the uploads of a cohort, which are gathered if the stage `gathers`.
 
-        Args:
-            result: of the phase.
-            cohort: the clients.
-            gather: whether the algorithm wants the single uploads, rather than their sum.
-            drop: whether uploads that are not finite are left out.
+        `counts` says which places of the cohort count.
         """
         return result
 

@@ -5,6 +5,7 @@ Those of attacks are in `fedax.engine.round.hostile`, those of privacy in
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -31,26 +32,29 @@ from fedax.utils.random import Index
 
 
 def message_stages(
-    channel: Channel | None, clients: int, protection: tuple[Stage, ...] = ()
+    channel: Channel | None,
+    clients: int,
+    protection: tuple[Stage, ...] = (),
+    states: Sequence[Stage] = (),
 ) -> tuple[Stage, ...]:
-    """Returns the stages of a channel, in order: attack, privacy, codec.
+    """Returns the stages that messages pass, in order: attack, privacy, codec, states, collusion.
 
     Args:
         channel: of the run.
         clients: how many there are.
         protection: the stage of privacy, if there is one.
+        states: those of the states of solver and model.
     """
     if channel is None:
-        return protection
-    stages = protection if channel.up is None else (*protection, Coded(channel.up))
-    if channel.attack is None:
-        return stages
-    members = jnp.asarray(channel.attack.members(clients))
+        return (*protection, *states)
+    coded = () if channel.up is None else (Coded(channel.up),)
+    stages = (*protection, *coded, *states)
+    members = () if channel.attack is None else channel.attack.members(clients)
     if not len(members):
         return stages
     if isinstance(channel.attack, Collusion):
-        return (Colluding(channel.attack, members), *stages)
-    return (Hostile(channel.attack, members), *stages)
+        return (*stages, Colluding(channel.attack, jnp.asarray(members)))
+    return (Hostile(channel.attack, jnp.asarray(members)), *stages)
 
 
 class Coded(Stage):

@@ -263,14 +263,8 @@ class TracingBackend(Backend):
             for name, rows in new_rows.items()
         }
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value)
-        return PhaseResult(
-            sent,
-            (value, cohort.coverage),
-            (gathered, cohort.weights),
-            new_states,
-            jnp.zeros(capacity, jnp.int32),
-            clipped,
-        )
+        broken = jnp.zeros(capacity, jnp.int32)
+        return PhaseResult(sent, None, (gathered, cohort.weights), new_states, broken, clipped)
 
     def exchange(
         self,

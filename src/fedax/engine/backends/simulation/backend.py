@@ -20,7 +20,7 @@ from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.engine.backends.simulation.offloaded_state import OffloadedStates
 from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.compilation.jaxpr import Staged
-from fedax.engine.round.aggregation import add_weighted, finalize
+from fedax.engine.round.aggregation import add_compensated, finalize, weighted_sum
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import CompiledClient, Setup, local_work
 from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
@@ -217,7 +217,7 @@ class SimulationBackend(Backend):
         else:
             terms = value, jnp.ones_like(default)
             pairs = zip(results.sums, weights, strict=True)
-            sums = [add_weighted(pair, terms, each) for pair, each in pairs]
+            sums = [add_compensated(pair, weighted_sum(terms, each)) for pair, each in pairs]
         # padding writes out of range, which is dropped
         slots = jnp.where(active, slots, results.broken.shape[0])
         rows = jax.tree.map(
