@@ -237,11 +237,15 @@ class RoundContext(Federation):
             result = result._replace(sums=self._sum_rows(cohort, result))
         key = functools.partial(self.backend.noise_key, self.key(f"privacy {len(self.traffic)}"))
         for stage in phase_work.stages:
-            mean = stage.mean(result, phase_work.received, key, self.carry.bounds, self.logged)
-            if mean is not None:
-                self.carry = self.carry._replace(bounds=mean.bounds)
-                self.log(**mean.logged)
-                return mean.value
+            made = stage.mean(result, phase_work.received, key, self.carry.bounds)
+            if made is None:
+                continue
+            mean, bounds, unclipped = made
+            if unclipped is not None:
+                self.carry = self.carry._replace(bounds=bounds)
+                earlier = self.logged.get("unclipped", jnp.zeros(0, unclipped.dtype))
+                self.log(clip=bounds, unclipped=jnp.concatenate([earlier, unclipped]))
+            return mean
         return weighted_mean(result.sums, result.form)
 
     def _sum_rows(self, cohort: Cohort, result: PhaseResult) -> tuple[Any, ...]:

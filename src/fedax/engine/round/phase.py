@@ -4,7 +4,7 @@ Messages pass stages, such as an attack, a codec or clipping (`fedax.engine.roun
 at the client, before and after the work function, and in the opposite order at the server.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -93,20 +93,6 @@ class PhaseResult(NamedTuple):
         return jax.eval_shape(lambda value: decode(value)[0], self.upload.value)
 
 
-class Mean(NamedTuple):
-    """The mean of a phase's uploads, as a stage makes it.
-
-    Attributes:
-        value: the mean.
-        bounds: of adaptive clipping after the phase; None where they do not change.
-        logged: what the round logs.
-    """
-
-    value: PyTree
-    bounds: Float[Array, "parts"] | None
-    logged: dict[str, Any]
-
-
 class Stage(eqx.Module):
     """One thing that happens to the messages of a phase. By default nothing does.
 
@@ -155,16 +141,17 @@ class Stage(eqx.Module):
         down: PyTree,
         key: Callable[[PyTree], Key[Array, ""]],
         bounds: Float[Array, "parts"] | None,
-        logged: Mapping[str, Any],
-    ) -> Mean | None:
+    ) -> tuple[PyTree, Float[Array, "parts"] | None, Float[Array, "some"] | None] | None:
         """Makes the mean of the uploads at the server; None leaves that to others.
 
         Args:
             result: of the phase.
             down: what the server sent.
             key: returns the key of noise on what is released.
-            bounds: of adaptive clipping in this round.
-            logged: of the round so far.
+            bounds: of adaptive clipping in this round; None where they do not change.
+
+        Returns:
+            The mean, the bounds after the phase, and the noisy shares of uploads within theirs.
         """
         return None
 

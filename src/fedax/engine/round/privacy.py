@@ -68,9 +68,9 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
         _check_phase(phase, central, name)
         key = phase.name, phase.occurrence
         begin = sum(p.size for p in phases.values())
-        private_phase = PrivatePhase(
-            begin, phase.near, _expected_clients(phase, setup), _form(phase)
-        )
+        leaves, structure = jax.tree.flatten(phase.upload.value)
+        expected = _expected_clients(phase, setup)
+        private_phase = PrivatePhase(begin, phase.near, expected, (tuple(leaves), structure))
         # `begin` counts the parts before a phase, which is known after the first time only
         recorded = phases.setdefault(key, private_phase)
         if recorded._replace(begin=begin) != private_phase:
@@ -147,12 +147,6 @@ def _check_phase(phase: TracedPhase, central: bool, name: str) -> None:
     for reason, is_refused in reasons.items():
         if is_refused:
             raise _refusal(name, reason)
-
-
-def _form(phase: TracedPhase) -> Any:
-    """Returns shapes and types of an upload's leaves, and their structure."""
-    leaves, structure = jax.tree.flatten(phase.upload.value)
-    return tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves), structure
 
 
 def _expected_clients(phase: TracedPhase, setup: Setup) -> int:

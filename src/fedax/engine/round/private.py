@@ -5,7 +5,7 @@ releases to epsilon, is in `fedax.communication.accounting`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,9 +17,8 @@ from fedax.communication.accounting import Ledger, epsilon_of, rounds_of
 from fedax.communication.privacy import Bounded, Privacy, add_noise, add_reference, clip_leaves
 from fedax.core.client import Client
 from fedax.core.federation import ClientStates, Upload
-from fedax.engine.round.phase import Mean, PhaseResult, Sending, Stage, vectors
+from fedax.engine.round.phase import PhaseResult, Sending, Stage, vectors, zeros
 from fedax.errors import InvalidInput
-from fedax.utils.layout import accumulator
 
 
 class PrivatePhase(NamedTuple):
@@ -30,13 +29,13 @@ class PrivatePhase(NamedTuple):
         near: the number of the vector sent down to which the first vector that goes up is near,
             None for none.
         expected: m, the number of clients that is expected.
-        form: one upload's value: shapes, types, and the structure of the pytree.
+        form: one upload's value: its leaves, and the structure of the pytree.
     """
 
     begin: int
     near: int | None
     expected: int
-    form: tuple[tuple[tuple[tuple[int, ...], str], ...], Any]
+    form: tuple[tuple[jax.ShapeDtypeStruct, ...], Any]
 
     @property
     def size(self) -> int:
@@ -98,13 +97,12 @@ class CentralNoise(Stage):
         return None if self.phase.near is None else vectors(down)[self.phase.near]
 
     def empty(self, client_states: dict[str, ClientStates]) -> PhaseResult:
-        # the noise hides an empty cohort, so the round goes on with sums of zero
-        shapes, structure = self.phase.form
-        value = jax.tree.unflatten(structure, [jnp.zeros(shape, dtype) for shape, dtype in shapes])
-        wide = jax.tree.map(lambda x: jnp.asarray(x, accumulator(x.dtype)), value)
-        total = Bounded(wide, jnp.zeros(self.phase.size, jnp.float32))
-        sums = total, jnp.zeros(())
-        return PhaseResult(Upload(value), sums, None, client_states, jnp.zeros(0, jnp.int32))
+        # the noise hides an empty cohort, so the round goes on with sums of no rows
+        forms, structure = self.phase.form
+        value = jax.tree.unflatten(structure, forms)
+        parts = Bounded(zeros(value, 0), jnp.zeros((0, self.phase.size), jnp.float32))
+        rows = parts, jnp.zeros(0)
+        return PhaseResult(Upload(value), None, rows, client_states, jnp.zeros(0, jnp.int32))
 
     def mean(
         self,
@@ -112,8 +110,7 @@ class CentralNoise(Stage):
         down: PyTree,
         key: Callable[[PyTree], Key[Array, ""]],
         bounds: Float[Array, "parts"] | None,
-        logged: Mapping[str, Any],
-    ) -> Mean:
+    ) -> tuple[PyTree, Float[Array, "parts"] | None, Float[Array, "some"] | None]:
         total = result.sums[0]
         noise_key = key((total, self.bounds))
         # J parts share the sensitivity, hence sqrt(J)
@@ -124,29 +121,19 @@ class CentralNoise(Stage):
         mean = add_reference(means, self._reference(down))
         value = jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
         if bounds is None:
-            return Mean(value, None, {})
-        bounds, unclipped = self._adapt(total, bounds, noise_key)
-        # of earlier phases of this round
-        earlier = logged.get("unclipped", jnp.zeros(0, unclipped.dtype))
-        logged = {"clip": bounds, "unclipped": jnp.concatenate([earlier, unclipped])}
-        return Mean(value, bounds, logged)
-
-    def _adapt(
-        self, total: Bounded, bounds: Float[Array, "all"], key: Key[Array, ""]
-    ) -> tuple[Float[Array, "all"], Float[Array, "parts"]]:
-        """Returns all bounds after the phase, and the noisy shares of uploads within theirs."""
+            return value, None, None
         privacy, m = self.privacy, self.phase.expected
         deviation = 0.0
         if privacy.noise:
             deviation = privacy.count_noise_of(m) * math.sqrt(self.phase.size)
-        xi = jax.random.normal(jax.random.fold_in(key, 1), (self.phase.size,), bounds.dtype)
+        xi = jax.random.normal(jax.random.fold_in(noise_key, 1), (self.phase.size,), bounds.dtype)
         # the sum of b - 1/2 is what has noise: b alone would change by 1 with one client, twice
         # what the accountant counts on
         noisy = total.inside.astype(bounds.dtype) + jnp.asarray(deviation, bounds.dtype) * xi
         share = noisy / jnp.asarray(m, bounds.dtype) + jnp.asarray(0.5, bounds.dtype)
         rate = jnp.asarray(privacy.clip_rate, bounds.dtype)
         excess = share - jnp.asarray(privacy.quantile or 0.0, bounds.dtype)
-        return bounds.at[self.phase.parts].multiply(jnp.exp(-rate * excess)), share
+        return value, bounds.at[self.phase.parts].multiply(jnp.exp(-rate * excess)), share
 
 
 class Private(NamedTuple):
