@@ -371,7 +371,7 @@ def _refusal(method=None, how=None, **options):
     [
         (fedax.FedDANE(), "follows another one"),
         (fedax.DFedAvgM(), "a method without a server"),
-        (fedax.FedExP(), "say neither where their model started nor that they are changes"),
+        (fedax.FedExP(), "say neither where their model started"),
         (fedax.IFCA(clusters=2), "none of the vectors sent down"),
         (fedax.GD(), "asks clients that the schedule has not drawn"),
     ],

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from fedax.communication.channel import bits_of, is_message, is_vector
+from fedax.communication.channel import is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.hyper import bound_to, declared
@@ -127,7 +127,7 @@ def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
 
 
 def _cost_of(phase: TracedPhase, dim: int) -> PhaseCost:
-    down = (phase.down, phase.beside)
+    down_bits, up_bits = phase.bits
     leaves = jax.tree.leaves(phase.upload.value, is_leaf=is_message)
     step_gradients, full_gradients = phase.gradients
     return PhaseCost(
@@ -135,10 +135,10 @@ def _cost_of(phase: TracedPhase, dim: int) -> PhaseCost:
         everyone=phase.everyone,
         links=phase.links,
         coded=any(map(is_message, leaves)),
-        down=_amount(down, dim),
+        down=_amount((phase.down, phase.beside), dim),
         up=_amount(phase.up, dim),
-        down_bits=bits_of(down),
-        up_bits=bits_of(phase.up),
+        down_bits=down_bits,
+        up_bits=up_bits,
         step_gradients=step_gradients,
         full_gradients=full_gradients,
     )

@@ -9,7 +9,6 @@ from jaxtyping import PyTree
 
 from fedax.communication.accounting import Ledger, Release
 from fedax.communication.channel import is_message
-from fedax.communication.privacy import Privacy
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import ClientStates, HiddenStates, with_states
 from fedax.core.scheduling.sampling import Poisson, Uniform
@@ -17,7 +16,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.client import Setup
 from fedax.engine.round.private import Private, PrivatePhase
-from fedax.engine.round.trace import TracedPhase, trace
+from fedax.engine.round.trace import TracedPhase, refuse, trace
 from fedax.errors import InvalidInput
 
 FIELD = "Channel(privacy=...)"
@@ -32,40 +31,36 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     privacy = None if setup.channel is None else setup.channel.privacy
     if privacy is None:
         return None
-    central, name = privacy.where == "server", type(algorithm).__name__
-    task, rule = setup.task, setup.schedule.sampling
-    if task.state is not None and task.state_policy == "average":
-        raise _refusal(
-            name,
-            "the model's state, such as batch statistics, is averaged without noise",
-            "Freeze it.",
-        )
-    if task.encoding is not None and task.encoding.measured:
-        hint = "Give from_table numbers that you know, `standardize` of its columns."
-        raise _refusal(name, "features were standardized by means of all clients' rows", hint)
-    if central and setup.schedule.weights != "equal":
-        hint = 'Write weights="equal".'
-        raise InvalidInput.of(
-            "Schedule(weights=...)",
-            setup.schedule.weights,
-            "'equal' with privacy at the server",
-            hint,
-        )
-    if central and setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson):
-        reason = (
-            "'uniform' or 'poisson' with privacy at the server: otherwise a client's "
-            "chance depends on others' sizes"
-        )
-        raise InvalidInput.of("Schedule(sampling=...)", rule.spelling, reason)
-    if privacy.noise and not privacy.open:
-        _check_delta(privacy, setup.population.clients)
+    central = privacy.where == "server"
+    refusal = f"{FIELD}, {type(algorithm).__name__}"
+    task, rule, weights = setup.task, setup.schedule.sampling, setup.schedule.weights
+    depends_on_sizes = setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson)
+    refuse(
+        refusal,
+        {
+            "the model's state, such as batch statistics, is averaged without noise; freeze "
+            "it": task.state is not None and task.state_policy == "average",
+            "features were standardized by means of all clients' rows; give from_table numbers "
+            "that you know, `standardize` of its columns": task.encoding is not None
+            and task.encoding.measured,
+            'privacy at the server asks for Schedule(weights="equal")': central
+            and weights != "equal",
+            'privacy at the server asks for Schedule(sampling="uniform") or "poisson": otherwise a '
+            "client's chance depends on others' sizes": central and depends_on_sizes,
+        },
+    )
+    clients = setup.population.clients
+    # otherwise publishing a random client's data would count as private
+    if privacy.noise and privacy.delta >= 1 / clients:
+        allowed = f"numbers in (0, 1/{clients}), below one over the number of clients"
+        raise InvalidInput.of("Privacy(delta=...)", privacy.delta, allowed)
     # a bound and its noise belong to a phase, so both rounds must have the same phases. With noise
     # at the server an upload that is not finite counts as 0, and no client is left out
     bare = dataclasses.replace(setup, channel=None, drop=setup.drop and not central)
     traced = trace(algorithm, bare, (0, 1), states=_OpaqueStates)
     phases: dict[tuple[str, int], PrivatePhase] = {}
     for phase in (phase for round in traced.rounds for phase in round):
-        _check_phase(phase, central, name)
+        _check_phase(phase, central, refusal)
         key = phase.name, phase.occurrence
         begin = sum(p.size for p in phases.values())
         leaves, structure = jax.tree.flatten(phase.upload.value)
@@ -73,9 +68,8 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
         private_phase = PrivatePhase(begin, phase.near, expected, (tuple(leaves), structure))
         # `begin` counts the parts before a phase, which is known after the first time only
         recorded = phases.setdefault(key, private_phase)
-        if recorded._replace(begin=begin) != private_phase:
-            reason = f"phase {phase.name} of its first round has another form than later"
-            raise _refusal(name, reason)
+        reason = f"phase {phase.name} of its first round has another form than later"
+        refuse(refusal, {reason: recorded._replace(begin=begin) != private_phase})
     # the model must not depend on what clients store, which no noise covers
     hidden = with_states(traced.state, lambda _: HiddenStates())
     jax.eval_shape(lambda state: call_model(algorithm, state, setup.layout.dim), hidden)
@@ -90,20 +84,6 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     return private
 
 
-def _check_delta(privacy: Privacy, clients: int) -> None:
-    """Refuses a delta so large that publishing a random client's data would count as private."""
-    if privacy.delta >= 1 / clients:
-        raise InvalidInput.of(
-            "Privacy(delta=...)",
-            privacy.delta,
-            f"numbers in (0, 1/{clients}), below one over the number of clients",
-        )
-
-
-def _refusal(name: str, reason: str, hint: str = "") -> InvalidInput:
-    return InvalidInput.because(f"{FIELD}, {name}", reason, hint)
-
-
 class _OpaqueStates(ClientStates):
     """The clients' states in a traced round, in which the server must not read them."""
 
@@ -114,27 +94,24 @@ class _OpaqueStates(ClientStates):
         return _OpaqueStates(rows)
 
 
-def _check_phase(phase: TracedPhase, central: bool, name: str) -> None:
+def _check_phase(phase: TracedPhase, central: bool, refusal: str) -> None:
     """Refuses a phase whose messages noise would not hide.
 
     Raises:
         InvalidInput: names the phase and the reason.
     """
-    if phase.links:
-        raise _refusal(name, "a method without a server, whose neighbours see single uploads")
-    if phase.gather and central:
-        hint = 'Choose a method whose server needs means alone, or where="client".'
-        reason = f"phase {phase.name} gathers single uploads, to which no noise on a mean applies"
-        raise _refusal(name, reason, hint)
     leaves = jax.tree.leaves(phase.upload.value, is_leaf=is_message)
+    is_coded = any(map(is_message, leaves))
+    is_real = is_coded or all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
     is_foreign = phase.upload.reference is not None and phase.near is None
     reasons = {
+        "a method without a server, whose neighbours see single uploads": phase.links,
+        f"phase {phase.name} gathers single uploads, to which no noise on a mean applies; choose "
+        'a method whose server needs means alone, or where="client"': phase.gather and central,
         f"uploads of phase {phase.name} have weights of their own, by which one may count for "
         "many": phase.upload.weight is not None,
-        f"phase {phase.name} codes its messages itself": any(map(is_message, leaves)),
-        f"phase {phase.name} uploads whole numbers, which Gaussian noise does not fit": not all(
-            is_message(leaf) or jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves
-        ),
+        f"phase {phase.name} codes its messages itself": is_coded,
+        f"phase {phase.name} uploads whole numbers, which Gaussian noise does not fit": not is_real,
         f"the reference of uploads of phase {phase.name} is none of the vectors sent down": central
         and is_foreign,
         f"the clients of phase {phase.name} are drawn by weights that depend on their "
@@ -144,9 +121,7 @@ def _check_phase(phase: TracedPhase, central: bool, name: str) -> None:
         f"it cannot be told from which draw the clients of phase {phase.name} are": central
         and phase.draw is None,
     }
-    for reason, is_refused in reasons.items():
-        if is_refused:
-            raise _refusal(name, reason)
+    refuse(refusal, reasons)
 
 
 def _expected_clients(phase: TracedPhase, setup: Setup) -> int:

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from fedax.communication.channel import bits_of
 from fedax.core.algorithm import Algorithm
 from fedax.core.history import JOULES, SECONDS
 from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps
@@ -28,8 +27,8 @@ from fedax.core.scheduling.timeline import KnownTimeline, Step, Timeline
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.context import PhaseTraffic
 from fedax.engine.round.phase import is_array
-from fedax.engine.round.timing import ASYNCHRONOUS, LateUploads, Timing
-from fedax.engine.round.trace import TracedPhase, initial_carry, trace
+from fedax.engine.round.timing import LateUploads, Timing
+from fedax.engine.round.trace import TracedPhase, initial_carry, refuse, trace
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
 
@@ -267,53 +266,24 @@ def timing_of(
             return None
         reason = "the clients that count follow from their devices"
         raise InvalidInput.because(field, reason, "Give run(clock=...).")
-    if field is not None and setup.channel is not None and setup.channel.privacy is not None:
-        reason = "no account of privacy is known where fast clients count more often"
-        raise InvalidInput.because(field, f"{reason}, which Channel(privacy=...) asks for")
-    _check_counted(setup, clock)
-    if server is not None:
-        return _timing_of_server(algorithm, setup, server, clock, rounds)
-    if field is not None:
-        phase = only_phase(algorithm, setup, field)
-        return Timing(clock, (phase.gradients,), _bits_of(phase))
-    # without a channel, which does not change the work
-    (phases,) = trace(algorithm, dataclasses.replace(setup, channel=None)).rounds
-    return Timing(clock, tuple(phase.gradients for phase in phases))
-
-
-def _timing_of_server(
-    algorithm: Algorithm[Any], setup: Setup, server: Asynchronous, clock: Clock, rounds: int
-) -> Timing:
-    if setup.task.state is not None and setup.task.state_policy == "average":
-        reason = (
-            "the model's state, such as batch statistics, is averaged, and a mean of stale ones "
-            "would discard newer ones"
-        )
-        raise InvalidInput.because(ASYNCHRONOUS, reason, "Freeze it.")
-    phase = only_phase(algorithm, setup, ASYNCHRONOUS)
-    refusal = f"{ASYNCHRONOUS}, {type(algorithm).__name__}"
-    _check_lateness(phase, refusal)
-    near = None if phase.upload.is_change else phase.near
-    if near is None and server.uploads == "models":
-        reason = 'uploads="models" mixes models, and its uploads are changes'
-        raise InvalidInput.because(refusal, reason, 'Write uploads="changes".')
-    late = LateUploads(near, server.uploads, eqx.filter(phase.down, is_array), rounds)
-    return Timing(clock, (phase.gradients,), _bits_of(phase), late)
-
-
-def _check_counted(setup: Setup, clock: Clock) -> None:
-    """Refuses a solver whose work depends on the data, without a declared cost.
-
-    Raises:
-        InvalidInput: names the solver.
-    """
+    # work that depends on the data
     if not setup.solver.is_counted and clock.passes is None:
         reason = f"how long {type(setup.solver).__name__} works depends on the data"
         hint = "Declare its cost: Clock(passes=...), in passes over the examples."
         raise InvalidInput.because("run(clock=...)", reason, hint)
+    if field is None:
+        # without a channel, which does not change the work
+        (phases,) = trace(algorithm, dataclasses.replace(setup, channel=None)).rounds
+        return Timing(clock, tuple(phase.gradients for phase in phases))
+    phase = _trace_only_phase(algorithm, setup, field)
+    late = None
+    if server is not None:
+        near = _find_reference(phase, setup, server, f"{field}, {type(algorithm).__name__}")
+        late = LateUploads(near, server.uploads, eqx.filter(phase.down, is_array), rounds)
+    return Timing(clock, (phase.gradients,), phase.bits, late)
 
 
-def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPhase:
+def _trace_only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPhase:
     """Traces the only phase of a method, with the run's channel.
 
     Args:
@@ -322,52 +292,57 @@ def only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPha
         field: the option that needs it, for messages.
 
     Raises:
-        InvalidInput: another number of phases than one, or a phase whose clients the schedule has
-            not drawn.
+        InvalidInput: another number of phases than one, a phase whose clients the schedule has not
+            drawn, privacy.
     """
-    refusal = f"{field}, {type(algorithm).__name__}"
-    if setup.channel is not None:  # what an attack sends is as long as what it replaces
-        channel = dataclasses.replace(setup.channel, attack=None)
-        setup = dataclasses.replace(setup, channel=channel)
+    channel = setup.channel
+    if channel is not None:  # what an attack sends is as long as what it replaces
+        setup = dataclasses.replace(setup, channel=dataclasses.replace(channel, attack=None))
     (phases,) = trace(algorithm, setup, start=initial_carry).rounds
+    refusal = f"{field}, {type(algorithm).__name__}"
     if not phases:
         raise InvalidInput.because(refusal, "a round without any phase has no arrivals")
     phase, *later = phases
-    reasons = {
-        "a method without a server has no cohort, its nodes wait for each other": phase.links,
-        f"phase {phase.name} asks clients that the schedule has not drawn, such as everyone, or "
-        "those of a draw by weights": not isinstance(phase.draw, int),
-        f"phase {later[0].name if later else phase.name} follows another one, and between the "
-        "two the server would wait for all clients": later,
-    }
-    for reason, is_refused in reasons.items():
-        if is_refused:
-            raise InvalidInput.because(refusal, reason)
+    refuse(
+        refusal,
+        {
+            "no account of privacy is known where fast clients count more often, which "
+            "Channel(privacy=...) asks for": channel is not None and channel.privacy is not None,
+            "a method without a server has no cohort, its nodes wait for each other": phase.links,
+            f"phase {phase.name} asks clients that the schedule has not drawn, such as everyone, "
+            "or those of a draw by weights": not isinstance(phase.draw, int),
+            f"phase {later[0].name if later else phase.name} follows another one, and between the "
+            "two the server would wait for all clients": later,
+        },
+    )
     return phase
 
 
-def _bits_of(phase: TracedPhase) -> tuple[int, int]:
-    """Returns the bits of one message down and up; the model's state travels beside them."""
-    return bits_of((phase.down, phase.beside)), bits_of(phase.up)
-
-
-def _check_lateness(phase: TracedPhase, refusal: str) -> None:
-    """Refuses uploads that lose their meaning when they are late.
+def _find_reference(
+    phase: TracedPhase, setup: Setup, server: Asynchronous, refusal: str
+) -> int | None:
+    """Returns the number of the vector sent down whose changes go up, None if the upload is a
+    change itself.
 
     Raises:
-        InvalidInput: with the reason.
+        InvalidInput: uploads that lose their meaning when they are late, with the reason.
     """
-    if phase.upload.is_change or phase.near is not None:
-        return
-    if phase.upload.reference is None:
-        reason = (
-            f"uploads of phase {phase.name} say neither where their model started nor that they "
-            "are changes"
-        )
-        hint = "Write Upload(model, reference=w), or Upload(change, is_change=True)."
-        raise InvalidInput.because(refusal, reason, hint)
-    reason = (
-        f"the reference of uploads of phase {phase.name} is none of the vectors sent down, whose "
-        "newest version is known"
+    upload = phase.upload
+    near = None if upload.is_change else phase.near
+    is_unknown = near is None and not upload.is_change
+    averages = setup.task.state is not None and setup.task.state_policy == "average"
+    refuse(
+        refusal,
+        {
+            "the model's state, such as batch statistics, is averaged, and a mean of stale ones "
+            "would discard newer ones": averages,
+            f"uploads of phase {phase.name} say neither where their model started, "
+            "Upload(model, reference=w), nor that they are changes, Upload(change, "
+            "is_change=True)": is_unknown and upload.reference is None,
+            f"the reference of uploads of phase {phase.name} is none of the vectors sent down, "
+            "whose newest version is known": is_unknown,
+            'uploads="models" mixes models, and its uploads are changes; write '
+            'uploads="changes"': near is None and server.uploads == "models",
+        },
     )
-    raise InvalidInput.because(refusal, reason)
+    return near

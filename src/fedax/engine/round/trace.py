@@ -5,14 +5,14 @@ a run and Flower's messages are read from these records.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.communication.channel import decode, is_message, is_vector
+from fedax.communication.channel import bits_of, decode, is_message, is_vector
 from fedax.core.algorithm import Algorithm
 from fedax.core.carry import RunCarry
 from fedax.core.client import Carry, Client, Minibatch
@@ -23,6 +23,7 @@ from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
+from fedax.errors import InvalidInput
 from fedax.utils.random import stream
 
 Start: TypeAlias = Callable[
@@ -72,6 +73,11 @@ class TracedPhase(NamedTuple):
     def name(self) -> str:
         """Name of the work function."""
         return name_of(self.work)
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Bits of one message down and up; the model's state travels beside them."""
+        return bits_of((self.down, self.beside)), bits_of(self.up)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -355,3 +361,14 @@ def _count_calls(program: Any, mark: Any) -> int:
             _count_calls(program, mark) for program in subjaxprs(equation)
         )
     return total
+
+
+def refuse(field: str, reasons: Mapping[str, Any]) -> None:
+    """Refuses for the first reason that holds.
+
+    Raises:
+        InvalidInput: names the field and the reason.
+    """
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidInput.because(field, reason)
