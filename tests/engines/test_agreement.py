@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.engine.round.client import Setup
-from fedax.engine.round.single_client import SingleClient, single_client_task
+from fedax.engine.round.client import CompiledClient, Setup
+from fedax.engine.round.single_client import single_client_task
 from fedax.utils.layout import Layout
 from problems import regression, vector
 
@@ -130,7 +130,7 @@ def test_a_client_by_itself_has_its_own_examples():
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 3.0], [5.0], [-2.0, 0.0, 8.0]])
     layout = Layout.of(task.start(jax.random.key(0)))
     single = single_client_task(task, 2)
-    setup = Setup(single, fedax.SGD(0.1), fedax.Schedule(), layout, task.train.population)
-    client = SingleClient(setup, 2, 0, jax.random.key(0), 0)
+    setup = Setup(single, fedax.SGD(0.1), fedax.Schedule(), layout, task.train.population, first=2)
+    client = CompiledClient(setup, 2, 0, jax.random.key(0), 0)
     assert int(client.size) == 3
     np.testing.assert_allclose(client.gradient(jnp.array([0.5])), [0.5 - 2.0], rtol=1e-12)

@@ -39,8 +39,6 @@ from fedax.numerics.permutation import permutation, permutation_by_size
 from fedax.utils.layout import Layout, accumulator, share_of
 from fedax.utils.random import Index, stream
 
-FEW_PIECES = 64
-"""Pieces of a batch up to which a plain sum is as exact as the sum over one piece."""
 DRAWN_PIECE = 32
 """Examples in a piece where batch sizes are drawn at random: a small batch must not cost what the
 largest one does."""
@@ -89,7 +87,7 @@ class Setup(eqx.Module):
     layout: Layout
     population: Population
     channel: Channel | None = None
-    first: int = eqx.field(static=True, default=0)
+    first: Index = 0
     placement: Placement = eqx.field(static=True, default=Placement())
     drop: bool = eqx.field(static=True, default=False)
     private: Private | None = eqx.field(static=True, default=None)
@@ -404,16 +402,11 @@ class Slice(Minibatch):
             values = function(params, *self._piece_inputs(i))
             return jax.tree.map(lambda value, like: value.astype(like.dtype), values, zero)
 
-        if self.widest <= FEW_PIECES * self.piece:
-            total = jax.lax.fori_loop(
-                0, pieces, lambda i, total: jax.tree.map(jnp.add, total, terms(i)), zero
+        total = finalize(
+            jax.lax.fori_loop(
+                0, pieces, lambda i, sums: add_compensated(sums, terms(i)), (zero, zero)
             )
-        else:
-            total = finalize(
-                jax.lax.fori_loop(
-                    0, pieces, lambda i, sums: add_compensated(sums, terms(i)), (zero, zero)
-                )
-            )
+        )
         return jax.tree.map(lambda value, like: value.astype(like.dtype), total, form)
 
     def _piece_inputs(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:

@@ -267,7 +267,27 @@ class CompiledView(View):
         return map_examples(lambda examples: predict(params, examples, None), data)
 
     def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        return evaluate_unseen(self.setup, self.w, score, steps)
+        task, schedule = self.setup.task.unseen, self.setup.schedule
+        assert task is not None, "a task that holds no clients back"
+        # every held-out client adapts for the same number of steps, without stragglers; no
+        # probability is left that may be an array here
+        if steps is not None:
+            schedule = dataclasses.replace(
+                schedule, steps=steps, times=None, sync_probability=None, conditions={}
+            )
+        population = task.train.population
+        setup = dataclasses.replace(
+            self.setup, task=task, population=population, schedule=schedule, first=0
+        )
+        view = CompiledView(setup, self.w)
+        if steps is None:
+            return view.per_client("test", score)
+
+        def adapt(k: Index) -> tuple[Float[Array, "dim"], Any]:
+            client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
+            return client.minimize(start=self.w), client.model_state
+
+        return view.score_models("test", score, adapt)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         def evaluate_client(inputs: tuple[Any, ...]) -> Any:
@@ -370,31 +390,3 @@ def _as_ragged(data: Examples | Ragged) -> Ragged:
         return data
     count = len(next(iter(data.values())))
     return Ragged(data, np.array([0, count], np.int32), 1, count)
-
-
-def evaluate_unseen(
-    setup: Setup, w: Float[Array, "dim"], score: str, steps: int | None
-) -> Float[Array, "others"]:
-    """Evaluates a model on held-out clients, see `View.unseen`."""
-    task = setup.task.unseen
-    assert task is not None, "a task that holds no clients back"
-    schedule = setup.schedule
-    # every held-out client adapts for the same number of steps, without stragglers; no probability
-    # is left that may be an array here
-    if steps is not None:
-        schedule = dataclasses.replace(
-            schedule, steps=steps, times=None, sync_probability=None, conditions={}
-        )
-    held_out_setup = dataclasses.replace(
-        setup, task=task, population=task.train.population, schedule=schedule, first=0
-    )
-
-    view = CompiledView(held_out_setup, w)
-    if steps is None:
-        return view.per_client("test", score)
-
-    def adapt(k: Index) -> tuple[Float[Array, "dim"], Any]:
-        client = CompiledClient(held_out_setup, k, 0, jax.random.key(0), 0)
-        return client.minimize(start=w), client.model_state
-
-    return view.score_models("test", score, adapt)

@@ -1,5 +1,6 @@
 """Runs one client in isolation, as a separate process does: MPI ranks and Flower's devices."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.task import Task
-from fedax.engine.round.client import ClientRows, CompiledClient, Setup
+from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.phase import PhaseWork
 from fedax.examples.ragged import Ragged
 
@@ -36,14 +37,6 @@ def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
     return Ragged(empty, offsets, len(sizes), max(sizes))
 
 
-class SingleClient(CompiledClient):
-    """A client whose examples are the only ones in the arrays, whatever its number."""
-
-    def locate(self, data: Ragged) -> ClientRows:
-        # its number names random streams only; its rows are the first ones here
-        return ClientRows(*data.located(0))
-
-
 def run_single_client(
     phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]
 ) -> Any:
@@ -51,9 +44,9 @@ def run_single_client(
 
     Returns its upload, its memories afterwards, and `PhaseWork.broken_part` of both.
     """
-    upload, new_states = phase_work(
-        SingleClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence), rows
-    )
+    setup = dataclasses.replace(setup, first=index)
+    client = CompiledClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence)
+    upload, new_states = phase_work(client, rows)
     return (
         upload,
         new_states,

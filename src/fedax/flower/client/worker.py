@@ -18,11 +18,11 @@ from fedax.communication.channel import decode, is_message
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
 from fedax.core.task import Task
-from fedax.engine.round.client import Setup
+from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.evaluation import CompiledView
 from fedax.engine.round.phase import PhaseWork, Stage
 from fedax.engine.round.privacy import private_of
-from fedax.engine.round.single_client import SingleClient, run_single_client, single_client_task
+from fedax.engine.round.single_client import run_single_client, single_client_task
 from fedax.engine.round.stages import message_stages
 from fedax.errors import FedaxError, InvalidInput
 from fedax.examples.ragged import Population
@@ -282,7 +282,8 @@ def _versions(order: Any, names: Iterable[str]) -> Iterator[tuple[str, str, str]
 def _personal_model(
     personal: OwnModel, down: PyTree, states: PyTree, setup: Setup, index: Int[Array, ""]
 ) -> Float[Array, "dim"]:
-    client = SingleClient(setup, index, 0, jax.random.key(0), 0)
+    setup = dataclasses.replace(setup, first=index)
+    client = CompiledClient(setup, index, 0, jax.random.key(0), 0)
     return personal.work(client, *down, *states.values())
 
 
