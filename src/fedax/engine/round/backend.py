@@ -12,6 +12,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from fedax.core.federation import ClientStates, Cohort
 from fedax.engine.round.client import Setup
 from fedax.engine.round.phase import PhaseResult, PhaseWork
+from fedax.graphs import mixed
 from fedax.utils.random import Index
 
 
@@ -70,7 +71,6 @@ class Backend(ABC):
             gather: whether to return the single uploads rather than their sum.
         """
 
-    @abstractmethod
     def exchange(
         self,
         phase_work: PhaseWork,
@@ -89,3 +89,9 @@ class Backend(ABC):
                 again as padding.
             weights: of the same shape, 0 for padding.
         """
+        result = self.work(phase_work, everyone, states, True)
+        return result, ClientStates(self.mix(result.rows[0], neighbours, weights))
+
+    def mix(self, uploads: PyTree, neighbours: Array, weights: Array) -> PyTree:
+        """Returns each client's weighted sum of its neighbours' rows."""
+        return mixed(uploads, neighbours, weights)

@@ -32,6 +32,7 @@ from fedax.engine.round.phase import (
     Stage,
     became_non_finite,
     name_of,
+    refuse,
 )
 from fedax.engine.round.stages import (
     ModelState,
@@ -39,7 +40,7 @@ from fedax.engine.round.stages import (
     SolverState,
     message_stages,
 )
-from fedax.errors import FedaxError, InvalidInput
+from fedax.errors import FedaxError
 from fedax.graphs import Graph
 from fedax.utils.layout import share_of
 from fedax.utils.random import Index, stream
@@ -132,9 +133,8 @@ class RoundContext(Federation):
         self.hides_cohort = self.setup.private is not None and self.setup.private.central
         self.logged: dict[str, Any] = {}
         self.traffic: list[PhaseTraffic] = []
-        self.broken: Int[Array, ""] = jnp.int32(0)
-        self.bad_client: Int[Array, ""] = jnp.int32(-1)
-        self.left_out: list[Int[Array, "capacity"]] = []
+        # clients and the codes of their results, one array (2, capacity) for each phase
+        self.broken: list[Int[Array, "2 capacity"]] = []
         self.is_abandoned: Any = False
         self.last: Cohort | None = None
         # ids of cohorts, and the draw that they are from, see `TracedPhase`
@@ -281,22 +281,32 @@ class RoundContext(Federation):
         receive: Callable[..., Any],
         states: ClientStates,
     ) -> ClientStates:
-        self._check_complete()
         graph.check_population(self.clients)
-        channel = self.setup.channel
-        if channel is not None and channel.shares_memory and graph.changes:
-            allowed = "a codec without memory of its receivers, on a graph that changes"
-            raise InvalidInput.of("Channel(up=...)", channel.up, allowed)
+        channel, rule = self.setup.channel, self.setup.schedule.conditions.availability
+        shares_memory = channel is not None and channel.shares_memory
+        refuse(
+            "a method without a server",
+            {
+                "its nodes wait for each other; leave out Conditions(availability=...)": rule
+                is not None,
+                "its mixing weights have to add up to one; leave out "
+                'run(on_bad_client="drop")': self.setup.drop,
+                "the codec of Channel(up=...) has a memory of its receivers, and its graph "
+                "changes": shares_memory and graph.changes,
+            },
+        )
         everyone = self.everyone
         # a link's state is the same for all exchanges of a round, single losses are not
-        keys = self._link_key(), stream(self.root, "bursts")
+        links_key = stream(self.root, "links", self.round, len(self.traffic))
+        keys = links_key, stream(self.root, "bursts")
         neighbours, weights = graph.at(self.round, *keys)
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), states, is_graph=True)
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )
-        _require_unweighted("exchange(send=...)", result)
+        reason = "an Upload with a weight; the graph has the weights"
+        refuse("exchange(send=...)", {reason: result.upload.weight is not None})
         is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
         self._account(everyone, sending, result, is_link.sum(dtype=jnp.int32))
         if self.is_clocked:
@@ -313,27 +323,9 @@ class RoundContext(Federation):
             receive, (), self.root, self.round, occurrence, tuple(stages), receives=True
         )
         received_result = self.backend.work(receiving, everyone, client_states, False)
-        self._check_finite(everyone, received_result)
+        self._record_broken(everyone, received_result)
         self._keep_states(received_result)
         return received_result.client_states["own"]
-
-    def _check_complete(self) -> None:
-        """Refuses to leave out clients where there is no server."""
-        rule = self.setup.schedule.conditions.availability
-        if rule is not None:
-            allowed = "None for methods without a server, whose nodes wait for each other"
-            raise InvalidInput.of("Conditions(availability=...)", rule, allowed)
-        if self.setup.drop:
-            allowed = (
-                '"stop" for methods without a server, whose mixing weights have to add up to one'
-            )
-            raise InvalidInput.of("run(on_bad_client=...)", "drop", allowed)
-
-    def _link_key(self) -> Key[Array, ""]:
-        """Returns the random stream of the links in the exchange that begins, the same on all
-        processes.
-        """
-        return stream(self.root, "links", self.round, len(self.traffic))
 
     def _phase(
         self,
@@ -510,7 +502,6 @@ class RoundContext(Federation):
         if result.clipped is not None and not self.hides_cohort:
             self.log(overflow=self.logged.get("overflow", jnp.int32(0)) + result.clipped)
         self.log(**result.logged)
-        self._check_finite(cohort, result)
         if (
             isinstance(self.answered.count, int)
             and self.answered.count == 0
@@ -519,23 +510,15 @@ class RoundContext(Federation):
             raise EmptyPhaseError
 
     def _record_participants(self, cohort: Cohort, result: PhaseResult) -> None:
-        """Records who counted, who was left out, and whether a client remained."""
-        was_abandoned, self.last = self.is_abandoned, self._counted_participants(cohort, result)
-        if self.setup.drop:
-            is_left_out = (result.broken > 0) & jnp.logical_not(was_abandoned)
-            self.left_out.append(jnp.where(is_left_out, cohort.ids, -1))
-        self.is_abandoned = (
-            was_abandoned if self.hides_cohort else was_abandoned | (self.last.count == 0)
-        )
+        """Records who counted, whose result was not finite, and whether a client remained."""
+        self._record_broken(cohort, result)
+        self.last = self._counted_participants(cohort, result)
+        if not self.hides_cohort:
+            self.is_abandoned = self.is_abandoned | (self.last.count == 0)
 
-    def _check_finite(self, cohort: Cohort, result: PhaseResult) -> None:
-        """Records the first client whose result is not finite, unless such clients are left out."""
-        if self.setup.drop or not result.broken.shape[0]:
-            return
-        index = jnp.argmax(result.broken > 0)
-        is_first = (self.broken == 0) & (result.broken[index] > 0)
-        self.broken = jnp.where(is_first, result.broken[index], self.broken)
-        self.bad_client = jnp.where(is_first, cohort.ids[index], self.bad_client)
+    def _record_broken(self, cohort: Cohort, result: PhaseResult) -> None:
+        codes = jnp.where(self.is_abandoned, 0, result.broken)
+        self.broken.append(jnp.stack([cohort.ids, codes]))
 
     def report(self, before: PyTree, after: PyTree) -> RoundReport:
         """Returns the report of the round that led from one state of the algorithm to another."""
@@ -543,19 +526,19 @@ class RoundContext(Federation):
         old, new = (
             eqx.filter(tree, is_states, inverse=True, is_leaf=is_states) for tree in (before, after)
         )
-        state = jnp.where((self.broken == 0) & became_non_finite(old, new), STATE, self.broken)
-        broken, bad = (
-            jnp.where(self.is_abandoned, none, x) for none, x in ((0, state), (-1, self.bad_client))
+        # the first column stands for a round in which all is finite
+        ids, codes = jnp.concatenate([jnp.zeros((2, 1), jnp.int32), *self.broken], axis=1)
+        left_out = jnp.zeros(0, jnp.int32)
+        if self.setup.drop:
+            left_out, codes = jnp.where(codes > 0, ids, -1), jnp.zeros_like(codes)
+        index = jnp.argmax(codes > 0)
+        broken = codes[index]
+        bad_client = jnp.where(broken > 0, ids[index], -1)
+        broken = jnp.where((broken == 0) & became_non_finite(old, new), STATE, broken)
+        broken, bad_client = (
+            jnp.where(self.is_abandoned, none, x) for none, x in ((0, broken), (-1, bad_client))
         )
-        left_out = jnp.concatenate([jnp.zeros(0, jnp.int32), *self.left_out])
-        return RoundReport(self.logged, self.traffic, broken, bad, left_out)
-
-
-def _require_unweighted(field: str, result: PhaseResult) -> None:
-    """Refuses a weight in an upload to neighbours."""
-    if result.upload.weight is not None:
-        allowed = "none: the graph has the weights"
-        raise InvalidInput.found(field, "an Upload with a weight", allowed)
+        return RoundReport(self.logged, self.traffic, broken, bad_client, left_out)
 
 
 def missing_value(like: Any) -> Any:

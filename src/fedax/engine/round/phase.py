@@ -4,7 +4,7 @@ Messages pass stages, such as an attack, a codec or clipping (`fedax.engine.roun
 at the client, before and after the work function, and in the opposite order at the server.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from fedax.core.client import Client
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import as_upload
+from fedax.errors import InvalidInput
 from fedax.utils.random import Index
 
 UPLOAD, MEMORY, STATE = 1, 2, 3
@@ -310,3 +311,14 @@ def name_of(work: Callable[..., Any]) -> str:
 def vectors(down: PyTree) -> list[Any]:
     """Returns the vectors of a pytree, those that a channel codes."""
     return [leaf for leaf in jax.tree.leaves(down) if is_vector(leaf)]
+
+
+def refuse(field: str, reasons: Mapping[str, Any]) -> None:
+    """Refuses for the first reason that holds.
+
+    Raises:
+        InvalidInput: names the field and the reason.
+    """
+    for reason, holds in reasons.items():
+        if holds:
+            raise InvalidInput.because(field, reason)

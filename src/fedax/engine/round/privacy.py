@@ -15,8 +15,9 @@ from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.client import Setup
+from fedax.engine.round.phase import refuse
 from fedax.engine.round.private import Private, PrivatePhase
-from fedax.engine.round.trace import TracedPhase, refuse, trace
+from fedax.engine.round.trace import TracedPhase, trace
 from fedax.errors import InvalidInput
 
 FIELD = "Channel(privacy=...)"

@@ -26,9 +26,9 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import KnownTimeline, Step, Timeline
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.context import PhaseTraffic
-from fedax.engine.round.phase import is_array
+from fedax.engine.round.phase import is_array, refuse
 from fedax.engine.round.timing import LateUploads, Timing
-from fedax.engine.round.trace import TracedPhase, initial_carry, refuse, trace
+from fedax.engine.round.trace import TracedPhase, initial_carry, trace
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
 

@@ -10,8 +10,6 @@ from jaxtyping import Array, PyTree
 from fedax.core.scheduling.clock import Clock
 from fedax.core.scheduling.timeline import Timeline
 
-ASYNCHRONOUS = "Schedule(asynchronous=...)"
-
 
 @dataclasses.dataclass(frozen=True)
 class LateUploads:

@@ -5,7 +5,7 @@ a run and Flower's messages are read from these records.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -23,7 +23,6 @@ from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
-from fedax.errors import InvalidInput
 from fedax.utils.random import stream
 
 Start: TypeAlias = Callable[
@@ -240,7 +239,7 @@ class TracingBackend(Backend):
         program, (sent, new_rows) = jax.make_jaxpr(work, return_shape=True)()
         if phase_work.receives:  # the other half of an exchange, which sends nothing
             phase = self.phases[-1]
-            self.phases[-1] = phase._replace(programs=(*phase.programs, program))
+            self.phases[-1] = phase._replace(links=True, programs=(*phase.programs, program))
         else:
             assert upload is not None
             self.phases.append(
@@ -271,18 +270,6 @@ class TracingBackend(Backend):
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value)
         broken = jnp.zeros(capacity, jnp.int32)
         return PhaseResult(sent, None, (gathered, cohort.weights), new_states, broken, clipped)
-
-    def exchange(
-        self,
-        phase_work: PhaseWork,
-        everyone: Cohort,
-        states: dict[str, ClientStates],
-        neighbours: Array,
-        weights: Array,
-    ) -> tuple[PhaseResult, ClientStates]:
-        result = self.work(phase_work, everyone, states, True)
-        self.phases[-1] = self.phases[-1]._replace(links=True)
-        return result, ClientStates(result.rows[0])
 
 
 class Probe(Client):
@@ -361,14 +348,3 @@ def _count_calls(program: Any, mark: Any) -> int:
             _count_calls(program, mark) for program in subjaxprs(equation)
         )
     return total
-
-
-def refuse(field: str, reasons: Mapping[str, Any]) -> None:
-    """Refuses for the first reason that holds.
-
-    Raises:
-        InvalidInput: names the field and the reason.
-    """
-    for reason, holds in reasons.items():
-        if holds:
-            raise InvalidInput.because(field, reason)

@@ -152,16 +152,6 @@ class FlowerBackend(PythonBackend):
             lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))),
         )
 
-    def exchange(
-        self,
-        phase_work: PhaseWork,
-        everyone: Cohort,
-        states: dict[str, ClientStates],
-        neighbours: Array,
-        weights: Array,
-    ) -> tuple[PhaseResult, ClientStates]:
-        raise AssertionError("refused by the plan")
-
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:

@@ -78,22 +78,8 @@ class SimulationBackend(Backend):
             upload, results.sums, results.uploads, new_states, results.broken, results.clipped
         )
 
-    def exchange(
-        self,
-        phase_work: PhaseWork,
-        everyone: Cohort,
-        states: dict[str, ClientStates],
-        neighbours: Array,
-        weights: Array,
-    ) -> tuple[PhaseResult, ClientStates]:
-        result = self.work(phase_work, everyone, states, True)
-        return result, ClientStates(self._mix(result.rows[0], neighbours, weights))
-
-    def _mix(self, uploads: Any, neighbours: Array, weights: Array) -> Any:
-        """Returns each client's weighted sum of its neighbours' rows.
-
-        On a mesh, every device computes its part of the clients.
-        """
+    def mix(self, uploads: PyTree, neighbours: Array, weights: Array) -> PyTree:
+        # on a mesh, every device computes its part of the clients
         devices, clients = self.setup.placement.devices, self.setup.population.clients
         if devices == 1:
             return mixed(uploads, neighbours, weights)
