@@ -404,11 +404,9 @@ def test_quantized_against_its_equations():
     """Eq. (7), replicas, and CHOCO-SGD's Alg. 2, with floor on a fixed grid that is too small for
     some entries."""
     w, b, s, gamma = path_of_five().matrix(), 4, float(np.float32(0.013)), 0.6
-    overflow, copies = [], np.tile(World().start, (5, 1))
+    copies = np.tile(World().start, (5, 1))
 
     def paper(x, z, t):
-        levels = np.floor((z - x) / s)
-        overflow.append(int(((levels < -8) | (levels > 7)).sum()))
         return x + w @ grid(z - x, b, s)
 
     def replica(x, z, t):
@@ -430,11 +428,6 @@ def test_quantized_against_its_equations():
         )
         history = run(method)
         np.testing.assert_allclose(nodes(method, history), trajectory(step), rtol=0, atol=1e-11)
-        if mode == "paper":
-            assert history.logged["overflow"].tolist() == overflow
-            assert sum(overflow) > 0
-            eager = run(method, rounds=2, engine=fedax.Eager())
-            assert eager.logged["overflow"].tolist() == overflow[:2]
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def make():
 
 class Code(fedax.codecs.Identity):
     def compress(self, v, key):
-        return dict(values={codec} * v), None
+        return dict(values={codec} * v)
 
 class Still(fedax.core.Solver):
     def minimize(self, client, problem, start):

@@ -95,7 +95,7 @@ def test_codecs_within_others():
     """Bits, bytes and errors are those of the codec within; what does not fit is refused."""
     inner, v, key = codecs.TopK(0.2, feedback=False), vector(), jax.random.key(0)
     outer = codecs.EF21(inner)
-    parts, _ = outer.compress(v, key)
+    parts = outer.compress(v, key)
     assert outer.bits(DIM, 64) == inner.bits(DIM, 64)
     back = outer.decode(outer.encode(parts, DIM), DIM)
     np.testing.assert_array_equal(
@@ -114,7 +114,7 @@ def test_codecs_within_others():
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_uncompressed_bytes_are_read_in_the_type_they_were_written(dtype):
     codec, v = codecs.Identity(), vector().astype(dtype)
-    parts, _ = codec.compress(v, jax.random.key(0))
+    parts = codec.compress(v, jax.random.key(0))
     arrived = codec.decode(codec.encode(parts, DIM), DIM)
     back = codec.restore(jax.tree.map(jnp.asarray, arrived), DIM, v.dtype)
     assert back.dtype == v.dtype
@@ -137,13 +137,13 @@ def test_random_entries_are_scaled_and_all_are_drawn_alike():
 
 
 def test_quantizer_is_the_papers():
-    """Points of the grid around each entry, floor below it, the rest clipped and counted."""
+    """Points of the grid around each entry, floor below it, the rest clipped."""
     v, step = vector(), 0.25
     floor = codecs.Quantizer(b=4, step=step, rounding="floor")
     exact = np.floor(np.asarray(v) / step)
     message = floor.message(v, jax.random.key(0))
     np.testing.assert_array_equal(message.value, np.clip(exact, -8, 7) * step)
-    assert int(message.clipped) == int(((exact < -8) | (exact > 7)).sum()) > 0
+    assert (exact > 7).any()
     drawn = np.asarray(codecs.Quantizer(b=8, step=step).roundtrip(jax.random.key(0), v)) / step
     assert np.isin(drawn - exact, [0, 1]).all()
     assert {0, 1} <= set((drawn - exact).tolist())
@@ -167,7 +167,6 @@ def test_the_largest_entry_keeps_its_value(rounding, x64, sign):
                 v = v.at[3].set(sign * (1.0 if seed == 0 else 1.1 * jnp.abs(v).max()))
                 message = codec.message(v, jax.random.key(seed))
                 np.testing.assert_allclose(message.value[3], v[3], rtol=2.0**-21, atol=0)
-                assert int(message.clipped) == 0
 
 
 @pytest.mark.slow
@@ -210,11 +209,9 @@ def test_zeros_and_non_finite_vectors():
 
 def test_messages_are_opened_in_a_tree():
     codec, v = codecs.Quantizer(b=2, step=0.1), vector()
-    tree, clipped = decode({"a": codec.message(v, jax.random.key(0)), "b": v})
+    tree = decode({"a": codec.message(v, jax.random.key(0)), "b": v})
     np.testing.assert_array_equal(tree["a"], codec.roundtrip(jax.random.key(0), v))
     np.testing.assert_array_equal(tree["b"], v)
-    assert int(clipped) > 0
-    assert decode({"b": v})[1] is None
 
 
 @pytest.mark.parametrize(
@@ -237,8 +234,6 @@ def test_half_precision_rounds_what_arrives_and_nothing_else(codec, dtype, size)
             codec.restore(jax.tree.map(jnp.asarray, arrived), DIM, v.dtype), found
         )
     assert found.dtype == v.dtype
-    clipped = messages[0].clipped
-    assert clipped is None or not int(clipped)
 
 
 def test_the_mean_magnitude_of_large_entries_is_finite():

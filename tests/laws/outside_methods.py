@@ -49,7 +49,7 @@ class EF21(Algorithm):
 
     def look(self, client, w, own):
         codec = TopK(self.fraction)
-        parts, _ = codec.compress(client.gradient(w) - own, client.key("codec"))
+        parts = codec.compress(client.gradient(w) - own, client.key("codec"))
         sent = codec.restore(parts, w.shape[0], w.dtype)
         return Upload(sent, state=own + sent)
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.attacks import Attack
 from fedax.communication.privacy import Privacy
@@ -60,12 +60,8 @@ class Codec(eqx.Module):
         return jnp.zeros(dim, dtype)
 
     @abstractmethod
-    def compress(
-        self, v: Float[Array, "dim"], key: Key[Array, ""]
-    ) -> tuple[PyTree, Int[Array, ""] | None]:
-        """Returns the parts sent for v, and how many entries were clipped (None if it cannot
-        clip).
-        """
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> PyTree:
+        """Returns the parts sent for v."""
 
     @abstractmethod
     def restore(self, parts: PyTree, dim: int, dtype: Any) -> Float[Array, "dim"]:
@@ -87,8 +83,8 @@ class Codec(eqx.Module):
         self, v: Float[Array, "dim"], key: Key[Array, ""], near: Float[Array, "dim"] | None = None
     ) -> "Message":
         """Returns the message for v, or for its difference to a vector that both sides know."""
-        parts, clipped = self.compress(v if near is None else v - near, key)
-        return Message(parts, clipped, self, v.shape[0], str(v.dtype), near)
+        parts = self.compress(v if near is None else v - near, key)
+        return Message(parts, self, v.shape[0], str(v.dtype), near)
 
     def message_and_memory(
         self,
@@ -118,14 +114,12 @@ class Message(eqx.Module):
 
     Attributes:
         parts: what the codec makes of the vector.
-        clipped: entries that were beyond the codec's grid, or None.
         codec: opens it.
         dim, dtype: of the vector.
         near: a vector that the receiver knows, to which the opened one is added; or None.
     """
 
     parts: PyTree
-    clipped: Int[Array, ""] | None
     codec: Codec
     dim: int = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
@@ -150,14 +144,11 @@ def is_message(node: Any) -> bool:
     return isinstance(node, Message)
 
 
-def decode(tree: PyTree) -> tuple[PyTree, Int[Array, ""] | None]:
-    """Decodes the messages of a pytree, and counts clipped entries (None if no codec can clip)."""
-    messages = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_message) if is_message(leaf)]
-    clipped = [message.clipped for message in messages if message.clipped is not None]
-    value = jax.tree.map(
+def decode(tree: PyTree) -> PyTree:
+    """Decodes the messages of a pytree."""
+    return jax.tree.map(
         lambda leaf: leaf.value if is_message(leaf) else leaf, tree, is_leaf=is_message
     )
-    return value, jnp.stack(clipped).sum(dtype=jnp.int32) if clipped else None
 
 
 def bits_of(tree: PyTree) -> int:

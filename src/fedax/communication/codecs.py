@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from fedax.communication.channel import Codec
 from fedax.communication.memory_codecs import DIANA, EF21, SharedMemory
@@ -34,8 +34,8 @@ class Identity(Codec):
     (320, 640)
     """
 
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
-        return {"values": v}, None
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> Any:
+        return {"values": v}
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         values = parts["values"]
@@ -66,7 +66,7 @@ class Quantizer(Codec):
     $$ q(a) = \lfloor a / s \rfloor s, \qquad \text{or stochastic: } (\lfloor a / s \rfloor + 1) s
        \text{ with probability } a / s - \lfloor a / s \rfloor. $$
 
-    The pair (s, q) costs 32 + d b bits. Entries beyond the grid are clipped to it and counted.
+    The pair (s, q) costs 32 + d b bits. Entries beyond the grid are clipped to it.
     Stochastic rounding is unbiased with $E \lVert Q(v) - v \rVert^2 \le d s^2 / 4$; the paper
     claims this also for rounding down, whose error reaches $d s^2$. As s is sent in 32 bits,
     rounding down takes an entry as a point of the grid that is one up to a relative error of
@@ -106,7 +106,7 @@ class Quantizer(Codec):
                 f"{type(self).__name__}(b=...)", 1, "2 to 32, or 1 with a fixed step"
             )
 
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Int[Array, ""]]:
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> Any:
         v = v.astype(accumulator(v.dtype))
         # a client that diverged must not look healthy
         step = jnp.where(jnp.isfinite(v).all(), self._step(v), jnp.nan)
@@ -125,8 +125,7 @@ class Quantizer(Codec):
                 jnp.round(exact),
                 levels,
             )
-        clipped = ((levels < bottom) | (levels > top)).sum(dtype=jnp.int32)
-        return {"step": step, "levels": jnp.clip(levels, bottom, top).astype(jnp.int32)}, clipped
+        return {"step": step, "levels": jnp.clip(levels, bottom, top).astype(jnp.int32)}
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         wide = accumulator(dtype)
@@ -240,9 +239,9 @@ class TopK(Codec):
         """Returns the number of entries that are sent."""
         return max(1, round(float(self.fraction) * dim))
 
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> Any:
         indices = jax.lax.top_k(jnp.abs(v), self.count(v.shape[0]))[1].astype(jnp.int32)
-        return {"places": indices, "values": v[indices].astype(jnp.float32)}, None
+        return {"places": indices, "values": v[indices].astype(jnp.float32)}
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         return jnp.zeros(dim, dtype).at[parts["places"]].set(parts["values"].astype(dtype))
@@ -289,13 +288,13 @@ class RandK(TopK):
         if self.feedback:
             raise InvalidInput.of("RandK(feedback=...)", self.feedback, "False, as it is unbiased")
 
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> Any:
         dim, count = v.shape[0], self.count(v.shape[0])
         indices = jax.random.permutation(key, jnp.arange(dim, dtype=jnp.int32))[:count]
         # a client that diverged must not look healthy, whichever of its entries are sent
         scaled = v[indices].astype(accumulator(v.dtype)) * (dim / count)
         values = jnp.where(jnp.isfinite(v).all(), scaled, jnp.nan)
-        return {"places": indices, "values": values.astype(jnp.float32)}, None
+        return {"places": indices, "values": values.astype(jnp.float32)}
 
     @property
     def is_unbiased(self) -> bool:
@@ -324,11 +323,11 @@ class Sign(Codec):
 
     feedback: bool = hyper(True, doc="whether what was lost is added to the next message")
 
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, None]:
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> Any:
         magnitudes = jnp.abs(v.astype(accumulator(v.dtype)))
         unit = scale_of(magnitudes)  # the sum of large entries fits
         scale = (magnitudes / unit).mean() * unit
-        return {"scale": scale.astype(jnp.float32), "positive": v >= 0}, None
+        return {"scale": scale.astype(jnp.float32), "positive": v >= 0}
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
         scale = parts["scale"].astype(dtype)

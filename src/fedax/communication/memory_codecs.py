@@ -74,7 +74,7 @@ class SharedMemory(Codec):
         moved = memory.astype(wide) + self.rate(v.shape[0]) * message.decoded.astype(wide)
         return message, moved.astype(memory.dtype)
 
-    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> tuple[Any, Any]:
+    def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> Any:
         return self.codec.compress(v, key)
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:

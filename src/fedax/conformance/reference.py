@@ -147,7 +147,7 @@ class ReferenceBackend(PythonBackend):
             client = EagerClient(self.setup, k, int(work.round), work.root, work.occurrence)
             try:
                 upload, new_states = work(client, rows)
-                sent = decode(upload.value)[0], upload.weight
+                sent = decode(upload.value), upload.weight
                 broken = int(work.broken_part(sent, rows, new_states))
             except FedaxError:
                 raise

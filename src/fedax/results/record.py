@@ -97,8 +97,7 @@ class Record:
 
         Where clients were left out, the metric `dropped` says how many uploads so far. The value
         `gap` of methods that step along the shortest combination is the metric `frank_wolfe_gap`,
-        of the last round before each observation. The value `overflow` of quantizers is the metric
-        of that name, all entries that were clipped so far.
+        of the last round before each observation.
         """
         rounds, logged, details = history.rounds, history.logged, history.details
         # by rounds completed; the first number is that of the initial model
@@ -109,8 +108,6 @@ class Record:
         if np.ndim(logged.get("gap", 0)) == 1:
             # there is no gap before the first round
             counted["frank_wolfe_gap"] = np.array([np.nan, *logged["gap"]])
-        if np.ndim(logged.get("overflow", 0)) == 1:
-            counted["overflow"] = np.cumsum([0, *logged["overflow"]]).astype(float)
         # only what the built-in observers do not state
         modes: dict[str, Mode] = {
             name: mode for name, mode in details.modes.items() if mode_of(name) != mode

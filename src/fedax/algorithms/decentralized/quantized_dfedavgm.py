@@ -56,8 +56,7 @@ class QuantizedDFedAvgM(Gossip):
     31 points, CHOCO diverges with $\gamma = 1$ and loses 12 to 26 with 0.2. With the largest 5 % of
     the entries (IID) replicas have 89.3 %, CHOCO with $\gamma = 0.3$ Alg. 1's 93.2 %.
 
-    A message costs 32 + d b bits for each neighbour; entries beyond the grid are clipped and
-    counted in `History.logged`, as `overflow`.
+    A message costs 32 + d b bits for each neighbour; entries beyond the grid are clipped.
 
     Args:
         b: bits of an entry, 1 to 32; at least 2 if the step is chosen per message.

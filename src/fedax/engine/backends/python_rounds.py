@@ -62,9 +62,9 @@ class PythonBackend(Backend):
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
         results = self.run_clients(phase_work, cohort, states)
-        decoded, clipped = zip(*(decode(result.upload.value) for result in results), strict=True)
         values = [
-            phase_work.for_slot(position).open(value) for position, value in enumerate(decoded)
+            phase_work.for_slot(position).open(decode(result.upload.value))
+            for position, result in enumerate(results)
         ]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
         weights = cohort.weights
@@ -91,7 +91,6 @@ class PythonBackend(Backend):
             (jax.tree.map(stack, *values), weights),
             new_states,
             broken,
-            None if clipped[0] is None else jnp.stack(clipped).sum(dtype=jnp.int32),
         )
 
 

@@ -498,9 +498,6 @@ class RoundContext(Federation):
             asked = jnp.int32(jnp.where(was_abandoned, 0, cohort.count))
             traffic = dataclasses.replace(traffic, clients=cohort.ids, asked=asked)
         self.traffic.append(traffic)
-        # the number is of uploads before noise
-        if result.clipped is not None and not self.hides_cohort:
-            self.log(overflow=self.logged.get("overflow", jnp.int32(0)) + result.clipped)
         self.log(**result.logged)
         if (
             isinstance(self.answered.count, int)

@@ -73,7 +73,6 @@ class PhaseResult(NamedTuple):
         client_states: the clients' states after the work, by name.
         broken: for each place of the cohort whether the client's result is finite, see
             `PhaseWork.broken_part`; 0 for padding.
-        clipped: how many entries codecs clipped, None if they cannot.
         logged: what the backend logs, by name, such as the answers of deployed clients.
         sent: bits down and up, measured over all participants; None where they follow from the
             forms.
@@ -84,14 +83,13 @@ class PhaseResult(NamedTuple):
     rows: Any
     client_states: dict[str, ClientStates]
     broken: Int[Array, "capacity"]
-    clipped: Int[Array, ""] | None = None
     logged: dict[str, Any] = {}  # noqa: RUF012 (never written)
     sent: tuple[int, int] | None = None
 
     @property
     def form(self) -> PyTree:
         """Shapes and types of a decoded upload."""
-        return jax.eval_shape(lambda value: decode(value)[0], self.upload.value)
+        return jax.eval_shape(decode, self.upload.value)
 
 
 class Stage(eqx.Module):
@@ -211,7 +209,7 @@ class PhaseWork(eqx.Module):
     @property
     def received(self) -> PyTree:
         """What a client is sent, decoded."""
-        return decode(self.down)[0]
+        return decode(self.down)
 
     def __call__(self, client: Client, states: States) -> tuple[Upload[Any], States]:
         """Runs the work of one client.

@@ -50,5 +50,5 @@ def run_single_client(
     return (
         upload,
         new_states,
-        phase_work.broken_part((decode(upload.value)[0], upload.weight), rows, new_states),
+        phase_work.broken_part((decode(upload.value), upload.weight), rows, new_states),
     )

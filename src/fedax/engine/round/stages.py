@@ -151,7 +151,7 @@ class Late(Stage):
         if self.rule.near is None:
             late = factor * v
         else:
-            current = vectors(decode(self.now)[0])[self.rule.near]
+            current = vectors(decode(self.now))[self.rule.near]
             base = vectors(down)[self.rule.near] if self.rule.uploads == "changes" else current
             late = current + factor * (v - base)
         # selected, because now + (v - now) would round

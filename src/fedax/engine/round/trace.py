@@ -260,8 +260,7 @@ class TracingBackend(Backend):
                     programs=(program,),
                 )
             )
-        value, clipped = decode(zeros(sent.value))
-        value = phase_work.open(value)
+        value = phase_work.open(decode(zeros(sent.value)))
         capacity = cohort.ids.shape[0]
         new_states = {
             name: states[name].put(cohort.ids, zeros(rows, capacity))
@@ -269,7 +268,7 @@ class TracingBackend(Backend):
         }
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value)
         broken = jnp.zeros(capacity, jnp.int32)
-        return PhaseResult(sent, None, (gathered, cohort.weights), new_states, broken, clipped)
+        return PhaseResult(sent, None, (gathered, cohort.weights), new_states, broken)
 
 
 class Probe(Client):

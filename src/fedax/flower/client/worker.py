@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedax.communication.accounting import epsilon_of_gaussians
-from fedax.communication.channel import decode, is_message
+from fedax.communication.channel import is_message
 from fedax.communication.privacy import system_gaussians
 from fedax.core.hyper import as_arrays
 from fedax.core.task import Task
@@ -202,9 +202,7 @@ class Worker:
                         record_of(new_states[name]),
                         int(order["floor"]),
                     )
-        clipped = decode(upload.value)[1]
-        facts = {"broken": int(broken), "clipped": 0 if clipped is None else int(clipped)}
-        return record_of((upload.value, upload.weight)), facts
+        return record_of((upload.value, upload.weight)), {"broken": int(broken)}
 
     def _measure(self, order: Any, content: Any) -> Any:
         """Sums of the loss and of all scores over its examples, at the global model or at the one

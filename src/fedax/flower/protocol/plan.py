@@ -28,7 +28,7 @@ from fedax.engine.round.trace import TracedPhase, initial_carry, trace
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 
-PROTOCOL = 6
+PROTOCOL = 7
 """The version of the messages. Assignments of another one have other names."""
 
 

@@ -68,9 +68,7 @@ def _size_of(leaf: Any) -> int:
     return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
 
 
-def tree_of(
-    record: Any, forms: PyTree, what: str, reference: Any = None, clipped: int = 0
-) -> PyTree:
+def tree_of(record: Any, forms: PyTree, what: str, reference: Any = None) -> PyTree:
     """Returns the pytree in a record, messages unopened.
 
     Args:
@@ -78,7 +76,6 @@ def tree_of(
         forms: shapes and types of the pytree.
         what: for the reason of a refusal.
         reference: the vector to which a message is the difference; None for none.
-        clipped: entries that the codecs clipped; the first message that counts them has all.
 
     Raises:
         Refused: see `content_of`.
@@ -94,9 +91,8 @@ def tree_of(
         if leaf.near is not None and reference is None:
             raise Refused(f"{what}: a difference to a vector that is not known")
         parts = jax.tree.map(jnp.asarray, leaf.codec.decode(content, leaf.dim))
-        count, clipped = (None, clipped) if leaf.clipped is None else (jnp.int32(clipped), 0)
         near = None if leaf.near is None else reference
-        decoded.append(Message(parts, count, leaf.codec, leaf.dim, leaf.dtype, near))
+        decoded.append(Message(parts, leaf.codec, leaf.dim, leaf.dtype, near))
     return jax.tree.unflatten(structure, decoded)
 
 

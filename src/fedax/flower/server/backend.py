@@ -334,13 +334,13 @@ class FlowerBackend(PythonBackend):
         self, phase_work: PhaseWork, phase: TracedPhase, order: RecordDict, records: Any
     ) -> ClientResult:
         facts, record = records["answer"], records["up"]
-        sent = vectors(decode(phase_work.down)[0])
+        sent = vectors(decode(phase_work.down))
         reference = None if phase.near is None else sent[phase.near]
-        value, weight = tree_of(record, phase.up, "upload", reference, int(facts["clipped"]))
+        value, weight = tree_of(record, phase.up, "upload", reference)
         if weight is not None and float(weight) < 0:
             raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
         self._bits_sent[1] += bits_of(record)
-        broken = int(phase_work.broken_part((decode(value)[0], weight), {}, {}))
+        broken = int(phase_work.broken_part((decode(value), weight), {}, {}))
         # what the server cannot see: a state that is not finite
         broken = broken or (MEMORY if facts["broken"] else 0)
         return ClientResult(Upload(value, weight), new_states(phase, order), broken)

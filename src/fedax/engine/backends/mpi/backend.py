@@ -106,15 +106,12 @@ class MPIBackend(PythonBackend):
         received = links.neighbor_allgather(jax.tree.map(np.asarray, upload.value))
         links.Free()  # MPI allows a process some thousand communicators only
 
-        own, clipped = decode(upload.value)
-        others = [decode(jax.tree.map(jnp.asarray, message))[0] for message in received]
-        rows = jax.tree.map(stack, own, *others)
+        others = [decode(jax.tree.map(jnp.asarray, message)) for message in received]
+        rows = jax.tree.map(stack, decode(upload.value), *others)
         mix = jnp.asarray([shares[0], *shares[linked]])[None]
         received_mean = mixed(rows, jnp.arange(1 + len(others))[None], mix)
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
-        result = PhaseResult(
-            upload, None, None, states | new_states, broken, allreduce(comm, clipped)
-        )
+        result = PhaseResult(upload, None, None, states | new_states, broken)
         return result, PeerStates(received_mean, comm)
 
     def _run_work(

@@ -74,9 +74,7 @@ class SimulationBackend(Backend):
         with jax.named_scope("fedax.memory"):
             for name, new_rows in results.client_state.items():
                 new_states[name] = states[name].put(ids, new_rows)
-        return PhaseResult(
-            upload, results.sums, results.uploads, new_states, results.broken, results.clipped
-        )
+        return PhaseResult(upload, results.sums, results.uploads, new_states, results.broken)
 
     def mix(self, uploads: PyTree, neighbours: Array, weights: Array) -> PyTree:
         # on a mesh, every device computes its part of the clients
@@ -211,11 +209,8 @@ class SimulationBackend(Backend):
             (results.uploads, results.client_state, results.broken),
             (uploads, clients.client_state, clients.broken),
         )
-        clipped = results.clipped
-        if clipped is not None:
-            clipped = clipped + jnp.where(active, clients.clipped, 0).sum(dtype=jnp.int32)
         uploads, client_state, broken = rows
-        return _Results(sums, uploads, client_state, broken, clipped)
+        return _Results(sums, uploads, client_state, broken)
 
 
 class _ClientResult(NamedTuple):
@@ -227,7 +222,6 @@ class _ClientResult(NamedTuple):
         client_state: what the client stores, by name.
         default_weight: the cohort's weight of the client.
         broken: which part is not finite, see `PhaseWork.broken_part`; int32.
-        clipped: how many entries the codec clipped, None if it cannot clip.
     """
 
     value: Any
@@ -235,7 +229,6 @@ class _ClientResult(NamedTuple):
     client_state: Any
     default_weight: Any
     broken: Any
-    clipped: Any
 
 
 class _Results(NamedTuple):
@@ -250,14 +243,12 @@ class _Results(NamedTuple):
         uploads: the values and their weights, None unless uploads are gathered.
         client_state: what the clients store, by name.
         broken: see `_ClientResult`.
-        clipped: how many entries were clipped by all clients, None if the codec cannot clip.
     """
 
     sums: Any
     uploads: Any
     client_state: Any
     broken: Any
-    clipped: Any
 
     @classmethod
     def zeros(cls, shapes: _ClientResult, capacity: int, gather: bool) -> "_Results":
@@ -268,7 +259,7 @@ class _Results(NamedTuple):
         sums = None if gather else [(wide, wide)] * (1 if shapes.weight is None else 2)
         uploads = zeros(weighted if gather else None, capacity)
         client_state, broken = zeros((shapes.client_state, shapes.broken), capacity)
-        return cls(sums, uploads, client_state, broken, zeros(shapes.clipped))
+        return cls(sums, uploads, client_state, broken)
 
 
 class _ClientWork(eqx.Module):
@@ -296,7 +287,7 @@ class _ClientWork(eqx.Module):
                 active,
             )
             upload, client_state = phase_work(client, before)
-        value, clipped = decode(upload.value)
+        value = decode(upload.value)
         broken = phase_work.broken_part((value, upload.weight), before, client_state)
         result = _ClientResult(
             phase_work.open(value),
@@ -304,6 +295,5 @@ class _ClientWork(eqx.Module):
             client_state,
             self.cohort.weights[slot],
             broken.astype(jnp.int32),
-            clipped,
         )
         return result, upload
