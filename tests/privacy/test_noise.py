@@ -33,19 +33,6 @@ def vector(history):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.params)])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "schedule"),
-    [(fedax.FedAvg(), POISSON), (fedax.SCAFFOLD(), DRAWN)],
-    ids=["FedAvg", "SCAFFOLD"],
-)
-def test_no_noise_and_no_clipping_is_the_plain_run(method, schedule):
-    off = fedax.Privacy(clip=math.inf, noise=0.0)
-    assert (
-        vector(go(method, off, schedule)).tobytes() == vector(go(method, None, schedule)).tobytes()
-    )
-
-
 @pytest.mark.parametrize("engine", [slow(fedax.Eager()), fedax.Simulation(devices=1)], ids=type)
 def test_clipped_means_are_those_of_the_paper(engine):
     """One local step of SGD on a square moves by RATE (b_k - w); McMahan et al. 2018, Alg. 1, in

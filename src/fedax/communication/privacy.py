@@ -51,8 +51,7 @@ class Privacy(eqx.Module):
     seed. Over Flower noise and cohorts are secret.
 
     Args:
-        clip: C, above 0; or one for each part of a round's uploads, in their order. Infinity is no
-            clipping, for noise 0.
+        clip: C, finite and above 0; or one for each part of a round's uploads, in their order.
         noise: z, finite and at least 0.
         delta: of the guarantee $(\varepsilon, \delta)$, in (0, 1); a run needs one below one over
             the number of clients.
@@ -96,16 +95,10 @@ class Privacy(eqx.Module):
 
     def __check_init__(self) -> None:
         check_declared(self)
-        # infinite bounds are allowed without noise only
         clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
-        end, hint = "]", ""
-        if self.noise:
-            end, hint = ")", "Infinity needs noise=0: nothing bounds what one client may do."
-        is_valid = clips and all(
-            real(c) and c > 0 and (c < math.inf or self.noise == 0) for c in clips
-        )
-        allowed = f"numbers in (0, infinity{end}, or a tuple of them"
-        self._require("clip", bool(is_valid), allowed, hint)
+        is_valid = clips and all(real(c) and 0 < c < math.inf for c in clips)
+        allowed = "finite numbers > 0, or a tuple of them"
+        self._require("clip", bool(is_valid), allowed)
         least = self.noise / 2
         if self.count_noise is not None:
             limits = Hyper("count_noise", 1.0, low=least, open_low=True)
@@ -117,19 +110,10 @@ class Privacy(eqx.Module):
         self._require("quantile", limits.allows(self.quantile), f"{limits.allowed}, or None")
         reason = 'None with where="client": only a server sees a share'
         self._require("quantile", self.where == "server", reason)
-        reason = "None with clip=infinity, which nothing adapts"
-        self._require("quantile", not self.open, reason)
 
-    def _require(self, field: str, is_valid: bool, allowed: str, hint: str = "") -> None:
+    def _require(self, field: str, is_valid: bool, allowed: str) -> None:
         if not is_valid:
-            raise InvalidInput.of(f"Privacy({field}=...)", getattr(self, field), allowed, hint)
-
-    @property
-    def open(self) -> bool:
-        """Whether some part is not clipped: then there is no guarantee, and means are the plain
-        ones.
-        """
-        return math.inf in (self.clip if isinstance(self.clip, tuple) else (self.clip,))
+            raise InvalidInput.of(f"Privacy({field}=...)", getattr(self, field), allowed)
 
     def bounds(self, parts: int) -> tuple[float, ...]:
         """Returns the bounds C of all parts of a round.

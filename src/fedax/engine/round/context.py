@@ -387,7 +387,7 @@ class RoundContext(Federation):
             client_states["lost"] = self.carry.lost[phase]
         protection: tuple[Stage, ...] = ()
         if private is not None:
-            protection = private.stages(name_of(work), occurrence, self.carry.bounds)
+            protection = (private.stage(name_of(work), occurrence, self.carry.bounds),)
         states_of = self._state_stages(client_states, is_graph)
         stages = [*message_stages(channel, self.clients, protection, states_of)]
         timing, row = self.setup.timing, self.row

@@ -67,8 +67,7 @@ class LocalNoise(Stage):
         clipped = clip_leaves(sending.value, jnp.asarray(self.bounds, float), near).value
         # J parts together are one mechanism of multiplier z, so each has sqrt(J) times its noise
         multiplier = self.privacy.noise * math.sqrt(len(self.bounds))
-        # without noise a bound may be infinite, and 0 times infinity is NaN
-        deviations = [multiplier * c if multiplier else 0.0 for c in self.bounds]
+        deviations = [multiplier * c for c in self.bounds]
         value = add_reference(add_noise(clipped, deviations, key, self.gaussians), near)
         return sending._replace(value=value)
 
@@ -153,13 +152,13 @@ class Private(NamedTuple):
 
     @property
     def central(self) -> bool:
-        """Whether means are noised; otherwise every upload is, at the client, or nothing is."""
-        return self.privacy.where == "server" and not self.privacy.open
+        """Whether means are noised; otherwise every upload is, at the client."""
+        return self.privacy.where == "server"
 
     @property
     def local(self) -> bool:
         """Whether clients add noise to their own uploads."""
-        return self.privacy.where == "client" and not self.privacy.open and self.privacy.noise > 0
+        return self.privacy.where == "client" and self.privacy.noise > 0
 
     @property
     def amplified(self) -> bool:
@@ -171,27 +170,25 @@ class Private(NamedTuple):
         is_adaptive = self.central and self.privacy.quantile is not None
         return jnp.asarray(self.clips, float) if is_adaptive else None
 
-    def stages(
+    def stage(
         self,
         work: str,
         occurrence: int,
         bounds: Float[Array, "parts"] | None = None,
         gaussians: Any = None,
-    ) -> tuple[Stage, ...]:
-        """Returns the stage that protects a phase, or none.
+    ) -> Stage:
+        """Returns the stage that protects a phase.
 
         Args:
             work, occurrence: of the phase.
             bounds: of adaptive clipping.
             gaussians: see `LocalNoise`.
         """
-        if self.privacy.open:
-            return ()
         phase = dict(self.phases)[work, occurrence]
         if not self.central:
-            return (LocalNoise(self.privacy, self.clips[phase.parts], gaussians),)
+            return LocalNoise(self.privacy, self.clips[phase.parts], gaussians)
         all_bounds = jnp.asarray(self.clips, float) if bounds is None else bounds
-        return (CentralNoise(self.privacy, phase, all_bounds[phase.parts]),)
+        return CentralNoise(self.privacy, phase, all_bounds[phase.parts])
 
     def epsilon_after(self, rounds: int) -> float | None:
         """Returns epsilon after some rounds; None without noise, which has no guarantee."""

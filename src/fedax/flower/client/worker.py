@@ -186,7 +186,7 @@ class Worker:
             shapes = [(leaf.dim,) if is_message(leaf) else leaf.shape for leaf in leaves]
             drawn = system_gaussians(shapes)
             gaussians = [jnp.asarray(numbers, self.layout.dtype) for numbers in drawn]
-            protection = private.stages(phase.name, occurrence, gaussians=gaussians)
+            protection = (private.stage(phase.name, occurrence, gaussians=gaussians),)
         stages = message_stages(plan.setup.channel, self.clients, protection)
         root = jax.random.wrap_key_data(jnp.asarray(order["root"], jnp.uint32))
         phase_work = PhaseWork(phase.work, down, root, jnp.int32(round), occurrence, stages)
