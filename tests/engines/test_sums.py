@@ -9,7 +9,12 @@ import pytest
 import fedax
 from fedax.core import InvalidInput, Ragged, Task
 from fedax.data import FederatedData
-from fedax.engine.round.aggregation import add_weighted, finalize, weighted_mean
+from fedax.engine.round.aggregation import (
+    add_compensated,
+    finalize,
+    weighted_mean,
+    weighted_sum,
+)
 from problems import regression
 
 
@@ -129,7 +134,7 @@ def test_sums_stay_exact_over_many_terms():
         term, weight = jnp.full((1, 9), 0.02, jnp.float32), jnp.full(1, 0.5, jnp.float32)
         sums = jax.jit(
             lambda sums: jax.lax.fori_loop(
-                0, 100_000, lambda i, s: add_weighted(s, term, weight), sums
+                0, 100_000, lambda i, s: add_compensated(s, weighted_sum(term, weight)), sums
             )
         )(start)
         np.testing.assert_allclose(finalize(sums), 1e6 + 100_000 * 0.01, rtol=1e-7)

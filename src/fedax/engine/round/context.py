@@ -342,7 +342,7 @@ class RoundContext(Federation):
         if isinstance(cohort.count, int) and cohort.count == 0:
             result = self._empty_result(phase_work, client_states)
         else:
-            gathers = gather or phase_work.gathers
+            gathers = gather or any(stage.gathers for stage in phase_work.stages)
             result = self.backend.work(phase_work, cohort, client_states, gathers)
             for stage in reversed(phase_work.stages):
                 result = stage.combine(result, cohort, self._is_counted(cohort, result))

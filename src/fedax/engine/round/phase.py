@@ -192,11 +192,6 @@ class PhaseWork(eqx.Module):
         return work
 
     @property
-    def gathers(self) -> bool:
-        """Whether a stage needs the single uploads."""
-        return any(stage.gathers for stage in self.stages)
-
-    @property
     def sent_down(self) -> PyTree:
         """All that the server sends to a client, messages unopened."""
         return self.down, [stage.beside for stage in self.stages]

@@ -28,7 +28,7 @@ from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.context import PhaseTraffic
 from fedax.engine.round.phase import is_array, refuse
 from fedax.engine.round.timing import LateUploads, Timing
-from fedax.engine.round.trace import TracedPhase, initial_carry, trace
+from fedax.engine.round.trace import TracedPhase, trace
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index, stream
 
@@ -298,7 +298,7 @@ def _trace_only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> Tr
     channel = setup.channel
     if channel is not None:  # what an attack sends is as long as what it replaces
         setup = dataclasses.replace(setup, channel=dataclasses.replace(channel, attack=None))
-    (phases,) = trace(algorithm, setup, start=initial_carry).rounds
+    (phases,) = trace(algorithm, setup, stored=True).rounds
     refusal = f"{field}, {type(algorithm).__name__}"
     if not phases:
         raise InvalidInput.because(refusal, "a round without any phase has no arrivals")

@@ -6,7 +6,7 @@ a run and Flower's messages are read from these records.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,6 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
 from fedax.utils.random import stream
-
-Start: TypeAlias = Callable[
-    [Backend, Algorithm[Any], Key[Array, ""], Float[Array, "dim"]], RunCarry
-]
-"""Returns the carry before round 0, such as `initial_carry`."""
 
 
 class TracedPhase(NamedTuple):
@@ -114,7 +109,8 @@ def trace(
     algorithm: Algorithm[Any],
     setup: Setup,
     rounds: tuple[int, ...] = (1,),
-    start: Start | None = None,
+    *,
+    stored: bool = False,
     states: type[ClientStates] = ClientStates,
 ) -> Trace:
     """Traces some rounds of a method, one after the other.
@@ -123,7 +119,7 @@ def trace(
         algorithm: the method.
         setup: of its rounds, with the channel through which messages go.
         rounds: their numbers; by default round 1, because some methods do more in round 0.
-        start: makes the carry before them; by default `start_run`, without what a channel stores.
+        stored: whether they begin with what clients store for codecs and the model's state.
         states: the class of the clients' states.
     """
     backend = TracingBackend(setup, states)
@@ -132,7 +128,8 @@ def trace(
     def run() -> Any:
         root = jax.random.key(0)
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        carry = (start or start_run)(backend, algorithm, root, w)
+        start = initial_carry if stored else start_run
+        carry = start(backend, algorithm, root, w)
         done.append(backend.phases)
         for t in rounds:
             backend.phases = []

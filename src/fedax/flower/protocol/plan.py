@@ -24,7 +24,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.engine.compilation.identity import describe, strip_addresses
 from fedax.engine.round.client import Setup
 from fedax.engine.round.phase import to_shapes
-from fedax.engine.round.trace import TracedPhase, initial_carry, trace
+from fedax.engine.round.trace import TracedPhase, trace
 from fedax.errors import InvalidInput
 from fedax.utils.layout import Layout
 
@@ -73,7 +73,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         raise InvalidInput.because(
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
-    traced = trace(algorithm, setup, (0, 1), initial_carry)  # a first round may be another one
+    traced = trace(algorithm, setup, (0, 1), stored=True)  # a first round may be another one
     phases = list[TracedPhase]()
     for phase in itertools.chain(traced.first, *traced.rounds):
         if phase.links:
