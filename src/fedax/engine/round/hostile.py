@@ -1,12 +1,11 @@
 """The stages of attacks: hostile clients replace what they send, alone or by agreement."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from fedax.communication.attacks import Attack, Collusion
 from fedax.communication.channel import is_message, is_vector
@@ -47,15 +46,6 @@ class Hostile(Stage):
         return sending._replace(value=jax.tree.unflatten(structure, leaves))
 
 
-class Disclosed(eqx.Module):
-    """An upload's value beside the vector that its first vector is a change of, or None: what
-    hostile clients have to know to agree on what they send.
-    """
-
-    value: Any
-    reference: Float[Array, "dim"] | None
-
-
 class Colluding(Hostile):
     """Hostile clients agree on what they send, which takes the uploads of the whole cohort. It is
     the last stage at the client.
@@ -67,15 +57,15 @@ class Colluding(Hostile):
 
     def send(self, client: Client, sending: Sending) -> Sending:
         sending = super().send(client, sending)
-        return sending._replace(value=Disclosed(sending.value, sending.reference))
+        # they have to know what the first vector is a change of
+        return sending._replace(value=(sending.value, sending.reference))
 
     def combine(
         self, result: PhaseResult, cohort: Cohort, counts: Bool[Array, "capacity"]
     ) -> PhaseResult:
         """Returns the result with the uploads of the hostile clients replaced."""
-        disclosed, weights = result.rows
+        (value, reference), weights = result.rows
         is_hostile = counts & jnp.isin(cohort.ids, self.members)
-        value, reference = disclosed.value, disclosed.reference
         message = value.value if isinstance(value, Sent) else value
         leaves, structure = jax.tree.flatten(message)
         is_known = counts & (is_hostile if self.attack.knows == "hostile" else ~is_hostile)
@@ -91,5 +81,5 @@ class Colluding(Hostile):
         replaced = jax.tree.unflatten(structure, leaves)
         if isinstance(value, Sent):
             replaced = Sent(replaced, value.state)
-        upload = dataclasses.replace(result.upload, value=result.upload.value.value)
+        upload = dataclasses.replace(result.upload, value=result.upload.value[0])
         return result._replace(upload=upload, rows=(replaced, weights))

@@ -89,7 +89,7 @@ class FlowerProgram(PythonProgram):
 
         w = jnp.zeros(layout.dim, layout.dtype)
         state = initial_carry(TracingBackend(self.setup), algorithm, root, w).state
-        worked = empty_cohort(0, layout.dtype).padded(clients)
+        worked = empty_cohort(clients, layout.dtype)
         return observer(FlowerView(self, measure, algorithm, state, worked))
 
     def metrics(

@@ -261,9 +261,8 @@ def _start(
 ) -> tuple[RunCarry, Cohort]:
     """Returns the carry before round 0, and a cohort without clients."""
     setup, algorithm = setting.of(setup)
-    initial_cohort = empty_cohort(0, setup.layout.dtype).padded(
-        setup.schedule.capacity(setup.population.clients)
-    )
+    capacity = setup.schedule.capacity(setup.population.clients)
+    initial_cohort = empty_cohort(capacity, setup.layout.dtype)
     return initial_carry(SimulationBackend(setup), algorithm, *seed), initial_cohort
 
 
