@@ -388,8 +388,8 @@ class RoundContext(Federation):
         protection: tuple[Stage, ...] = ()
         if private is not None:
             protection = (private.stage(name_of(work), occurrence, self.carry.bounds),)
-        states_of = self._state_stages(client_states, is_graph)
-        stages = [*message_stages(channel, self.clients, protection, states_of)]
+        state_stages = self._state_stages(client_states, is_graph)
+        stages = [*message_stages(channel, self.clients, protection, state_stages)]
         timing, row = self.setup.timing, self.row
         if timing is not None and timing.late is not None and row is not None and row.versions:
             downlinks = PastVersions.store(self.carry.downlinks, down, row.versions)

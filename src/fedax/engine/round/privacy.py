@@ -1,5 +1,6 @@
 """Which phases of a method may be noised, by its trace, and what they release."""
 
+import collections
 import dataclasses
 from typing import Any
 
@@ -140,10 +141,10 @@ def _releases(
     draws of a fixed number from all clients. Among those who can be reached the chance is larger,
     and who drops out of a fixed draw is not exchangeable.
     """
-    phases_by_draw: dict[Any, int] = {}  # by draw, the number of phases with its clients
-    sending = [phase for phase in round if jax.tree.leaves(phase.upload.value)]
-    for phase in sending:  # others release nothing
-        phases_by_draw[phase.draw] = phases_by_draw.get(phase.draw, 0) + 1
+    # by draw, the number of phases with its clients; those that send nothing release nothing
+    phases_by_draw = collections.Counter(
+        phase.draw for phase in round if jax.tree.leaves(phase.upload.value)
+    )
     poisson = central and schedule.cohort is not None and isinstance(schedule.sampling, Poisson)
     fixed = (
         central
@@ -153,7 +154,7 @@ def _releases(
     )
     if not (poisson or fixed):
         # without amplification it does not matter from which draw a sum is
-        return (Release(1.0, len(sending)),)
+        return (Release(1.0, phases_by_draw.total()),)
     rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
     releases = [
         Release(rate, times, population) if isinstance(draw, int) else Release(1.0, times)
