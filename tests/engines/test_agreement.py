@@ -131,6 +131,6 @@ def test_a_client_by_itself_has_its_own_examples():
     layout = Layout.of(task.start(jax.random.key(0)))
     single = single_client_task(task, 2)
     setup = Setup(single, fedax.SGD(0.1), fedax.Schedule(), layout, task.train.population, first=2)
-    client = CompiledClient(setup, 2, 0, jax.random.key(0), 0)
+    client = CompiledClient(setup, 2)
     assert int(client.size) == 3
     np.testing.assert_allclose(client.gradient(jnp.array([0.5])), [0.5 - 2.0], rtol=1e-12)

@@ -132,7 +132,9 @@ def local_work(setup: Setup, root: Key[Array, ""], round: Index, k: Index, size:
 
 
 class CompiledClient(Client):
-    """See `Client`. `active` is False for the padding of a chunk: it takes no steps.
+    """See `Client`. By default one that is looked at outside of a round.
+
+    `active` is False for the padding of a chunk: it takes no steps.
 
     Attributes:
         stride: examples from the beginning of a minibatch to that of the next: `batch`, or more
@@ -143,11 +145,12 @@ class CompiledClient(Client):
         self,
         setup: Setup,
         index: Index,
-        round: Index,
-        root: Key[Array, ""],
-        occurrence: int,
+        round: Index = 0,
+        root: Key[Array, ""] | None = None,
+        occurrence: int = 0,
         active: Bool[Array, ""] | bool = True,
     ) -> None:
+        root = jax.random.key(0) if root is None else root
         streams = stream(root, "client", round, index, occurrence)
         super().__init__(setup.task, setup.solver, setup.schedule, setup.layout, streams)
         self.setup = setup

@@ -56,7 +56,7 @@ def personal_models(
         return lambda k: PersonalModels(w, state_of(k))
 
     def model(k: Index) -> PersonalModels:
-        client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
+        client = CompiledClient(setup, k)
         if states is not None:
             client.model_state = state_of(k)
         # without the barriers XLA would fuse, and so round, differently depending on where the
@@ -284,14 +284,14 @@ class CompiledView(View):
             return view.per_client("test", score)
 
         def adapt(k: Index) -> tuple[Float[Array, "dim"], Any]:
-            client = CompiledClient(setup, k, 0, jax.random.key(0), 0)
+            client = CompiledClient(setup, k)
             return client.minimize(start=self.w), client.model_state
 
         return view.score_models("test", score, adapt)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
         def evaluate_client(inputs: tuple[Any, ...]) -> Any:
-            return look(CompiledClient(self.setup, inputs[0], 0, jax.random.key(0), 0), *inputs[1:])
+            return look(CompiledClient(self.setup, inputs[0]), *inputs[1:])
 
         return jax.lax.map(
             evaluate_client, (jnp.arange(self.task.train.clients, dtype=jnp.int32), *rows)
@@ -309,9 +309,7 @@ class CompiledView(View):
         wide = accumulator(self.w.dtype)
 
         def add(k: Index, sums: tuple[Gradients, Gradients]) -> tuple[Gradients, Gradients]:
-            gradient = (
-                CompiledClient(self.setup, k, 0, jax.random.key(0), 0).gradient(self.w).astype(wide)
-            )
+            gradient = CompiledClient(self.setup, k).gradient(self.w).astype(wide)
             return add_compensated(sums, Gradients.terms(gradient, share[k], clients))
 
         zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)

@@ -281,7 +281,7 @@ def _personal_model(
     personal: OwnModel, down: PyTree, states: PyTree, setup: Setup, index: Int[Array, ""]
 ) -> Float[Array, "dim"]:
     setup = dataclasses.replace(setup, first=index)
-    client = CompiledClient(setup, index, 0, jax.random.key(0), 0)
+    client = CompiledClient(setup, index)
     return personal.work(client, *down, *states.values())
 
 

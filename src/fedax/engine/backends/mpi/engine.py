@@ -226,7 +226,7 @@ class PeerView(CompiledView):
         return super().predictions(split)
 
     def each(self, look: Callable[..., Any], *rows: Float[Array, "clients ..."]) -> Any:
-        client = CompiledClient(self.setup, self.setup.first, 0, jax.random.key(0), 0)
+        client = CompiledClient(self.setup, self.setup.first)
         return allgather(self.comm, look(client, *(row[self.comm.rank] for row in rows)))
 
     def _compute_gradients(self) -> Gradients:
@@ -236,4 +236,4 @@ class PeerView(CompiledView):
 
 
 def _gradient(setup: Setup, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-    return CompiledClient(setup, setup.first, 0, jax.random.key(0), 0).gradient(w)
+    return CompiledClient(setup, setup.first).gradient(w)
