@@ -68,8 +68,9 @@ class PythonBackend(Backend):
         ]
         broken = jnp.asarray([result.broken for result in results], jnp.int32)
         weights = cohort.weights
-        own_weights = [result.upload.weight for result in results]
-        if own_weights[0] is not None:
+        given = [result.upload.weight for result in results]
+        own_weights = [weight for weight in given if weight is not None]
+        if own_weights:
             weights = jnp.stack(own_weights).astype(weights.dtype)
         positions = list(range(len(results)))  # of the clients whose results count
         if self.setup.drop:

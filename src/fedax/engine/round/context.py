@@ -241,7 +241,7 @@ class RoundContext(Federation):
             if made is None:
                 continue
             mean, bounds, unclipped = made
-            if unclipped is not None:
+            if bounds is not None and unclipped is not None:
                 self.carry = self.carry._replace(bounds=bounds)
                 earlier = self.logged.get("unclipped", jnp.zeros(0, unclipped.dtype))
                 self.log(clip=bounds, unclipped=jnp.concatenate([earlier, unclipped]))

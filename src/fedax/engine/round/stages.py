@@ -49,12 +49,13 @@ def message_stages(
         return (*protection, *states)
     coded = () if channel.up is None else (Coded(channel.up),)
     stages = (*protection, *coded, *states)
-    members = () if channel.attack is None else channel.attack.members(clients)
-    if not len(members):
+    attack = channel.attack
+    members = [] if attack is None else attack.members(clients)
+    if attack is None or not len(members):
         return stages
-    if isinstance(channel.attack, Collusion):
-        return (*stages, Colluding(channel.attack, jnp.asarray(members)))
-    return (Hostile(channel.attack, jnp.asarray(members)), *stages)
+    if isinstance(attack, Collusion):
+        return (*stages, Colluding(attack, jnp.asarray(members)))
+    return (Hostile(attack, jnp.asarray(members)), *stages)
 
 
 class Coded(Stage):
