@@ -220,8 +220,8 @@ def test_a_resumed_run_spends_what_all_its_messages_give_away():
 @pytest.mark.parametrize(
     "schedule",
     [
-        {"cohort": 10, "dropouts": 0.2},
-        {"cohort": 10, "availability": {"name": "daily", "fraction": 0.3}},
+        {"cohort": 10, "conditions": {"dropouts": 0.2}},
+        {"cohort": 10, "conditions": {"availability": {"name": "daily", "fraction": 0.3}}},
     ],
     ids=["drop-outs", "availability"],
 )
