@@ -10,7 +10,7 @@ import fedax
 from fedax.algorithms.decentralized.pushsum import Pushed
 from fedax.core import InvalidInput
 from fedax.graphs import Graph
-from fedax.numerics.links import _draw_uniforms, lost_in_bursts
+from fedax.numerics.links import draw_uniforms, lost_in_bursts
 from fedax.utils.random import stream
 from problems import regression
 from transcription import LR, World
@@ -54,7 +54,7 @@ def test_links_are_markov_chains(fails, recovers, both):
     found = np.asarray(of_round(jnp.arange(rounds, dtype=jnp.int32)))
     luck = np.stack(
         [
-            np.asarray(_draw_uniforms(neighbours, jax.random.fold_in(key, t), both))
+            np.asarray(draw_uniforms(neighbours, jax.random.fold_in(key, t), both))
             for t in range(rounds)
         ]
     )

@@ -473,7 +473,7 @@ class Graph(eqx.Module):
         # True where a message does not arrive
         lost = jnp.zeros(neighbours.shape, bool)
         if self.drops and key is not None:
-            lost |= links.lost_alone(neighbours, key, self.drops, is_bidirectional)
+            lost |= links.draw_uniforms(neighbours, key, is_bidirectional) < self.drops
         if self.fails and chain is not None:
             # by the round itself, not its place in the period: a burst goes on in the next period
             now = jnp.asarray(round, jnp.int32)

@@ -14,20 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 from fedax.utils.random import Index
 
 
-def lost_alone(
-    neighbours: Int[Array, "clients width"], key: Any, drops: float, both: bool
-) -> Bool[Array, "clients width"]:
-    """Returns which messages are lost, each with the probability `drops`.
-
-    Args:
-        neighbours: of each client, itself first.
-        key: draws the losses.
-        drops: the probability of a loss.
-        both: whether a link fails in both directions at once.
-    """
-    return _draw_uniforms(neighbours, key, both) < drops
-
-
 @functools.partial(jax.jit, static_argnames=("fails", "recovers", "both"))
 def lost_in_bursts(
     neighbours: Int[Array, "clients width"],
@@ -58,7 +44,7 @@ def lost_in_bursts(
 
     def look_back(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         t, is_open, flipped, failed = carry
-        uniform, first = _draw_uniforms(neighbours, jax.random.fold_in(key, t), both), t == 0
+        uniform, first = draw_uniforms(neighbours, jax.random.fold_in(key, t), both), t == 0
         below = uniform < jnp.where(first, jnp.float32(stationary), jnp.float32(low))
         above = uniform >= jnp.where(first, jnp.float32(stationary), jnp.float32(high))
         decides = is_open & (below | above)
@@ -96,7 +82,7 @@ def weights_left(
     return (weights - missing).at[:, 0].add(returned)
 
 
-def _draw_uniforms(neighbours: Array, key: Any, both: bool) -> Float[Array, "clients width"]:
+def draw_uniforms(neighbours: Array, key: Any, both: bool) -> Float[Array, "clients width"]:
     """Returns a uniform number of each link, the same in both directions if `both`."""
     ids = jnp.arange(len(neighbours), dtype=jnp.int32)[:, None]
     ends = jnp.broadcast_to(ids, neighbours.shape), neighbours
