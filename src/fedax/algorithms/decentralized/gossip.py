@@ -45,11 +45,12 @@ class Gossip(Algorithm[ClientStates]):
         if not isinstance(self.graph, Graph):
             hint = "A name is written as topology=."
             raise InvalidInput.of(name, self.graph, "a fedax.Graph, or None", hint)
-        if self.graph.sums not in self.needs:
-            raise InvalidInput.of(name, self.graph.name, f"graphs with sums={self.needs[-1]!r}")
+        # before the sums, which lost messages change
         if self.graph.changes and self.is_fixed:
             allowed = "graphs that do not change and drop no messages"
             raise InvalidInput.of(name, self.graph.name, allowed)
+        if self.graph.sums not in self.needs:
+            raise InvalidInput.of(name, self.graph.name, f"graphs with sums={self.needs[-1]!r}")
 
     def init(self, fed: Federation, w: Vector) -> ClientStates:
         return fed.client_states(w)
