@@ -1,7 +1,10 @@
-"""How many rounds a call of a program makes, which changes no bit."""
+"""How many rounds a call of a program makes, which changes no bit, and Ctrl-C, which keeps them."""
+
+import signal
 
 import jax
 import numpy as np
+import pytest
 
 import fedax
 from fedax.engine.driver import call_length
@@ -84,3 +87,25 @@ def test_a_run_that_breaks_reports_its_first_bad_round(monkeypatch):
         found.append((str(history.outcome), len(history.bits.up), history.rounds.tolist()))
     assert found[0] == found[1]
     assert found[0][0].startswith("non-finite in round")
+
+
+@pytest.mark.parametrize("method", [fedax.FedAvg(), fedax.SCAFFOLD()], ids=["FedAvg", "SCAFFOLD"])
+def test_ctrl_c_keeps_finished_rounds_and_the_run_goes_on_to_the_same_bits(method, tmp_path):
+    options = {"rounds": 9, "schedule": fedax.Schedule(cohort=2), "observe_every": 2}
+
+    def hook(progress):
+        if progress.round == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    part = train(method, progress=hook, checkpoint=tmp_path, checkpoint_every=8, **options)
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+    assert (part.outcome.kind, part.outcome.round, len(part.bits.up)) == ("interrupted", 4, 4)
+    straight = train(method, **options)
+    for again in (
+        train(method, resume=part, **options),
+        train(method, checkpoint=tmp_path, **options),
+    ):
+        assert again.outcome.ok
+        np.testing.assert_array_equal(again.params, straight.params)
+        np.testing.assert_array_equal(again.metrics["train_loss"], straight.metrics["train_loss"])

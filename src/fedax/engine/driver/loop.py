@@ -6,6 +6,8 @@ themselves, several in one call.
 
 import contextlib
 import dataclasses
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -76,7 +78,7 @@ class RoundLoop:
             consumes its buffers.
         done: rounds completed.
         recorders: the histories as they grow, one for each run.
-        stop_requested: whether the progress hook asked for the end.
+        stop_requested: whether Ctrl-C or the progress hook asked for the end.
     """
 
     def __init__(
@@ -143,7 +145,36 @@ class RoundLoop:
         check_same(merge(self.grid.identities()), origins, "run(resume=...)")
 
     def run(self) -> list[History]:
-        """Runs all rounds and returns the histories."""
+        """Runs all rounds and returns the histories.
+
+        The first Ctrl-C asks for the end, because an exception within a call of the program, which
+        takes over the buffers of `states`, would lose the run. A second one raises
+        `KeyboardInterrupt`.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        in_main = threading.current_thread() is threading.main_thread()
+        # other ranks do not know of a Ctrl-C at this one
+        is_alone = in_main and self.process_group.size == 1
+        if is_alone and before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._stop)
+        try:
+            self._run()
+        finally:
+            if is_alone:
+                signal.signal(signal.SIGINT, before)
+        if self.stop_requested and self.done < self.grid.rounds:
+            for recorder in self.recorders:
+                recorder.end(Outcome("interrupted", self.done))
+        if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
+            for recorder in self.recorders:
+                recorder.end(Outcome("stopped", self.done - 1, by_budget=True))
+        return self._histories()
+
+    def _stop(self, *_: object) -> None:
+        self.stop_requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _run(self) -> None:
         end = self.done
         # the initial model counts as an observation after 0 rounds
         if not self.recorders[0].rounds:
@@ -173,13 +204,6 @@ class RoundLoop:
             is_due = self.done % self.options.checkpoint_every == 0
             if self.checkpoints and (is_due or self._is_over(end) or self.stop_requested):
                 self._save()
-        if self.stop_requested and self.done < self.grid.rounds:
-            for recorder in self.recorders:
-                recorder.end(Outcome("interrupted", self.done))
-        if self.grid.rounds < self.options.rounds:  # as many as the budget of privacy allows
-            for recorder in self.recorders:
-                recorder.end(Outcome("stopped", self.done - 1, by_budget=True))
-        return self._histories()
 
     def _is_over(self, pause: int) -> bool:
         """Returns whether no round follows the last pause."""
@@ -207,10 +231,10 @@ class RoundLoop:
                 if recorder.ended and recorder.final is None:
                     recorder.final = _copy(carry)
         latest = self.recorders[0].latest
-        progress = Progress(self.done, grid.rounds, seconds, latest, len(self.recorders))
+        progress = Progress(self.done, grid.rounds, seconds, latest)
         wants_stop = callable(options.progress) and options.progress(progress)
         # on several ranks, all stop if the hook of one says so
-        self.stop_requested = self.process_group.any(bool(wants_stop))
+        self.stop_requested |= self.process_group.any(bool(wants_stop))
 
     def _store_best(self, improved: list[bool]) -> None:
         """Copies the models of the runs whose metric has just improved."""

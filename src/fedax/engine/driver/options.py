@@ -4,9 +4,10 @@ Shared by `run`, `run_grid` and `start`.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar, get_args
 
 import numpy as np
 import optax
@@ -27,6 +28,8 @@ from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import convert_fields
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
 
@@ -40,24 +43,20 @@ class Progress(NamedTuple):
         round: rounds that are done.
         rounds: rounds of the whole run.
         seconds: wall time since the run began.
-        metrics: by name, what was observed.
-        runs: runs that proceed together, as those of `run_grid` do. The metrics are those of the
-            first one.
+        metrics: by name, what was observed; of `run_grid` those of the first run.
     """
 
     round: int
     rounds: int
     seconds: float
     metrics: dict[str, Any]
-    runs: int = 1
 
     def __str__(self) -> str:
         """Returns one line, with the metrics that are single numbers."""
         values = [
             f"{name} {value:.4g}" for name, value in self.metrics.items() if np.ndim(value) == 0
         ]
-        line = ", ".join([f"round {self.round}/{self.rounds}", f"{self.seconds:.1f} s", *values])
-        return f"{line} (first of {self.runs} runs)" if values and self.runs > 1 else line
+        return ", ".join([f"round {self.round}/{self.rounds}", f"{self.seconds:.1f} s", *values])
 
 
 class Setting(TypedDict, total=False):
@@ -84,13 +83,6 @@ class Options(Setting, total=False):
     checkpoint_every: int
     personal: bool
     on_bad_client: str
-
-
-def no_shared_memory(field: str, channel: Channel, engine: str) -> InvalidInput:
-    """Returns the error about a codec whose receivers store memories, where they cannot."""
-    codec = type(channel.up).__name__
-    reason = f"{codec} needs memories at the receiver, which {engine} does not have"
-    return InvalidInput.because(field, reason, "Error feedback runs there.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,15 +151,15 @@ class RunOptions:
 
     def _check_shared_memory(self) -> None:
         """Refuses a codec whose receiver has to know the clients' states where it does not."""
-        if self.channel is None or not self.channel.shares_memory:
-            return
-        if not self.engine.in_process:
-            raise no_shared_memory("run(engine=...)", self.channel, type(self.engine).__name__)
-        if self.schedule.asynchronous is not None:
-            # late messages are discarded
-            raise no_shared_memory(
-                "Schedule(asynchronous=...)", self.channel, "an asynchronous server"
-            )
+        needed = self.channel is not None and self.channel.shares_memory
+        reason = (
+            "a codec needs memories at the receiver, and there are none. Error feedback runs there"
+        )
+        if needed and not self.engine.in_process:
+            raise InvalidInput.because("run(engine=...)", reason)
+        # late messages are discarded
+        if needed and self.schedule.asynchronous is not None:
+            raise InvalidInput.because("Schedule(asynchronous=...)", reason)
 
     def resolve(self, task: Task) -> "RunOptions":
         """Returns the options with default observers and the metric of the best model.
@@ -226,3 +218,18 @@ def check_kind(field: str, value: Any, kind: type) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind):
         raise InvalidInput.of(field, value, f"an object of {kind.__name__}")
+
+
+def with_named_options(function: Function) -> Function:
+    """Puts the options that a function takes by keyword into its signature, which help and
+    completion read.
+    """
+    signature = inspect.signature(function)
+    *own, rest = signature.parameters.values()
+    known = inspect.signature(RunOptions).parameters
+    options = [
+        known[name].replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name in get_args(rest.annotation)[0].__annotations__
+    ]
+    setattr(function, "__signature__", signature.replace(parameters=own + options))  # noqa: B010
+    return function

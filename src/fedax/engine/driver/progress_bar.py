@@ -41,10 +41,7 @@ def add_bar(
     def move(progress: Progress) -> None:
         value = progress.metrics.get(metric)
         text = "" if value is None else f"{metric} {float(value):.4g}"
-        suffix = f" (first of {progress.runs} runs)" if progress.runs > 1 else ""
-        bars.update(
-            task, completed=progress.round, total=progress.rounds, value=text and text + suffix
-        )
+        bars.update(task, completed=progress.round, total=progress.rounds, value=text)
 
     return move
 

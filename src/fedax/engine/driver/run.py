@@ -13,10 +13,11 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.history import History
 from fedax.core.task import Task
 from fedax.engine.driver.loop import run_rounds
-from fedax.engine.driver.options import Options, RunOptions
+from fedax.engine.driver.options import Options, RunOptions, with_named_options
 from fedax.errors import InvalidInput, RunFailed
 
 
+@with_named_options
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -85,10 +86,9 @@ def run(
             left out leaves the state as it was. Not for methods without a server.
 
     Returns:
-        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. If `progress` stops the run,
-        it has all rounds that are finished, and the outcome says so. Ctrl-C raises
-        `KeyboardInterrupt` within a few seconds or after the round that is running; the run goes on
-        from its last `checkpoint`.
+        A `History`: `metrics`, `rounds`, `params`, `bits`, `outcome`. Ctrl-C ends the run within a
+        few seconds or after the round that is running, with all rounds that are finished, and the
+        outcome says so; a second one raises `KeyboardInterrupt`.
 
     Raises:
         InvalidInput: an argument out of range, before anything is compiled; checkpoints of another
@@ -103,6 +103,7 @@ def run(
     return history
 
 
+@with_named_options
 def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
@@ -115,8 +116,8 @@ def run_grid(
     same seeds, as one program.
 
     Members with the same seed see the same cohorts and minibatches. A member that diverges keeps
-    its history up to there, and the others go on. `progress` hears of the first member. If
-    `progress` stops the run, all members end. The grid of an experiment file may
+    its history up to there, and the others go on. `progress` hears of the first member. An
+    interruption, by Ctrl-C or by `progress`, ends all members. The grid of an experiment file may
     take several programs.
 
     Args:

@@ -12,7 +12,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.driver.grid import Grid, not_published
-from fedax.engine.driver.options import RunOptions, Setting
+from fedax.engine.driver.options import RunOptions, Setting, with_named_options
 from fedax.engine.round.engine import compute_metrics
 from fedax.errors import InvalidInput
 from fedax.observe.base import Observer
@@ -114,6 +114,7 @@ class Session:
         return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0].models)
 
 
+@with_named_options
 def start(
     algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]
 ) -> Session:

@@ -14,7 +14,6 @@ from fedax.audit import check_auditable
 from fedax.communication.channel import Channel
 from fedax.core import Algorithm, InvalidInput, Schedule, Solver, SpecError, Task
 from fedax.core.hyper import bound_to, check_population, declared
-from fedax.engine.driver.options import no_shared_memory
 from fedax.experiments.config.observers import (
     OBSERVERS,
     default_observers,
@@ -207,11 +206,7 @@ class Experiment(Table):
                 self._observer(name)
         with self._at("task"):
             find_task(self.task.name)
-        common = self._make_common()
-        channel = common["channel"] or Channel()
-        with self._at("engine"):
-            if channel.shares_memory and not getattr(ENGINES[self.engine], "in_process", False):
-                raise no_shared_memory("engine", channel, self.engine)
+        self._make_common()
         with self._at("budget"):
             if self.budget is not None and self.clock is None:
                 raise InvalidInput.found("budget", "no table [clock]", _NEEDS_CLOCK)
