@@ -179,10 +179,10 @@ def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) 
         candidates = [k for k, other in enumerate(names) if _ends_with_number(other, number)]
         if candidates == [number]:
             return number
-    examples = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    examples = ", ".join(map(repr, names[:3]))
+    matches = difflib.get_close_matches(name, names, cutoff=0.5)
     hint = f"Did you mean {matches[0]!r}?" if matches else ""
-    raise DataError.of(where, name, f"names of clients: {examples}", hint)
+    raise DataError.of(where, name, f"names of clients, such as {examples}", hint)
 
 
 def by_client_name(clients: Any, where: str) -> dict[str, Any]:
@@ -191,7 +191,9 @@ def by_client_name(clients: Any, where: str) -> dict[str, Any]:
     Raises:
         DataError: a key that names no client, or two of one name, such as 1 and "1".
     """
-    return dict(zip(ClientNames(clients, where), clients.values(), strict=True))
+    # a series of pandas iterates over its values
+    keys = list(clients.keys())
+    return {name: clients[key] for name, key in zip(ClientNames(keys, where), keys, strict=True)}
 
 
 def in_order(

@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -93,7 +93,7 @@ class RoundLoop:
         self.begun = grid.begun
         self.stop_requested = False
         # ranks run one program together, so no clock of one rank may change what it calls
-        self.calls = CallLength(bounded=self.process_group.size == 1)
+        self.calls = CallLength(self.process_group.size == 1)
         modes = modes_of(self.options.observe or (), grid.task)
         self.recorders = [Recorder(self.options, modes) for _ in grid.members]
         self.done = 0
@@ -145,23 +145,37 @@ class RoundLoop:
         check_same(merge(self.grid.identities()), origins, "run(resume=...)")
 
     def run(self) -> list[History]:
-        """Runs all rounds and returns the histories.
-
-        The first Ctrl-C asks for the end, because an exception within a call of the program, which
-        takes over the buffers of `states`, would lose the run. A second one raises
-        `KeyboardInterrupt`.
-        """
-        before = signal.getsignal(signal.SIGINT)
-        in_main = threading.current_thread() is threading.main_thread()
-        # other ranks do not know of a Ctrl-C at this one
-        is_alone = in_main and self.process_group.size == 1
-        if is_alone and before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._stop)
-        try:
-            self._run()
-        finally:
-            if is_alone:
-                signal.signal(signal.SIGINT, before)
+        """Runs all rounds and returns the histories."""
+        with self._hearing_ctrl_c():
+            end = self.done
+            # the initial model counts as an observation after 0 rounds
+            if not self.recorders[0].rounds:
+                self._observe()
+            # of a run that was stopped, or saved, between two observations
+            elif self._is_over(end) and any(r.lacks(end) for r in self.recorders):
+                self._observe()
+                if self.checkpoints:
+                    self._save()
+            while not (self._is_over(end) or self.stop_requested):
+                # up to the next pause, at which alone a run ends: a call returns the state after
+                # its last round only, and the runs of a grid go through it together
+                if self.done == end:
+                    periods = self.options.periods
+                    end = min(self.grid.rounds, *(self.done + p - self.done % p for p in periods))
+                count = min(self.calls.rounds, end - self.done)
+                # the program takes over the buffers of `states`
+                with self.calls.measure(count):
+                    self.states, logs = self.program.advance(self.states, self.done, count)
+                for recorder, log in zip(self.recorders, logs, strict=True):
+                    recorder.add(log, self.done)
+                self.done += count
+                if self.done % self.options.observe_every == 0 or self._is_over(end):
+                    self._observe()
+                # after the observation, so that a run that continues from here has it, and one
+                # that a rule has just ended is saved
+                is_due = self.done % self.options.checkpoint_every == 0
+                if self.checkpoints and (is_due or self._is_over(end) or self.stop_requested):
+                    self._save()
         if self.stop_requested and self.done < self.grid.rounds:
             for recorder in self.recorders:
                 recorder.end(Outcome("interrupted", self.done))
@@ -170,40 +184,29 @@ class RoundLoop:
                 recorder.end(Outcome("stopped", self.done - 1, by_budget=True))
         return self._histories()
 
+    @contextlib.contextmanager
+    def _hearing_ctrl_c(self) -> Iterator[None]:
+        """Takes the first Ctrl-C for a request to stop, because an exception within a call of the
+        program, which takes over the buffers of `states`, would lose the run. A second one raises
+        `KeyboardInterrupt`.
+        """
+        # other ranks do not know of a Ctrl-C at this one
+        hears = (
+            self.process_group.size == 1
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if hears:
+            signal.signal(signal.SIGINT, self._stop)
+        try:
+            yield
+        finally:
+            if hears:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def _stop(self, *_: object) -> None:
         self.stop_requested = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _run(self) -> None:
-        end = self.done
-        # the initial model counts as an observation after 0 rounds
-        if not self.recorders[0].rounds:
-            self._observe()
-        # of a run that was stopped, or saved, between two observations
-        elif self._is_over(end) and any(r.lacks(end) for r in self.recorders):
-            self._observe()
-            if self.checkpoints:
-                self._save()
-        while not (self._is_over(end) or self.stop_requested):
-            # up to the next pause, at which alone a run ends: a call returns the state after its
-            # last round only, and the runs of a grid go through it together
-            if self.done == end:
-                periods = self.options.periods
-                end = min(self.grid.rounds, *(self.done + p - self.done % p for p in periods))
-            count = min(self.calls.rounds, end - self.done)
-            # the program takes over the buffers of `states`
-            with self.calls.measure(count):
-                self.states, logs = self.program.advance(self.states, self.done, count)
-            for recorder, log in zip(self.recorders, logs, strict=True):
-                recorder.add(log, self.done)
-            self.done += count
-            if self.done % self.options.observe_every == 0 or self._is_over(end):
-                self._observe()
-            # after the observation, so that a run that continues from here has it, and one that a
-            # rule has just ended is saved
-            is_due = self.done % self.options.checkpoint_every == 0
-            if self.checkpoints and (is_due or self._is_over(end) or self.stop_requested):
-                self._save()
 
     def _is_over(self, pause: int) -> bool:
         """Returns whether no round follows the last pause."""
@@ -230,11 +233,10 @@ class RoundLoop:
             for recorder, carry in zip(self.recorders, self._carries(), strict=True):
                 if recorder.ended and recorder.final is None:
                     recorder.final = _copy(carry)
-        latest = self.recorders[0].latest
-        progress = Progress(self.done, grid.rounds, seconds, latest)
-        wants_stop = callable(options.progress) and options.progress(progress)
+        progress = Progress(self.done, grid.rounds, seconds, self.recorders[0].latest)
+        wants_stop = callable(options.progress) and bool(options.progress(progress))
         # on several ranks, all stop if the hook of one says so
-        self.stop_requested |= self.process_group.any(bool(wants_stop))
+        self.stop_requested |= self.process_group.any(wants_stop)
 
     def _store_best(self, improved: list[bool]) -> None:
         """Copies the models of the runs whose metric has just improved."""

@@ -85,7 +85,7 @@ class Options(Setting, total=False):
     on_bad_client: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What a run needs beside algorithm, task and seed. `fedax.run` documents every field.
 
@@ -227,9 +227,6 @@ def with_named_options(function: Function) -> Function:
     signature = inspect.signature(function)
     *own, rest = signature.parameters.values()
     known = inspect.signature(RunOptions).parameters
-    options = [
-        known[name].replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name in get_args(rest.annotation)[0].__annotations__
-    ]
+    options = [known[name] for name in get_args(rest.annotation)[0].__annotations__]
     setattr(function, "__signature__", signature.replace(parameters=own + options))  # noqa: B010
     return function
