@@ -21,7 +21,7 @@ def pages() -> dict[str, str]:
     files = TEMPLATES.get_template("files.md.jinja").render(
         schema=Experiment.model_json_schema(),
         tasks={name: task_options(name) for name in DATASETS},
-        schedule=Schedule.__dataclass_fields__,
+        schedule=Schedule(),
         solvers={name: declared(kind) for name, kind in SOLVERS.items()},
         codecs={name: declared(kind) for name, kind in codecs.CODECS.items()},
         observers=OBSERVERS,

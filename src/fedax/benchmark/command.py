@@ -159,9 +159,9 @@ class Bench:
                     gain = gain_text(row, cost) or "the reference"
                     verdict = verdict_of(row, cost) or "not distinguishable"
                     if math.isinf(row[f"detectable_{cost}"]):
-                        verdict = "undecided: so few runs prove nothing, take more tasks"
+                        verdict = "undecided: so few runs prove nothing (--tier standard has more)"
                     area = row[f"area_{cost}"]
-                    _print(console, f"  {cost}: area {area:.2f}, speed {gain}, {verdict}")
+                    _print(console, f"  {cost}: area {area:.2f}, relative speed {gain}, {verdict}")
         table = pd.concat(frames, names=["family", "method"])
         write(self.out / "methods.csv", table.to_csv(float_format="%.4g"))
         _print(console, f"\n{self.table}\n{self.out / 'methods.csv'}")

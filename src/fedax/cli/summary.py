@@ -58,7 +58,7 @@ def print_summary(directory: RunDirectory, console: Console, reading: str = "") 
     console.out(f"Report: {page}", highlight=False)
     if directory.status == "interrupted":
         message = f"Interrupted. {directory.path} holds the runs so far and is complete for them."
-        message += f" `{shell('resume', directory.path)}` continues."
+        message += f" `{shell('resume', directory.path)}` continues (own code: --trust-code)."
         console.out(message, style="yellow", highlight=False)
         # after everything was printed: scripts see the interruption by the exit code
         raise Exit(INTERRUPTED)
