@@ -315,7 +315,7 @@ def _fit(
         if not texts[name] or (is_doubtful and not is_declared):
             got = f"{len(texts[name])} texts, such as {texts[name][:1] + texts[name][-1:]}"
             allowed = f"numbers alone, or 1 to {MOST_TEXTS} texts that are no numbers"
-            hint = f"Leave it out, columns={{'drop': {name!r}}}, or name it among 'categories'."
+            hint = f"Strip units, or columns={{'drop': {name!r}}}, or name it in 'categories'."
             raise DataError.found(f"column {name!r}", got, allowed, hint)
     missing_counts = frame[columns].isna().sum()
     missing_cells = missing_counts[missing_counts > 0].to_dict()
