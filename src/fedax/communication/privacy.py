@@ -170,7 +170,7 @@ class Bounded(eqx.Module):
     """
 
     value: PyTree
-    inside: Float[Array, "parts"]
+    inside: Float[Array, "*rows parts"]
 
 
 def clip_leaves(
