@@ -102,7 +102,7 @@ class Experiment(Table):
     solver: SolverSection = SolverSection()
     """How clients minimise."""
     schedule: dict[str, Any] = {}
-    """Arguments of `fedax.Schedule`."""
+    """Arguments of `fedax.Schedule`, and of `fedax.Conditions` beside them."""
     algorithm: list[AlgorithmSection] = Field(min_length=1, max_length=MOST_MEMBERS)
     """The methods to compare, at least one; their labels differ."""
     stop: StopSection | None = None
