@@ -10,21 +10,24 @@ import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+import scipy  # imports what is asked for, and only then
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.hyper import check_declared, hyper
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples import client_names
 from fedax.examples.arrays import as_array
 from fedax.examples.client_names import ClientNames
-from fedax.numerics import links, mixing
+from fedax.numerics import links
 from fedax.utils.random import Index
 
 ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
-MIXINGS: dict[str, Callable[[int, int, int], float]] = {
-    "metropolis_hastings": lambda degree, other, most: 1 / (1 + max(degree, other)),
-    "max_degree": lambda degree, other, most: 1 / (1 + most),
+TOLERANCE = 1e-9
+"""The tolerance on sums and symmetry of a given matrix."""
+MIXINGS: dict[str, Callable[..., np.ndarray]] = {
+    "metropolis_hastings": lambda degrees, others, most: 1 / (1 + np.maximum(degrees, others)),
+    "max_degree": lambda degrees, others, most: 1 / (1 + np.full(len(others), most)),
 }
 """Weights of the links, from the degrees of both ends and the largest one."""
 
@@ -45,7 +48,7 @@ class Graph(eqx.Module):
         name: for tables and messages.
         nodes: names of the nodes, None for numbers. A run puts them into the order of its task's
             clients.
-        drops, repair, fails, recovers: see `lossy`.
+        drops, repair: see `lossy`.
 
     >>> ring = Graph.ring(20)
     >>> round(ring.lam, 5), ring.degrees.tolist() == [[2] * 20]
@@ -63,17 +66,9 @@ class Graph(eqx.Module):
     nodes: ClientNames | None = eqx.field(static=True, default=None)
     drops: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True)
     repair: str = hyper("receiver", choices=("receiver", "sender", "both"))
-    fails: float = hyper(0.0, static=True, low=0.0, high=1.0, open_high=True)
-    recovers: float = hyper(1.0, static=True, low=0.0, open_low=True, high=1.0)
 
     def __check_init__(self) -> None:
         check_declared(self)
-
-    @classmethod
-    def _of_rows(
-        cls, steps: list[list[dict[int, float]]], name: str, nodes: Sequence[Any]
-    ) -> "Graph":
-        return cls(*mixing.tables(steps), name, client_names.names_of_nodes(nodes))
 
     @classmethod
     def of(
@@ -116,15 +111,16 @@ class Graph(eqx.Module):
         if mixing not in MIXINGS:
             raise UnknownName.among("Graph.of(mixing=...)", mixing, MIXINGS)
         nodes = client_names.ordered_nodes(network, order)
-        heard = _senders(network, nodes)
-        degrees = [len(senders) for senders in heard]
-        rows: list[dict[int, float]] = []
-        for i, senders in enumerate(heard):
-            row = {j: MIXINGS[mixing](degrees[i], degrees[j], max(degrees)) for j in senders}
-            rows.append({i: 1.0 - sum(row.values()), **row})
+        links = _links(network, nodes)
+        degrees = links.sum(1)
+        receivers, senders = links.nonzero()
+        link_weights = MIXINGS[mixing](degrees[receivers], degrees[senders], degrees.max())
+        w = scipy.sparse.csr_array((link_weights, (receivers, senders)), links.shape)
+        own_weights = [1.0 - sum(row) for row in scipy.sparse.lil_array(w).data]
+        w = w + scipy.sparse.diags_array(own_weights)
         if connected:
-            check_connected([rows], name)
-        return cls._of_rows([rows], name, nodes)
+            check_connected([w], name)
+        return cls(*tables([w]), name, client_names.names_of_nodes(nodes))
 
     @classmethod
     def given(cls, matrix: Any, *, name: str = "given matrix", connected: bool = True) -> "Graph":
@@ -141,13 +137,9 @@ class Graph(eqx.Module):
         field = "Graph.given(matrix=...)"
         w = as_array(matrix, field).astype(float)
         check_mixing_matrix(w, field)
-        # the own weight is listed even where it is 0, because `tables` looks it up
-        rows: list[dict[int, float]] = []
-        for i, row in enumerate(w.tolist()):
-            rows.append({i: row[i], **{j: row[j] for j in np.flatnonzero(row).tolist()}})
         if connected:
-            check_connected([rows], name)
-        return cls(*mixing.tables([rows]), name, client_names.names_of_frame(matrix, field))
+            check_connected([w], name)
+        return cls(*tables([w]), name, client_names.names_of_frame(matrix, field))
 
     @classmethod
     def sequence(cls, graphs: Sequence["Graph"], *, name: str = "sequence") -> "Graph":
@@ -172,9 +164,9 @@ class Graph(eqx.Module):
             allowed = "graphs whose nodes have the same names in the same order"
             raise InvalidInput.found(field, "other names", allowed, "Give all the same order=...")
         # a graph that changes itself contributes every round of its period
-        steps = [graph._rows(t) for graph in graphs for t in range(graph.period)]
-        check_connected(steps, field)
-        return cls(*mixing.tables(steps), name, graphs[0].nodes)
+        matrices = [graph._sparse(t) for graph in graphs for t in range(graph.period)]
+        check_connected(matrices, field)
+        return cls(*tables(matrices), name, graphs[0].nodes)
 
     @classmethod
     def ring(cls, clients: int, **options: Any) -> "Graph":
@@ -276,16 +268,12 @@ class Graph(eqx.Module):
         if stochastic not in ("column", "row"):
             raise UnknownName.among("Graph.directed(stochastic=...)", stochastic, ("column", "row"))
         nodes = client_names.ordered_nodes(network, order)
-        heard = _senders(network, nodes)
-        receivers = [network.out_degree(node) - network.has_edge(node, node) for node in nodes]
-        rows: list[dict[int, float]] = []
-        for i, senders in enumerate(heard):
-            if stochastic == "column":
-                rows.append({j: 1 / (1 + receivers[j]) for j in [i, *senders]})
-            else:
-                rows.append(dict.fromkeys([i, *senders], 1 / (1 + len(senders))))
-        check_connected([rows], name)
-        return cls._of_rows([rows], name, nodes)
+        links = _links(network, nodes)
+        links = links + scipy.sparse.eye_array(len(nodes))
+        shares = scipy.sparse.diags_array(1 / links.sum(0 if stochastic == "column" else 1))
+        w = links @ shares if stochastic == "column" else shares @ links
+        check_connected([w], name)
+        return cls(*tables([w]), name, client_names.names_of_nodes(nodes))
 
     @classmethod
     def named(cls, topology: str, clients: int) -> "Graph":
@@ -327,7 +315,7 @@ class Graph(eqx.Module):
     @property
     def is_random(self) -> bool:
         """Whether links are lost, so that the weights of a round are drawn."""
-        return self.drops > 0 or self.fails > 0
+        return self.drops > 0
 
     @property
     def linked(self) -> Bool[Array, "period clients width"]:
@@ -341,23 +329,19 @@ class Graph(eqx.Module):
 
     def matrix(self, round: int = 0) -> Float[np.ndarray, "clients clients"]:
         """Returns W in a round."""
-        neighbours, weights = np.asarray(self.neighbours), np.asarray(self.weights, float)
-        w, t = np.zeros((self.clients, self.clients)), round % self.period
-        # adds instead of assigning: padding repeats the client, and its 0 would overwrite the own
-        # weight
-        np.add.at(w, (np.arange(self.clients)[:, None], neighbours[t]), weights[t])
-        return w
+        return self._sparse(round).toarray()
 
     def network(self, round: int = 0) -> Any:
         """Returns the links of a round as a NetworkX graph; directed, from sender to receiver, if
         some go one way.
         """
-        # as (sender, receiver): row i lists the clients that i hears
-        links = {(j, i) for i, row in enumerate(self._rows(round)) for j in row if i != j}
-        one_way = any((j, i) not in links for i, j in links)
-        network = nx.empty_graph(self.clients, create_using=nx.DiGraph if one_way else nx.Graph)
-        # an undirected graph has each link once, a directed one both directions
-        network.add_edges_from(sorted(link for link in links if one_way or link[0] < link[1]))
+        t = round % self.period
+        receivers, places = np.nonzero(np.asarray(self.linked)[t])
+        senders = np.asarray(self.neighbours)[t, receivers, places]
+        links = set(zip(senders.tolist(), receivers.tolist(), strict=True))
+        is_directed = any((j, i) not in links for i, j in links)
+        network = nx.empty_graph(self.clients, create_using=nx.DiGraph if is_directed else nx.Graph)
+        network.add_edges_from(sorted(links))
         return network
 
     @property
@@ -366,10 +350,16 @@ class Graph(eqx.Module):
         or "none".
         """
         # who makes up for lost weights decides which sums stay 1
-        repair = self.repair if self.is_random else "both"
-        return mixing.unit_sums(
-            np.asarray(self.neighbours), np.asarray(self.weights, float), repair
+        kept = self.repair if self.is_random else "both"
+        matrices = [self._sparse(t) for t in range(self.period)]
+        rows, columns = (
+            all(np.abs(w.sum(axis) - 1).max() <= TOLERANCE for w in matrices) for axis in (1, 0)
         )
+        if rows and columns and kept == "both":
+            return "both"
+        if rows and kept != "sender":
+            return "row"
+        return "column" if columns and kept != "receiver" else "none"
 
     @property
     def lam(self) -> float:
@@ -391,45 +381,27 @@ class Graph(eqx.Module):
         )
         return float(np.linalg.norm(product - 1 / self.clients, 2) ** (1 / self.period))
 
-    @property
-    def spectral_gap(self) -> float:
-        """1 - lam."""
-        return 1 - self.lam
-
     def lossy(
         self,
         drops: float = 0.0,
         repair: str = "receiver",
-        *,
-        fails: float = 0.0,
-        recovers: float = 1.0,
     ) -> "Graph":
-        r"""Returns the graph with links that drop messages, drawn from the run's seed. Lost
+        """Returns the graph with links that drop messages, drawn from the run's seed. Lost
         messages count as traffic.
 
-        Losses are independent (`drops`), in bursts (`fails`, `recovers`), or both. In bursts, every
-        link is a Markov chain of two states (Gilbert and Elliott), which changes between rounds. A
-        link that has failed loses all messages of the round. The share of failed links is
-        fails / (fails + recovers), and a burst has 1 / recovers rounds on average.
-
         Args:
-            drops: the probability that a link which works loses a message, in [0, 1).
+            drops: the probability that a message is lost, independently of others, in [0, 1).
             repair: who makes up for a lost weight. "receiver": it takes its own vector instead, so
                 that rows keep their sums; "sender": it learns of the loss and keeps the vector, so
                 that columns keep theirs; "both": a link fails in both directions at once, and
                 symmetric matrices stay so.
-            fails: the probability that a link which works has failed in the next round, in [0, 1).
-            recovers: the probability that a link which has failed works in the next round, in
-                (0, 1].
 
         >>> import fedax
-        >>> ring = fedax.Graph.ring(20).lossy(fails=0.05, recovers=0.2, repair="both")
+        >>> ring = fedax.Graph.ring(20).lossy(0.1, repair="both")
         >>> ring.sums, ring.changes
         ('both', True)
         """
-        graph = dataclasses.replace(
-            self, drops=drops, repair=repair, fails=fails, recovers=recovers
-        )
+        graph = dataclasses.replace(self, drops=drops, repair=repair)
         if repair == "both" and not self._is_symmetric:
             allowed = "'receiver' or 'sender' for weights that are not symmetric"
             raise InvalidInput.of("Graph.lossy(repair=...)", repair, allowed)
@@ -442,59 +414,31 @@ class Graph(eqx.Module):
                 "graph", self.clients, f"a graph of {clients} clients, as the task has"
             )
 
-    def mix(self, rows: PyTree, round: Index) -> PyTree:
-        r"""Computes $\sum_l w_{il} u_l$ for all clients i: a dense product, or a sum over neighbour
-        lists if these are short.
-
-        Args:
-            rows: arrays with a first axis (clients,).
-        """
-        self.check_population(jax.tree.leaves(rows)[0].shape[0])
-        return mixing.mixed(rows, *self.at(round))
-
     def at(
         self,
         round: Index,
         key: Key[Array, ""] | None = None,
-        chain: Key[Array, ""] | None = None,
     ) -> tuple[Int[Array, "clients width"], Float[Array, "clients width"]]:
         """Returns the neighbours and weights of a round.
 
         Args:
             round: its number, from 0.
-            key: draws which messages are lost by themselves; None for none.
-            chain: draws which links have failed, the same key in all rounds; None for none.
+            key: draws which messages are lost; None for none.
         """
         neighbours = jnp.asarray(self.neighbours)[round % self.period]
         weights = jnp.asarray(self.weights)[round % self.period]
-        if not self.is_random:
+        if not self.is_random or key is None:
             return neighbours, weights
-        is_bidirectional = self.repair == "both"
-        # True where a message does not arrive
-        lost = jnp.zeros(neighbours.shape, bool)
-        if self.drops and key is not None:
-            lost |= links.draw_uniforms(neighbours, key, is_bidirectional) < self.drops
-        if self.fails and chain is not None:
-            # by the round itself, not its place in the period: a burst goes on in the next period
-            now = jnp.asarray(round, jnp.int32)
-            lost |= links.lost_in_bursts(
-                neighbours, chain, now, self.fails, self.recovers, is_bidirectional
-            )
-        return neighbours, links.weights_left(neighbours, weights, lost, self.repair)
+        return neighbours, links.drop(neighbours, weights, key, self.drops, self.repair)
 
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """Returns the same graph where the client `order[i]` has become client i."""
-        # new number of each client by its old one
-        new_number = {old: i for i, old in enumerate(order)}
-        if sorted(new_number) != list(range(self.clients)):
+        if sorted(order) != list(range(self.clients)):
             raise InvalidInput.of(
                 "Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}"
             )
-        steps: list[list[dict[int, float]]] = []
-        for t in range(self.period):
-            rows = self._rows(t)
-            steps.append([{new_number[j]: w for j, w in rows[old].items()} for old in order])
-        neighbours, weights = mixing.tables(steps)
+        matrices = [self._sparse(t)[order][:, order] for t in range(self.period)]
+        neighbours, weights = tables(matrices)
         nodes = None if self.nodes is None else self.nodes.taken(order)
         return dataclasses.replace(self, neighbours=neighbours, weights=weights, nodes=nodes)
 
@@ -513,15 +457,14 @@ class Graph(eqx.Module):
             return self
         return self.renumbered(client_names.node_indices(names, self.nodes, "graph"))
 
-    def _rows(self, t: int) -> list[dict[int, float]]:
-        """Returns the weights of each client's neighbours in a round, its own first."""
-        neighbours = np.asarray(self.neighbours)[t % self.period].tolist()
-        weights = np.asarray(self.weights, float)[t % self.period].tolist()
-        rows: list[dict[int, float]] = []
-        for heard, shares in zip(neighbours, weights, strict=True):
-            # padding repeats the client, whose weight comes first
-            rows.append(dict(reversed(list(zip(heard, shares, strict=True)))))
-        return rows
+    def _sparse(self, t: int) -> scipy.sparse.csr_array:
+        """Returns W in a round."""
+        neighbours = np.asarray(self.neighbours)[t % self.period]
+        weights = np.asarray(self.weights, float)[t % self.period]
+        clients = np.broadcast_to(np.arange(self.clients)[:, None], neighbours.shape)
+        # the zeros of padding are added to the client's own weight
+        entries = (weights.ravel(), (clients.ravel(), neighbours.ravel()))
+        return scipy.sparse.csr_array(entries, (self.clients, self.clients))
 
     @property
     def _is_symmetric(self) -> bool:
@@ -532,17 +475,32 @@ TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isola
 """Graphs that are known once the number of clients is."""
 
 
-def _senders(network: nx.Graph, nodes: Sequence[Any]) -> list[list[int]]:
-    """Returns whom each client hears, by number and without itself."""
+def _links(network: nx.Graph, nodes: Sequence[Any]) -> scipy.sparse.csr_array:
+    """Returns a matrix whose entry (i, l) is 1 where client i hears client l."""
     if not nodes:
         raise InvalidInput.found("Graph(network=...)", "0 nodes", "at least one node")
-    number = {node: i for i, node in enumerate(nodes)}
-    heard: list[set[int]] = [set() for _ in nodes]
-    for sender, receiver in network.edges:
-        heard[number[receiver]].add(number[sender])
-        if not network.is_directed():
-            heard[number[sender]].add(number[receiver])
-    return [sorted(senders - {i}) for i, senders in enumerate(heard)]
+    links = nx.to_scipy_sparse_array(network, nodelist=nodes, weight=None, dtype=float)  # pyright: ignore[reportArgumentType]
+    links = links.T - scipy.sparse.diags_array(links.diagonal())
+    return scipy.sparse.csr_array(links > 0).astype(float)
+
+
+def tables(matrices: Sequence[Any]) -> tuple[Array, np.ndarray]:
+    """Returns neighbours and weights of mixing matrices, padded to the most neighbours; each
+    client's first neighbour is itself.
+    """
+    rows = [scipy.sparse.lil_array(w) for w in matrices]
+    lists = [[[i, *sorted({*row} - {i})] for i, row in enumerate(w.rows)] for w in rows]
+    clients = np.arange(len(lists[0]), dtype=np.int32)
+    width = max(len(row) for heard in lists for row in heard)
+    neighbours = np.tile(clients[:, None], (len(matrices), 1, width))
+    weights = np.zeros(neighbours.shape)
+    for t, heard in enumerate(lists):
+        for i, row in enumerate(heard):
+            neighbours[t, i, : len(row)] = row
+            entries = dict(zip(rows[t].rows[i], rows[t].data[i], strict=True))
+            weights[t, i, : len(row)] = [entries.get(j, 0.0) for j in row]
+    with jax.ensure_compile_time_eval():  # an algorithm may make its graph inside a round
+        return jnp.asarray(neighbours), weights
 
 
 def check_mixing_matrix(w: np.ndarray, field: str) -> None:
@@ -550,35 +508,34 @@ def check_mixing_matrix(w: np.ndarray, field: str) -> None:
     is_square = w.ndim == 2 and w.shape[0] == w.shape[1] > 0
     if not (is_square and np.isfinite(w).all()):
         allowed = "square matrices of finite numbers"
-    elif np.abs(w - w.T).max() > mixing.TOLERANCE:
+    elif np.abs(w - w.T).max() > TOLERANCE:
         allowed = "symmetric matrices"
-    elif np.abs(w.sum(1) - 1).max() > mixing.TOLERANCE:
+    elif np.abs(w.sum(1) - 1).max() > TOLERANCE:
         allowed = "rows and columns that sum to 1"
     elif w.min() < 0:
         allowed = "entries >= 0"
-    elif np.linalg.eigvalsh(w)[0] <= mixing.TOLERANCE - 1:
+    elif np.linalg.eigvalsh(w)[0] <= TOLERANCE - 1:
         allowed = "matrices without the eigenvalue -1, such as with weights on the diagonal"
     else:
         return
     raise InvalidInput.of(field, w, allowed)
 
 
-def check_connected(steps: list[list[dict[int, float]]], field: str) -> None:
+def check_connected(matrices: Sequence[Any], field: str) -> None:
     """Raises `InvalidInput` for rounds whose links together leave some clients apart.
 
     What one round does not reach, a later one may.
 
     Args:
-        steps: rows of each round of the period.
+        matrices: of each round of the period.
         field: for the message.
     """
-    # from sender to receiver: row i lists the clients that i hears, itself among them
-    union = nx.DiGraph([(j, i) for rows in steps for i, row in enumerate(rows) for j in row])
-    parts = list(nx.strongly_connected_components(union))
-    if len(parts) == 1:
+    union = scipy.sparse.csr_array(sum(matrices[1:], matrices[0]))
+    count, part_of = scipy.sparse.csgraph.connected_components(union, connection="strong")
+    if count == 1:
         return
-    smallest = sorted(min(parts, key=len))[:5]
-    got = f"{len(parts)} parts that do not hear of each other, one of them the clients {smallest}"
+    smallest = np.flatnonzero(part_of == np.bincount(part_of).argmin())[:5].tolist()
+    got = f"{count} parts that do not hear of each other, one of them the clients {smallest}"
     raise InvalidInput.found(field, got, "strongly connected graphs", "Add links.")
 
 

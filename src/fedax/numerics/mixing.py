@@ -1,14 +1,11 @@
-"""Mixing of messages on a graph: tables of neighbours with weights, and the mixed messages."""
+"""Mixing of messages on a graph."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from fedax.utils.random import Index
 
-TOLERANCE = 1e-9
-"""The tolerance on sums and symmetry of a given matrix."""
 DENSE = 8
 """Dense products pay off from 1/DENSE of all clients as neighbours on (measured on a CPU)."""
 
@@ -44,34 +41,3 @@ def mixed(
         return total.reshape(some, *x.shape[1:])
 
     return jax.tree.map(mix_leaf, rows)
-
-
-def tables(steps: list[list[dict[int, float]]]) -> tuple[Array, np.ndarray]:
-    """Neighbour lists and weights, padded to the most neighbours; each client's first neighbour is
-    itself.
-    """
-    clients, width = len(steps[0]), max(len(row) for rows in steps for row in rows)
-    neighbours = np.tile(np.arange(clients, dtype=np.int32)[None, :, None], (len(steps), 1, width))
-    weights = np.zeros((len(steps), clients, width))
-    for t, rows in enumerate(steps):
-        for i, row in enumerate(rows):
-            ordered = [i, *sorted(set(row) - {i})]
-            neighbours[t, i, : len(ordered)] = ordered
-            weights[t, i, : len(ordered)] = [row[j] for j in ordered]
-    with jax.ensure_compile_time_eval():  # an algorithm may make its graph inside a round
-        return jnp.asarray(neighbours), weights
-
-
-def unit_sums(neighbours: np.ndarray, weights: np.ndarray, lost: str) -> str:
-    """Returns which sums are 1 in all rounds: "both", those of each "row" or "column", or "none".
-
-    Args:
-        neighbours: tables of all rounds.
-        weights: of the same shape.
-        lost: who keeps the weights of lost messages; "both" also if none are lost.
-    """
-    columns = np.zeros(neighbours.shape[:2])
-    np.add.at(columns, (np.arange(len(columns))[:, None, None], neighbours), weights)
-    row = np.abs(weights.sum(2) - 1).max() <= TOLERANCE and lost != "sender"
-    column = np.abs(columns - 1).max() <= TOLERANCE and lost != "receiver"
-    return "both" if row and column else "row" if row else "column" if column else "none"

@@ -44,7 +44,7 @@ def centred(params, examples, *, state, training):
     return (losses, {"mean": 0.9 * state["mean"] + 0.1 * mean}) if training else losses
 
 
-HARD = fedax.Graph.ring(4).lossy(0.1, "both", fails=0.2, recovers=0.5)
+HARD = fedax.Graph.ring(4).lossy(0.3, "both")
 STATEFUL = {
     "State": "average",
     "Local state": "local",

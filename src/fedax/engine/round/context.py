@@ -296,10 +296,8 @@ class RoundContext(Federation):
             },
         )
         everyone = self.everyone
-        # a link's state is the same for all exchanges of a round, single losses are not
         links_key = stream(self.root, "links", self.round, len(self.traffic))
-        keys = links_key, stream(self.root, "bursts")
-        neighbours, weights = graph.at(self.round, *keys)
+        neighbours, weights = graph.at(self.round, links_key)
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), states, is_graph=True)
         result, received = self.backend.exchange(
