@@ -15,7 +15,7 @@ Runs:
 - `Clock`: the clients' devices, for the seconds and joules of a virtual clock.
 - `Divergence`: early end of a diverging run; `EarlyStopping`: of one that no longer becomes better;
   `Budget`: of one that has spent its time or energy.
-- `Tracking`: a progress hook that sends curves to TensorBoard, MLflow or Weights & Biases.
+- `Tracking`: a progress hook that sends curves to TensorBoard or Weights & Biases.
 - `History`: the result of a run.
 - `load_params`, `load_state`, `save_params`: models from and to files.
 - `connect_hosts`: use the devices of several hosts.

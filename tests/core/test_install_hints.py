@@ -32,10 +32,6 @@ NEEDED = {
         ["tensorboardX"],
         lambda folder: check_installed(["tensorboard"]),
     ),
-    "mlflow": (
-        ["mlflow"],
-        lambda folder: check_installed(["mlflow"]),
-    ),
     "wandb": (
         ["wandb"],
         lambda folder: check_installed(["wandb"]),

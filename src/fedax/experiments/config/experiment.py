@@ -14,6 +14,9 @@ from fedax.audit import check_auditable
 from fedax.communication.channel import Channel
 from fedax.core import Algorithm, InvalidInput, Schedule, Solver, SpecError, Task
 from fedax.core.hyper import bound_to, check_population, declared
+from fedax.engine.backends.simulation import Simulation
+from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
+from fedax.engine.round.engine import Engine
 from fedax.experiments.config.observers import (
     OBSERVERS,
     default_observers,
@@ -26,22 +29,18 @@ from fedax.experiments.config.sections import (
     TEXT,
     AlgorithmSection,
     AuditSection,
-    BudgetSection,
     ChannelSection,
     ClockSection,
     ClusterSection,
     Count,
     CountOrZero,
-    EarlyStoppingSection,
     GridSection,
     Section,
     Seeds,
-    SimulationSection,
     SolverSection,
-    StopSection,
     Table,
     check_labels,
-    engine_of,
+    made,
     schedule_of,
 )
 from fedax.experiments.config.toml import KeyPath, Source, explain_error, map_texts, to_toml_values
@@ -105,18 +104,23 @@ class Experiment(Table):
     """Arguments of `fedax.Schedule`, and of `fedax.Conditions` beside them."""
     algorithm: list[AlgorithmSection] = Field(min_length=1, max_length=MOST_MEMBERS)
     """The methods to compare, at least one; their labels differ."""
-    stop: StopSection | None = None
-    early_stopping: EarlyStoppingSection | None = None
+    stop: Annotated[Divergence | None, made(Divergence)] = None
+    """Ends a run whose loss has risen: the options of `fedax.Divergence`."""
+    early_stopping: Annotated[EarlyStopping | None, made(EarlyStopping)] = None
+    """Ends a run that no longer becomes better: the options of `fedax.EarlyStopping`."""
     clock: ClockSection | None = None
-    budget: BudgetSection | None = None
+    budget: Annotated[Budget | None, made(Budget)] = None
+    """Ends a run that has spent its time or energy on the clock of `[clock]`: the options of
+    `fedax.Budget`."""
     unseen_steps: Count | None = None
     """Local steps before unseen clients are evaluated a second time, at least 1."""
     grid: GridSection | None = None
     channel: ChannelSection | None = None
     cluster: ClusterSection | None = None
-    simulation: SimulationSection | None = None
+    simulation: Annotated[Simulation | None, made(Simulation)] = None
+    """Options of `fedax.Simulation`, for the engine of that name."""
     audit: AuditSection | None = None
-    trackers: list[Literal["tensorboard", "mlflow", "wandb"]] = []
+    trackers: list[Literal["tensorboard", "wandb"]] = []
     """Programs that get the curves as well."""
     checkpoint_every: CountOrZero | None = None
     """Rounds between checkpoints, 0 for none; by default a tenth of the rounds."""
@@ -355,8 +359,7 @@ class Experiment(Table):
         resolved = self.with_step_sizes(task)
         if resolved is not self:
             return resolved.plan(task, clients)
-        with self._at("simulation"):
-            engine = engine_of(self.engine, self.simulation)
+        engine = self._make_engine()
         clients = clients or getattr(engine, "clients", None)
         task = task.for_clients(clients)
         sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
@@ -389,7 +392,7 @@ class Experiment(Table):
             "observe": observers,
             "engine": engine,
             "observe_every": self.observe_every,
-            "stop": [section.make() for section in stop if section is not None],
+            "stop": [rule for rule in stop if rule is not None],
             "on_bad_client": self.on_bad_client,
             "keep_best": best,
         }
@@ -399,6 +402,14 @@ class Experiment(Table):
             with self._at("algorithm"):
                 plan.check()
         return plan
+
+    def _make_engine(self) -> Engine:
+        if self.simulation is None:
+            return ENGINES[self.engine]()
+        if self.engine != "simulation":
+            allowed = "simulation, where there is a table [simulation]"
+            self.refuse(("simulation",), InvalidInput.of("engine", self.engine, allowed))
+        return self.simulation
 
     def _make_task(self) -> Task:
         check_sources(self)

@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from fedax import algorithms
 from fedax.audit import Attack
@@ -20,7 +27,6 @@ from fedax.core.scheduling.clock import Clock
 from fedax.core.solver import optax_solver
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
 from fedax.flower.server.engine import current_engine
 from fedax.utils.plugins import find, title_of
@@ -58,6 +64,18 @@ Seeds = Annotated[
     Field(json_schema_extra={"uniqueItems": True}),
     AfterValidator(check_different),
 ]
+
+
+def made(kind: type[Any]) -> BeforeValidator:
+    """Makes an object of the table of its options, which its class declares and checks."""
+
+    def make(values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        check_names("key", values, fields_of(kind))
+        return kind(**values)
+
+    return BeforeValidator(make)
 
 
 class Table(BaseModel):
@@ -285,52 +303,6 @@ def check_labels(labels: Sequence[str]) -> None:
             raise InvalidInput.because("label", f"{label!r} stands for two algorithms", hint)
 
 
-class StopSection(Table):
-    """`[stop]`: ends a run early, see `fedax.Divergence`."""
-
-    rise: float = Divergence().rise
-    """Rise of the training loss that ends a run, finite."""
-    window: Count = Divergence().window
-    """Rounds in which it rises, at least 1."""
-
-    def make(self) -> Divergence:
-        return Divergence(**self.model_dump())
-
-
-class EarlyStoppingSection(Table):
-    """`[early_stopping]`: ends a run that no longer becomes better, see `fedax.EarlyStopping`."""
-
-    metric: str = EarlyStopping().metric
-    """A metric that an observer gives."""
-    patience: Count = EarlyStopping().patience
-    """Rounds without a better value, at least 1."""
-    min_change: Annotated[float, Field(ge=0)] = EarlyStopping().min_change
-    """By which a value has to be better to count, finite, at least 0."""
-
-    def make(self) -> EarlyStopping:
-        return EarlyStopping(**self.model_dump())
-
-
-class BudgetSection(Table):
-    """`[budget]`: ends a run that has spent its time or energy on the virtual clock of `[clock]`,
-    see `fedax.Budget`.
-    """
-
-    hours: float | None = None
-    """Hours of virtual time, above 0. At least one of the two keys is needed."""
-    joules: float | None = None
-    """Joules of all clients together, above 0."""
-
-    @model_validator(mode="after")
-    def check(self) -> "BudgetSection":
-        """Refuses what the rule refuses."""
-        self.make()
-        return self
-
-    def make(self) -> Budget:
-        return Budget(**self.model_dump())
-
-
 class ClockSection(OpenTable):
     """`[clock]`: the arguments of `fedax.Clock`; arrays and functions are `"FILE:NAME"`."""
 
@@ -389,30 +361,6 @@ class ChannelSection(Table):
     """Attack of some of the clients."""
     privacy: PrivacySection | None = None
     """Clipping and noise."""
-
-
-class SimulationSection(Table):
-    """`[simulation]`: options of `fedax.Simulation`, for the engine of that name."""
-
-    chunk: int | None = None
-    """Clients that work at a time."""
-    devices: int | None = None
-    """Devices that work."""
-    microbatch: int = 256
-    """Examples of an evaluation at a time."""
-    data: Literal["auto", "device", "host"] = "auto"
-    """Where the examples are."""
-    memory: Literal["device", "host", "disk"] = "device"
-    """Where the states of clients are."""
-
-
-def engine_of(name: str, options: SimulationSection | None) -> Engine:
-    """Makes the engine of a name; options are those of the simulation."""
-    if options is None:
-        return ENGINES[name]()
-    if name != "simulation":
-        raise InvalidInput.of("engine", name, "simulation, where there is a table [simulation]")
-    return Simulation(**options.model_dump())
 
 
 class ClusterSection(OpenTable):

@@ -1,10 +1,9 @@
-"""Trackers, which get the curves of runs: TensorBoard, MLflow, Weights & Biases, or any function of
-a round and its metrics.
+"""Trackers, which get the curves of runs: TensorBoard, Weights & Biases, or any function of a round
+and its metrics.
 """
 
 import contextlib
 import importlib
-import re
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
@@ -29,8 +28,8 @@ class Tracking:
     first member; `replay` takes a finished history.
 
     Args:
-        trackers: where the curve goes: "tensorboard", "mlflow" or "wandb", a function
-            `(round, metrics)`, or a list of them.
+        trackers: where the curve goes: "tensorboard" or "wandb", a function `(round,
+            metrics)`, or a list of them.
         config: what defines the run, as plain values.
         project: the project or experiment that the tracker files the run under.
         name: of the run.
@@ -65,11 +64,11 @@ class Tracking:
         if isinstance(trackers, str) or callable(trackers):
             trackers = [trackers]
         for tracker in trackers:
-            if isinstance(tracker, str):
-                module = _import_package(tracker)
-                self._trackers[tracker] = TRACKERS[tracker][1](module, self)
-            else:
+            if callable(tracker):
                 self._trackers[repr(tracker)] = _own(tracker)
+            else:
+                check_installed([tracker])
+                self._trackers[tracker] = TRACKERS[tracker](self)
         # up to where they wait for the first round
         self._call_each(next)
 
@@ -113,8 +112,9 @@ def _own(log: Callable[..., object]) -> _Tracker:
         log(*(yield))
 
 
-def _tensorboard(module: Any, run: Tracking) -> _Tracker:
+def _tensorboard(run: Tracking) -> _Tracker:
     step, metrics = yield
+    module = importlib.import_module("tensorboardX")
     folder = str(run.folder / "tensorboard" / run.name)
     # a resumed run logs again what came after its checkpoint: earlier points do not count
     with contextlib.closing(module.SummaryWriter(folder, purge_step=step)) as writer:
@@ -128,26 +128,10 @@ def _tensorboard(module: Any, run: Tracking) -> _Tracker:
             step, metrics = yield
 
 
-def _mlflow(module: Any, run: Tracking) -> _Tracker:
-    step, metrics = yield
-    module.set_experiment(run.project)
-    module.start_run(run_name=run.name)
-    try:
-        module.log_params({key: str(value)[:500] for key, value in run.config.items()})
-        while True:
-            # MLflow refuses other letters, such as that of hit@5
-            named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in metrics.items()}
-            module.log_metrics(named, step=step)
-            step, metrics = yield
-    finally:
-        # a run that stays open would take the curves of the next ones
-        module.end_run()
-
-
-def _wandb(module: Any, run: Tracking) -> _Tracker:
+def _wandb(run: Tracking) -> _Tracker:
     step, metrics = yield
     options = {"project": run.project, "name": run.name, "dir": str(run.folder)}
-    started = module.init(config=run.config, **options)
+    started = importlib.import_module("wandb").init(config=run.config, **options)
     try:
         while True:
             started.log(metrics, step=step)
@@ -156,27 +140,20 @@ def _wandb(module: Any, run: Tracking) -> _Tracker:
         started.finish()
 
 
-TRACKERS: dict[str, tuple[str, Callable[[Any, Tracking], _Tracker]]] = {
-    "tensorboard": ("tensorboardX", _tensorboard),
-    "mlflow": ("mlflow", _mlflow),
-    "wandb": ("wandb", _wandb),
+TRACKERS: dict[str, Callable[[Tracking], _Tracker]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
 }
-"""Packages and functions, by the names in experiment files
-(`fedax.experiments.config.sections.TRACKERS`)."""
+"""Trackers by their names in experiment files."""
 
 
 def check_installed(names: Sequence[str]) -> None:
     """Refuses trackers whose package is not installed, before anything runs."""
     for name in names:
-        _import_package(name)
-
-
-def _import_package(name: str) -> Any:
-    if name not in TRACKERS:
-        raise UnknownName.among("Tracking(trackers=...)", name, TRACKERS)
-    package, _ = TRACKERS[name]
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        message = f"tracker {name!r}: {package} is not installed. Run: {install_hint(name)}"
-        raise FedaxError(message) from error
+        if name not in TRACKERS:
+            raise UnknownName.among("Tracking(trackers=...)", name, TRACKERS)
+        try:
+            importlib.import_module({"tensorboard": "tensorboardX"}.get(name, name))
+        except ModuleNotFoundError as error:
+            message = f"tracker {name!r}: {error.name} is not installed. Run: {install_hint(name)}"
+            raise FedaxError(message) from error
