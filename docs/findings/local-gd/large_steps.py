@@ -90,7 +90,7 @@ def draw() -> None:
     rows = rows[rows["communications"] > 0].assign(line="H = " + rows["interval"].astype(str))
     figure = curves(
         rows, "communications", "objective", "line", ["data", "step size"],
-        log=True, shared=True,
+        log=True,
     )  # fmt: skip
     save([Picture("large-steps", figure, "Local GD by H and step size")], HERE, ["png"])
 

@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     import matplotlib.figure
 
 Columns = str | Sequence[str]
-Paper = Callable[[str, str, str], Sequence[float]]
+Paper = Mapping[tuple[str, str, str], Sequence[float]]
+"""The paper's numbers of a metric, task and method: a mean, and its deviation if there is one."""
+NO_NUMBERS: Paper = {}
 FORMATS = ("pdf", "png", "svg")
 LINES = 6
 """Lines with a look of their own in a panel; further ones are grey."""
@@ -201,14 +203,11 @@ def curves(
     *,
     log: bool | None = None,
     band: bool = True,
-    legend: bool = True,
     lines: int = LINES,
     y_title: str = "",
-    width: float = 0,
-    most: int = 500,
+    on_page: bool = False,
     order: Sequence[str] = (),
-    modes: Mapping[str, Mode] | None = None,
-    paper: Paper = lambda metric, task, method: (),
+    paper: Paper = NO_NUMBERS,
 ) -> "matplotlib.figure.Figure":
     """Draws the mean of the runs with a band of one standard deviation, see `mean_curve`.
 
@@ -223,20 +222,20 @@ def curves(
         log: whether the vertical axis is logarithmic; by default for losses and gaps, where all
             that is drawn is positive.
         band: whether there are bands.
-        legend: whether lines are named.
         lines: how many have a look of their own: the best at the end, if there are more.
         y_title: of the vertical axes.
-        width: of the figure in inches; by default that of a column or the text of a paper.
-        most: points of a line.
+        on_page: whether it is one of several on a page, of a width that a phone shows, with fewer
+            points and without the names of lines.
         order: labels in the order in which they take their looks, before those of the figure.
-        modes: directions of metrics that no built-in observer gives.
-        paper: returns the paper's numbers of a metric, task and method, mean first.
+        paper: the paper's numbers.
     """
     hues, cols = listed(hue), listed(col)
     cols += [name for name in ("metric", "axis") if name not in (*cols, *hues)]
-    directions = {name: (modes or {}).get(name) or mode_of(name) for name in listed(y)}
+    stated = frame.attrs.get("modes", {})
+    directions = {name: stated.get(name) or mode_of(name) for name in listed(y)}
     observed = _melt(frame, listed(x), directions, {*hues, *cols})
-    figure, panels = _divide(observed, hues, cols, width)
+    figure, panels = _divide(observed, hues, cols, 3.6 if on_page else 0)
+    most = 60 if on_page else 500  # points of a line
     looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
     for panel in panels:
         axes, drawn, numbers = panel.axes, dict[str, pd.DataFrame](), list[float]()
@@ -247,7 +246,7 @@ def curves(
                 continue
             thin = np.linspace(0, len(curve) - 1, min(len(curve), most)).round().astype(int)
             drawn[str(label)] = curve.iloc[np.unique(thin)]
-            if printed := paper(*(first.get(name, "") for name in ("metric", "task", "method"))):
+            if printed := paper.get(_key(first)):
                 numbers.append(printed[0])
                 colour = looks[str(label)].colour
                 axes.axhline(printed[0], color=colour, linestyle=":", linewidth=1.1)
@@ -264,9 +263,13 @@ def curves(
                 _draw_line(axes, label, curve, looks[label], (position, len(drawn)), band)
     xs = [TITLES.get(column, column) for column in (panel.rows["axis"].iloc[0] for panel in panels)]
     _title_axes(panels, xs, [y_title or _title_of(panel.metric) for panel in panels])
-    if legend and not (len(panels) == 1 and _name_ends(panels[0].axes)):
+    if not on_page and not (len(panels) == 1 and _name_ends(panels[0].axes)):
         _add_legend(figure)
     return figure
+
+
+def _key(row: Any) -> tuple[str, str, str]:
+    return row["metric"], row.get("task", ""), row.get("method", "")
 
 
 class _Panel(NamedTuple):
@@ -354,20 +357,15 @@ def _divide(
 
 def _label_rows(part: pd.DataFrame, hues: Sequence[str]) -> pd.DataFrame:
     """Returns rows with labels of their lines: the values in the columns that differ."""
-    texts = [part[name].map(str) for name in hues]
-    texts = [
-        text.map(lambda metric: column_of(metric).title) if name == "metric" else text
-        for name, text in zip(hues, texts, strict=True)
-    ]
-    varying = [text for text in texts if text.nunique() > 1] or texts[:1]
-    is_one = "method" in part and part["method"].nunique() == 1
-    if is_one and varying[0].nunique() < 2 and {*hues} <= {"task", "method", "metric"}:
+    texts = {name: part[name].map(str) for name in hues}
+    if "metric" in texts:
+        texts["metric"] = texts["metric"].map(lambda metric: column_of(metric).title)
+    varying = [text for text in texts.values() if text.nunique() > 1]
+    if not varying:
         # a single line is that of its method, also where methods divide the panels
-        varying = [part["method"]]
-    label = varying[0]
-    for text in varying[1:]:
-        label = label + ", " + text
-    return part.assign(label=label)
+        is_one = "method" in part and part["method"].nunique() == 1
+        varying = [part["method"] if is_one else texts[hues[0]]]
+    return part.assign(label=varying[0].str.cat(varying[1:], sep=", "))
 
 
 def _best(drawn: Mapping[str, pd.DataFrame], most: int, mode: Mode | None) -> list[str]:
@@ -526,7 +524,7 @@ def _draw_means(
             if runs.groupby(["task", "method"]).ngroups > 1:
                 allowed = f"what keeps the points of {label!r} apart"
                 raise InvalidInput.of("panels", panel.title, allowed)
-            if printed := paper(first["metric"], first["task"], first["method"]):
+            if printed := paper.get(_key(first)):
                 mean, deviation = (*printed, 0.0)[:2]
                 ends = mean - deviation, mean + deviation
                 draw(place - 0.25, mean, *ends, label=PUBLISHED, **_DIAMOND)
@@ -563,7 +561,7 @@ def against_value(
     y_title: str = "",
     log: bool | None = None,
     order: Sequence[str] = (),
-    paper: Paper = lambda metric, task, method: (),
+    paper: Paper = NO_NUMBERS,
 ) -> "matplotlib.figure.Figure":
     """Draws means over the runs against a value, evenly spaced, with bars of one standard
     deviation, beside the paper's numbers.
@@ -600,7 +598,7 @@ def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure
 
     Args:
         frame: a row for each run, as `numbers_frame` gives them for one metric.
-        paper: returns the paper's numbers of a metric, task and method, mean first.
+        paper: the paper's numbers.
     """
     rows = frame.assign(source="ours, ± standard deviation")
     height = 0.7 + 0.26 * rows.groupby("task")["method"].nunique().max()
@@ -622,11 +620,6 @@ def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure
     _title_axes(panels, [_title_of(panel.metric) for panel in panels], [""] * len(panels))
     _add_legend(figure)
     return figure
-
-
-def modes_of(records: Sequence[Record]) -> dict[str, Mode]:
-    """Returns the directions that runs state for their own metrics."""
-    return {name: mode for run in records for name, mode in (run.modes or {}).items()}
 
 
 def accuracies(records: Sequence[Record]) -> pd.DataFrame:

@@ -118,7 +118,7 @@ class Drawer:
         options: dict[str, Any] = {
             "log": figure.log,
             "y_title": figure.y_title,
-            "paper": self._paper_numbers,
+            "paper": self.numbers,
             # so that a method looks the same in all figures
             "order": list(by_label(self.records)) if "method" in lines else (),
         }
@@ -133,7 +133,7 @@ class Drawer:
         for path in paths[figure.against_value :]:
             frame[path] = _title(path) + " " + frame[path].map(str)
         if figure.x == "paper":
-            drawn = drawing.beside_paper(frame, self._paper_numbers)
+            drawn = drawing.beside_paper(frame, self.numbers)
         elif figure.against_value:
             path = str(figure.x)
             # what the horizontal axis varies is no line
@@ -144,8 +144,9 @@ class Drawer:
             drawn = drawing.against_value(frame, path, lines, columns, x_title=title, **options)
         else:
             axes = [_check_axis(frame, name) for name in drawing.listed(figure.x)]
-            options |= {"band": figure.band, "modes": drawing.modes_of(runs)}
-            drawn = drawing.curves(frame, axes, metrics, lines, columns, **options)
+            drawn = drawing.curves(
+                frame, axes, metrics, lines, columns, band=figure.band, **options
+            )
         has_numbers = any(map(self.targets.get, metrics))
         if figure.against_value or figure.x == "paper":
             texts = [f"{describe_reduction(read)}, means of the runs; bars: standard deviation."]
@@ -176,8 +177,15 @@ class Drawer:
         drawn = [self.draw(figure) for figure in (*beside, *figures)]
         return [picture for picture in drawn if picture is not None]
 
-    def _paper_numbers(self, metric: str, task: str, method: str) -> Sequence[float]:
-        return self.targets.get(metric, {}).get(task, {}).get(method, ())
+    @property
+    def numbers(self) -> drawing.Paper:
+        """The paper's numbers by metric, task and method."""
+        return {
+            (metric, task, method): numbers
+            for metric, tasks in self.targets.items()
+            for task, methods in tasks.items()
+            for method, numbers in methods.items()
+        }
 
 
 def draw_curves(

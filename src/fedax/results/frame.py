@@ -24,7 +24,7 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
     Columns: `task`, `method` (its label), `seed`, `draw`, `run` (position in `records`), `lost`
     (see `is_lost`), `round`, `seconds`, `bits`; `hours` and `joules` on the virtual clock, and
     `gradients`, where any run has them; the metrics, in the unit in which they are recorded. NaN
-    where a run has no such number.
+    where a run has no such number. `attrs["modes"]` are the directions that runs state.
 
     Args:
         records: the runs.
@@ -51,7 +51,11 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_ABOUT)
     own = [name for name in frame if name not in (*_ABOUT, *_SPENT)]
     floats = [*_ABOUT[7:], *(name for name in _SPENT if name in frame), *(metrics or own)]
-    return frame.reindex(columns=[*_ABOUT[:7], *floats]).astype(dict.fromkeys(floats, float))
+    frame = frame.reindex(columns=[*_ABOUT[:7], *floats]).astype(dict.fromkeys(floats, float))
+    frame.attrs["modes"] = {
+        name: mode for run in records for name, mode in (run.modes or {}).items()
+    }
+    return frame
 
 
 def curves_csv(records: Sequence[Record]) -> str:

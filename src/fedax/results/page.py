@@ -78,9 +78,6 @@ PRIVACY = (
 
 AXES = {"round": "rounds", "bits": "bits", "hours": "hours"}
 """Horizontal axes that a page can switch to, by their columns."""
-POINTS = 60
-"""Of a line on a page, at most."""
-_WIDTH = 3.6  # inches of a chart, whose type is then readable on a phone
 
 
 def render(page: Page) -> str:
@@ -120,18 +117,13 @@ def _describe_task(
     columns, labels = columns_of(runs), by_label(runs)
     compared = compare_runs(runs, page.reads, selected=page.selected).to_dict("records")
     has_several_runs = any(len(own) > 1 for own in labels.values())
-    frame, modes = curves_frame(runs), drawing.modes_of(runs)
-    options: dict[str, Any] = {
-        "order": order, "lines": len(labels), "legend": False, "width": _WIDTH, "most": POINTS
-    }  # fmt: skip
+    frame = curves_frame(runs)
+    options: dict[str, Any] = {"order": order, "lines": len(labels), "on_page": True, "col": []}
     charts: list[tuple[str, str, Mapping[str, Any]]] = [
         (
             column.title,
             "mean of the runs, ± one standard deviation" if has_several_runs else "",
-            {
-                axis: drawing.curves(frame, axis, column.metric, col=[], modes=modes, **options)
-                for axis in axes
-            },
+            {axis: drawing.curves(frame, axis, column.metric, **options) for axis in axes},
         )
         for column in columns
         if column.chart and frame.groupby("method")[column.metric].count().any()
@@ -139,9 +131,7 @@ def _describe_task(
     mean = "; mean of the runs" if has_several_runs else ""
     accuracies = drawing.accuracies(runs)
     if len(accuracies):
-        figure = drawing.curves(
-            accuracies, "rank", "client_accuracy", col=[], band=False, **options
-        )
+        figure = drawing.curves(accuracies, "rank", "client_accuracy", band=False, **options)
         charts.append(("Accuracy by client", f"on its own test examples{mean}", {"": figure}))
     caption = f"{describe_reduction(page.reads.get(title, 'last'))}. {note_of(compared)}"
     if has_several_runs:

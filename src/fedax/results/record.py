@@ -66,15 +66,7 @@ class Record:
     )
 
     def __post_init__(self) -> None:
-        """Writes control characters of names out, which may come from files of others.
-
-        Raises:
-            ValueError: fields of other types, from such a file.
-        """
-        if not (isinstance(self.task, str) and isinstance(self.label, str)):
-            raise ValueError("task and label are not both text")
-        if not (type(self.seed) is int and type(self.draw) is int):
-            raise ValueError("seed and draw are not both whole numbers")
+        """Writes control characters of names out, which may come from files of others."""
         clients = self.clients and [printable(name) for name in self.clients]
         metrics = {printable(name): values for name, values in self.metrics.items()}
         names = {"task": printable(self.task), "label": printable(self.label)}

@@ -213,6 +213,5 @@ def _write_figure(records: Sequence[Record], path: Path) -> Path:
     if not metrics:
         got = "runs without curves that figures show"
         raise InvalidInput.found("compare(path=...)", got, "runs with losses or scores")
-    frame, modes = curves_frame(records), drawing.modes_of(records)
-    figure = drawing.curves(frame, y=metrics, col=[], modes=modes)
+    figure = drawing.curves(curves_frame(records), y=metrics, col=[])
     return save_as(Picture(path.stem, figure), path)

@@ -67,15 +67,13 @@ class Batch:
         """Returns the folder of its checkpoints."""
         return out / "checkpoints" / run_id({"runs": self.ids})
 
-    def heading(self, experiment: Experiment, several: bool) -> str:
-        """Returns the heading of its progress bar."""
+    @property
+    def title(self) -> str:
+        """The task, the first algorithm and the seeds, for a line about its progress."""
         first, *others = self.labels
-        title = f"{first} and {len(others)} more" if others else first
-        if self.selecting or len(experiment.seeds) > 1:
-            word = "selection seed" if self.selecting else "seed"
-            plural = "s" if len(self.seeds) > 1 else ""
-            title += f", {word}{plural} {', '.join(map(str, self.seeds))}"
-        return f"{experiment.name}, draw {data_seed(experiment)}: {title}" if several else title
+        labels = f"{first} and {len(others)} more" if others else first
+        word = "selection seeds" if self.selecting else "seeds"
+        return f"{self.runs[0].run.task}: {labels}, {word} {', '.join(map(str, self.seeds))}"
 
     def run(self, experiment: Experiment, out: Path, hook: Hook | None = None) -> list[Record]:
         """Runs it, from its newest checkpoint on if there is one."""

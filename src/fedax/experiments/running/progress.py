@@ -1,6 +1,7 @@
 """Progress of runs in a terminal or a log."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,12 +21,10 @@ class Display:
 
     Attributes:
         every: seconds between two lines.
-        metric: that is shown, the one by which runs of a grid are selected.
     """
 
     console = Console(quiet=True)
     every: float = 10.0
-    metric: str = "train_loss"
 
     def __init__(self, console: Console = console) -> None:
         self.console = console
@@ -41,7 +40,7 @@ class Display:
 
     def begin(self, title: str, rounds: int) -> None:
         """Shows that a run starts."""
-        self.bar = add_bar(self.bars, title, rounds, self.metric)
+        self.bar = add_bar(self.bars, title, rounds)
         self.shown = time.perf_counter()
 
     def observe(self, observation: Observation) -> None:
@@ -51,14 +50,14 @@ class Display:
             self.shown = time.perf_counter()
             (task,) = self.bars.tasks
             progress = f"{task.description}: round {observation.round}/{observation.rounds}"
-            self._print(f"  {progress}, {observation.seconds:.0f} s, {task.fields['value']}")
+            self._print(f"  {progress}, {task.fields['value']}")
 
     def end(self, title: str, records: Sequence[Record]) -> None:
         """Shows that a run, or several that went together, has ended."""
         for task in self.bars.task_ids:
             self.bars.remove_task(task)
         all_ok = all(record.ending == "ok" for record in records)
-        self._print(summary_line(title, records, self.metric), "" if all_ok else "yellow")
+        self._print(summary_line(title, records), "" if all_ok else "yellow")
 
     def say(self, message: str) -> None:
         """Shows a remark."""
@@ -69,20 +68,17 @@ class Display:
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def summary_line(title: str, records: Sequence[Record], metric: str = "train_loss") -> str:
-    """Returns one line about runs that went together and have ended, with the last values of a
-    metric.
-    """
+def summary_line(title: str, records: Sequence[Record]) -> str:
+    """Returns one line about runs that went together and have ended."""
     # each record has its part of the time
     seconds = sum(record.seconds[-1] for record in records)
-    phrases = [f"{title}: {max(record.rounds[-1] for record in records)} rounds in {seconds:.1f} s"]
-    values = [record.metrics[metric][-1] for record in records if metric in record.metrics]
-    if values:
-        finite = [value for value in values if np.isfinite(value)] or values
-        extremes = dict.fromkeys(f"{value:.4g}" for value in (np.min(finite), np.max(finite)))
-        phrases.append(f"{metric} {' to '.join(extremes)}")
-    endings = [record.ending for record in records if record.ending != "ok"]
-    if endings:
-        of_all = f" ({len(endings)} of {len(records)} runs)" if len(records) > 1 else ""
-        phrases.append(endings[0] + of_all)
+    rounds = max(record.rounds[-1] for record in records)
+    losses = [
+        record.metrics["train_loss"][-1] for record in records if "train_loss" in record.metrics
+    ]
+    phrases = [f"{title}: {rounds} rounds in {seconds:.1f} s"]
+    if losses:
+        phrases.append(f"train_loss {np.mean(losses):.4g}")
+    endings = Counter(record.ending for record in records)
+    phrases += [f"{count} {ending}" for ending, count in endings.items() if ending != "ok"]
     return ", ".join(phrases)

@@ -291,8 +291,7 @@ def _run_stage(
     batches = batches_of(experiments, chosen, directory.runs)
     for position, (batch, records) in enumerate(work(batches, experiments, folder), start=1):
         experiment = experiments[batch.experiment]
-        display.metric = _shown_metric(batch, experiment)
-        display.end(_heading(batch, experiments, position, len(batches)), records)
+        display.end(f"[{position}/{len(batches)}] {batch.title}", records)
         # by now the clients have said how many examples they have
         if experiment.engine == "flower":
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
@@ -308,16 +307,6 @@ def _run_stage(
         # Ctrl-C in the last batch leaves nothing to interrupt
         if interruption.asked and batch is not batches[-1]:
             raise KeyboardInterrupt
-
-
-def _heading(batch: Batch, experiments: Sequence[Experiment], position: int, count: int) -> str:
-    heading = batch.heading(experiments[batch.experiment], len(experiments) > 1)
-    return f"[{position}/{count}] {heading}"
-
-
-def _shown_metric(batch: Batch, experiment: Experiment) -> str:
-    # runs that select show the metric that decides
-    return experiment.select if batch.selecting else "train_loss"
 
 
 def _run_in_turn(
@@ -340,8 +329,7 @@ def _run_in_turn(
                 live(observation)
             return interruption.asked
 
-        display.metric = _shown_metric(batch, experiment)
-        display.begin(_heading(batch, experiments, position, len(batches)), experiment.rounds)
+        display.begin(f"[{position}/{len(batches)}] {batch.title}", experiment.rounds)
         # all ranks get rank 0's records, and stop together
         with live or contextlib.nullcontext():
             records = interruption.synchronize(batch.run(experiment, folder, hook))
