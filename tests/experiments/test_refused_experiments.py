@@ -25,7 +25,6 @@ REFUSED = [
     (ROUNDS, "minimum = nan", 2, "minimum"),
     (ROUNDS, 'read = "rounds_to_3"', 2, "read"),
     (SEEDS, "seeds = [0, 0]", 3, "seeds"),
-    (SEEDS, f"seeds = {list(range(60_000))}", None, "120000 runs"),
     ("[solver]", "[[solver]]", 11, "solver"),
     ("mu = 1", "mu = 1\n[clock]\nspeed = [[1, 2], [3]]", 25, "clock.speed"),
     ("[[algorithm]]", "", 19, "schedule: got 'name'"),
@@ -66,12 +65,10 @@ REFUSED = [
     ("mu = 1", "mu = 1\n[grid]\nseeds = [0, 5]\nfedprox.mu = [1.0]", 25, "grid.seeds"),
     ("mu = 1", 'mu = 1\n[grid]\nselect = "validation_loss"', 25, "grid.select"),
     ("mu = 1", f"mu = 1\n[grid.schedule]\n{AXES}\n", 24, "algorithms"),
-    ("mu = 1", f'label = "{"x" * 198}"\n[grid]\nsolver.momentum = [0.5]', None, "label"),
     # the text
     (ROUNDS, "rounds = = 2", None, "line 2, column 10"),
     (SEEDS, "seeds = " + "[" * 20_000 + "]" * 20_000, None, "recursion"),
-    (ROUNDS, "a" + ".a" * 20_000 + " = 2", None, "64 parts"),
-    (ROUNDS, '"a\\u001b[2J" = 2', None, "control characters"),
+    (ROUNDS, '"a\\u001b[2J" = 2', None, r"'a\x1b[2J'"),
 ]  # fmt: skip
 
 
@@ -86,7 +83,7 @@ def test_a_file_is_refused_with_line_and_field(old, new, line, field):
     message = str(refused.value)
     assert message.startswith("a.toml" if line is None else f"a.toml, line {line}: "), message
     assert field in message, message
-    assert "\n" not in message
+    assert message.isprintable()
     assert len(message) < 1_500
     assert time.process_time() - begin < 5
 

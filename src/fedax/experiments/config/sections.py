@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
@@ -260,14 +259,6 @@ class GridSection(OpenTable):
             allowed = "at least one, and none of the experiment's seeds"
             raise InvalidInput.of("grid.seeds", seeds, allowed)
 
-    def size(self, section: AlgorithmSection) -> int:
-        """Returns the number of `points`, without making any."""
-        return math.prod(
-            len(choices)
-            for owner in section.owners
-            for choices in self.options.get(owner, {}).values()
-        )
-
     def only(self, owners: Sequence[str]) -> "GridSection | None":
         """Returns the grid without the lists of other owners, or None if no list is left."""
         others = self.options.keys() - owners
@@ -293,11 +284,8 @@ class GridSection(OpenTable):
 
 
 def check_labels(labels: Sequence[str]) -> None:
-    """Refuses labels that are equal, of whose runs only one would be kept, or too long."""
+    """Refuses labels that are equal, of whose runs only one would be kept."""
     for position, label in enumerate(labels):
-        if len(label) > TEXT:
-            hint = "Give the algorithm a shorter `label`, or list fewer keys in the grid."
-            raise InvalidInput.of("label", label, f"at most {TEXT} characters", hint)
         if label in labels[:position]:
             hint = "List each key once, and give algorithms labels that differ."
             raise InvalidInput.because("label", f"{label!r} stands for two algorithms", hint)

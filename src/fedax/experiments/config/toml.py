@@ -13,16 +13,13 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from fedax.core import InvalidInput, SpecError
-from fedax.errors import is_printable, shown
+from fedax.errors import shown
 from fedax.experiments.config.shorthand import parse_value
+from fedax.utils.files import read
 
-MOST_BYTES = 1 << 20
-"""Of an experiment file or recipe."""
 _PART = re.compile(r"[\w-]+|\"[^\"]*\"|'[^']*'")
 _LINE = re.compile(r"\s*(\[{0,2})([^=\[\]#]+)[=\]]")
 """The head of a table, or a key with its value."""
-_DEEP = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){64}")
-"""Keys below keys, on which the parser takes quadratic time."""
 
 KeyPath = tuple[str | int, ...]
 """The path of a value in a document: keys, and positions in arrays."""
@@ -40,7 +37,7 @@ class Source:
         name: the file's name, for messages.
 
     Raises:
-        SpecError: malformed TOML, nested too deeply, or with control characters.
+        SpecError: malformed TOML, or nested too deeply.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -48,9 +45,7 @@ class Source:
         self.name = name
         self.settings: dict[KeyPath, str] = {}
         try:
-            if _DEEP.search(text):
-                raise ValueError("a key of more than 64 parts")
-            self.document: dict[str, Any] = map_texts(tomllib.loads(text), _check_printable)
+            self.document: dict[str, Any] = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise SpecError(f"{name}: not valid TOML: {error}.") from error
 
@@ -59,13 +54,10 @@ class Source:
         """Reads a file.
 
         Raises:
-            SpecError: a file that cannot be read, is not UTF-8, has more than `MOST_BYTES`, or is
-                malformed; no plain file, because a pipe or a device may never end.
+            SpecError: a file that cannot be read, is not UTF-8, or is malformed.
         """
         try:
-            if (not path.is_file() and path.exists()) or path.stat().st_size > MOST_BYTES:
-                raise SpecError(f"{path}: not a plain file of at most {MOST_BYTES} bytes.")
-            return cls(path.read_text("utf-8-sig"), str(path))
+            return cls(read(path).decode("utf-8-sig"), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{path}: cannot be read: {error}.") from error
 
@@ -212,9 +204,3 @@ def to_toml_values(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_toml_values(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _check_printable(text: str) -> str:
-    if not is_printable(text.replace("\n", "").replace("\t", "")):
-        raise ValueError(f"control characters in {shown(text)}")
-    return text

@@ -143,14 +143,13 @@ def fingerprint_sources(
     """Returns the settings of a run with the files of its user code, by their hash and without
     their folders.
     """
-    found: dict[str, list[str]] = {}
+    hashes = dict[str, str]()
     for name in user_code(experiment, member):
         # a moved file must not change the fingerprint
         short = without_folders(name)
         settings = _replace_name(settings, name, short)
-        found.setdefault(short, []).append(experiment.sources.get(name, ""))
-    # files of equal names in several folders, in the order of `user_code`
-    hashes = {name: these[0] if len(these) == 1 else these for name, these in found.items()}
+        # of files of equal names in several folders, one after the other
+        hashes[short] = hashes.get(short, "") + experiment.sources.get(name, "")
     return settings | ({"sources": hashes} if hashes else {})
 
 
