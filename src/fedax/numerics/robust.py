@@ -1,6 +1,6 @@
 """Pieces of robust rules: distances, ranks of Krum, sorted uploads, and what precedes a rule."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from fedax.core.federation import Gathered
 from fedax.utils.layout import Vector, accumulator
 from fedax.utils.norms import lengths, power_of_two, scale_of
-
-_FIRST, _LAST = -(1 << 20), 1 << 20
-"""Exponents below and above those of all squares."""
 
 
 def average_buckets(uploads: Gathered[Vector], size: int, key: Key[Array, ""]) -> Gathered[Vector]:
@@ -49,11 +46,11 @@ def mix_neighbours(uploads: Gathered[Vector], byzantine: int, center: Vector) ->
     for Optimal Byzantine ML under Heterogeneity, AISTATS 2023 (NNM).
     """
     valid, count = uploads.valid, uploads.valid.sum(dtype=jnp.int32)
-    mantissa, exponent = squared_distances(uploads.value - center[None], valid).normalized()
-    exponent = jnp.where(valid[None], exponent, _LAST)
+    squares = squared_distances(uploads.value - center[None], valid)
+    squares = jnp.where(valid[None], squares, jnp.inf)
     # among equally far ones the earlier in the cohort; each is its own nearest
-    exponent = jnp.where(jnp.eye(valid.shape[0], dtype=bool), 2 * _FIRST, exponent)
-    ranks = jnp.argsort(jnp.lexsort((mantissa, exponent), axis=1), axis=1).astype(jnp.int32)
+    squares = jnp.where(jnp.eye(valid.shape[0], dtype=bool), -1, squares)
+    ranks = jnp.argsort(jnp.argsort(squares, axis=1), axis=1).astype(jnp.int32)
     is_near = valid[None] & (ranks < jnp.maximum(count - byzantine, 1))
     # half precision may not hold the sum of the models
     dtype = uploads.value.dtype
@@ -63,57 +60,30 @@ def mix_neighbours(uploads: Gathered[Vector], byzantine: int, center: Vector) ->
     return Gathered(mixed.astype(dtype), uploads.weights, uploads.ids, valid)
 
 
-class ScaledSquares(NamedTuple):
-    r"""Numbers $m \cdot 4^e$ whose range no float type has.
-
-    Attributes:
-        value: m, at least 0.
-        exponent: e, a whole number.
-    """
-
-    value: Float[Array, "..."]
-    exponent: Int[Array, "..."]
-
-    def normalized(self) -> tuple[Float[Array, "..."], Int[Array, "..."]]:
-        """Returns mantissas and exponents to the base 2, by which the numbers are ordered: first
-        by the exponent.
-
-        What is not finite comes last.
-        """
-        mantissa, exponent = jnp.frexp(self.value)
-        exponent = jnp.where(mantissa == 0, _FIRST, exponent + 2 * self.exponent)
-        is_finite = jnp.isfinite(self.value)
-        return jnp.where(is_finite, mantissa, 0), jnp.where(is_finite, exponent, _LAST)
-
-
 def squared_distances(
     rows: Float[Array, "capacity dim"], valid: Bool[Array, "capacity"]
-) -> ScaledSquares:
-    """Returns the squared distances between rows, (capacity, capacity), up to a common factor;
-    those of invalid rows mean nothing.
+) -> Float[Array, "capacity capacity"]:
+    """Returns the squared distances between rows up to a common factor; those of invalid rows mean
+    nothing.
 
-    Each pair of rows has its own exponent, 0 where squares fit without one: a hostile client's huge
-    row must not make distances between other ones underflow.
+    They are in units in which the squares of the middle one of the rows fit: a hostile client's
+    huge row is infinitely far, and distances between the others do not underflow.
     """
     rows = jnp.where(valid[:, None], rows, 0).astype(accumulator(rows.dtype))
-    largest = jnp.max(jnp.abs(rows), axis=1, initial=0)
-    # differences of the largest numbers fit, too
-    half = jnp.where(largest.max() > jnp.finfo(rows.dtype).max / 2, 0.5, 1).astype(rows.dtype)
-    rows, largest = rows * half, largest * half
+    sizes = jnp.sort(jnp.where(valid, jnp.max(jnp.abs(rows), axis=1, initial=0), jnp.inf))
+    rows = rows / power_of_two(sizes[jnp.maximum(valid.sum(dtype=jnp.int32) - 1, 0) // 2])
 
-    def measure(pair: tuple[Array, Array]) -> tuple[Array, Array]:
-        row, size = pair
-        scale = power_of_two(jnp.maximum(largest, size))
-        squares = (((rows - row[None]) / scale[:, None]) ** 2).sum(1)
-        # frexp has mantissas from 1/2 to 1, so that its exponent of 2^e is e + 1
-        return squares, jnp.frexp(scale)[1].astype(jnp.int32) - 1
+    def measure(row: Float[Array, "dim"]) -> Float[Array, "capacity"]:
+        squares = ((rows - row[None]) ** 2).sum(1)
+        # two rows that are too long have no difference
+        return jnp.where(jnp.isnan(squares), jnp.inf, squares)
 
     # row by row: all differences at once are capacity x capacity x dim
-    return ScaledSquares(*jax.lax.map(measure, (rows, largest)))
+    return jax.lax.map(measure, rows)
 
 
 def krum_ranks(
-    squares: ScaledSquares, valid: Bool[Array, "capacity"], byzantine: Any
+    squares: Float[Array, "capacity capacity"], valid: Bool[Array, "capacity"], byzantine: Any
 ) -> Int[Array, "capacity"]:
     """Returns the rank of each row by Krum's score, from 0; of equal ones the earlier is first,
     and invalid ones are last.
@@ -123,17 +93,11 @@ def krum_ranks(
     """
     position, count = jnp.arange(valid.shape[0], dtype=jnp.int32), valid.sum(dtype=jnp.int32)
     is_other = valid[None] & (position[:, None] != position[None])
-    mantissa, exponent = squares.normalized()
-    order = jnp.lexsort((mantissa, jnp.where(is_other, exponent, 2 * _LAST)), axis=1)
-    closest = ScaledSquares(*(jnp.take_along_axis(part, order, axis=1) for part in squares))
+    closest = jnp.sort(jnp.where(is_other, squares, jnp.inf), axis=1)
     # the only one that is left has no neighbours
     counted = jnp.minimum(jnp.maximum(count - byzantine - 2, 1), count - 1)
-    # in units of the largest one that counts, so that none overflows
-    last = closest.exponent[:, jnp.maximum(counted - 1, 0)]
-    values = jnp.ldexp(closest.value, 2 * (closest.exponent - last[:, None]))
-    sums = jnp.where(position[None] < counted, values, 0).sum(1)
-    mantissa, exponent = ScaledSquares(sums, last).normalized()
-    ranking = jnp.lexsort((mantissa, exponent, ~valid))
+    scores = jnp.where(position[None] < counted, closest, 0).sum(1)
+    ranking = jnp.lexsort((scores, ~valid))
     return jnp.zeros_like(position).at[ranking].set(position)
 
 
