@@ -1,56 +1,95 @@
 """The abstractions of fedax: what an algorithm file imports, and nothing of ours below it."""
 
-from fedax.core.algorithm import Algorithm as Algorithm
-from fedax.core.algorithm import Citation as Citation
-from fedax.core.algorithm import ModelAndStates as ModelAndStates
-from fedax.core.algorithm import Personal as Personal
-from fedax.core.algorithm import Reduction as Reduction
-from fedax.core.algorithm import Solved as Solved
-from fedax.core.client import Client as Client
-from fedax.core.client import Minibatch as Minibatch
-from fedax.core.client import Solver as Solver
-from fedax.core.federation import ClientStates as ClientStates
-from fedax.core.federation import Cohort as Cohort
-from fedax.core.federation import Federation as Federation
-from fedax.core.federation import Gathered as Gathered
-from fedax.core.federation import Upload as Upload
-from fedax.core.history import Best as Best
-from fedax.core.history import ClockReadings as ClockReadings
-from fedax.core.history import History as History
-from fedax.core.history import Outcome as Outcome
-from fedax.core.hyper import PerClient as PerClient
-from fedax.core.hyper import Scalar as Scalar
-from fedax.core.hyper import entry as entry
-from fedax.core.hyper import hyper as hyper
-from fedax.core.local_problem import LocalProblem as LocalProblem
-from fedax.core.scheduling.asynchronous import Asynchronous as Asynchronous
-from fedax.core.scheduling.availability import Availability as Availability
-from fedax.core.scheduling.availability import Daily as Daily
-from fedax.core.scheduling.availability import Trace as Trace
-from fedax.core.scheduling.clock import Clock as Clock
-from fedax.core.scheduling.conditions import Conditions as Conditions
-from fedax.core.scheduling.schedule import Schedule as Schedule
-from fedax.core.solver import SGD as SGD
-from fedax.core.solver import Exact as Exact
-from fedax.core.solver import Inexact as Inexact
-from fedax.core.solver import Optax as Optax
-from fedax.core.solver import added_gradient as added_gradient
-from fedax.core.solver import scaled_gradient as scaled_gradient
-from fedax.core.solver import sharp_gradient as sharp_gradient
-from fedax.core.task import Ragged as Ragged
-from fedax.core.task import Task as Task
-from fedax.core.traffic import Traffic as Traffic
-from fedax.errors import DataError as DataError
-from fedax.errors import FedaxError as FedaxError
-from fedax.errors import InvalidInput as InvalidInput
-from fedax.errors import RankFailed as RankFailed
-from fedax.errors import RunExists as RunExists
-from fedax.errors import RunFailed as RunFailed
-from fedax.errors import SpecError as SpecError
-from fedax.errors import UnknownName as UnknownName
-from fedax.errors import WorkError as WorkError
-from fedax.errors import WriteFailed as WriteFailed
-from fedax.utils.layout import Layout as Layout
-from fedax.utils.layout import Part as Part
-from fedax.utils.layout import Vector as Vector
-from fedax.utils.leaf_names import Which as Which
+from fedax.core.algorithm import Algorithm, Citation, ModelAndStates, Personal, Reduction, Solved
+from fedax.core.client import Client, Minibatch, Solver
+from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload
+from fedax.core.history import Best, ClockReadings, History, Outcome
+from fedax.core.hyper import PerClient, Scalar, entry, hyper
+from fedax.core.local_problem import LocalProblem
+from fedax.core.scheduling.asynchronous import Asynchronous
+from fedax.core.scheduling.availability import Availability, Daily, Trace
+from fedax.core.scheduling.clock import Clock
+from fedax.core.scheduling.conditions import Conditions
+from fedax.core.scheduling.schedule import Schedule
+from fedax.core.solver import (
+    SGD,
+    Exact,
+    Inexact,
+    Optax,
+    added_gradient,
+    scaled_gradient,
+    sharp_gradient,
+)
+from fedax.core.task import Ragged, Task
+from fedax.core.traffic import Traffic
+from fedax.errors import (
+    DataError,
+    FedaxError,
+    InvalidInput,
+    RankFailed,
+    RunExists,
+    RunFailed,
+    SpecError,
+    UnknownName,
+    WorkError,
+    WriteFailed,
+)
+from fedax.utils.layout import Layout, Part, Vector
+from fedax.utils.leaf_names import Which
+
+__all__ = [
+    "SGD",
+    "Algorithm",
+    "Asynchronous",
+    "Availability",
+    "Best",
+    "Citation",
+    "Client",
+    "ClientStates",
+    "Clock",
+    "ClockReadings",
+    "Cohort",
+    "Conditions",
+    "Daily",
+    "DataError",
+    "Exact",
+    "FedaxError",
+    "Federation",
+    "Gathered",
+    "History",
+    "Inexact",
+    "InvalidInput",
+    "Layout",
+    "LocalProblem",
+    "Minibatch",
+    "ModelAndStates",
+    "Optax",
+    "Outcome",
+    "Part",
+    "PerClient",
+    "Personal",
+    "Ragged",
+    "RankFailed",
+    "Reduction",
+    "RunExists",
+    "RunFailed",
+    "Scalar",
+    "Schedule",
+    "Solved",
+    "Solver",
+    "SpecError",
+    "Task",
+    "Trace",
+    "Traffic",
+    "UnknownName",
+    "Upload",
+    "Vector",
+    "Which",
+    "WorkError",
+    "WriteFailed",
+    "added_gradient",
+    "entry",
+    "hyper",
+    "scaled_gradient",
+    "sharp_gradient",
+]

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from fedax.core.bound_model import evaluated_state
 from fedax.core.carry import RunCarry
 from fedax.core.directions import Mode, column_name
+from fedax.core.task import Task
 from fedax.core.traffic import Traffic
 from fedax.errors import InvalidInput, UnknownName
 
@@ -109,7 +110,7 @@ class RunDetails(NamedTuple):
             without hashes of the data. `run(resume=history)` compares it with its own arguments.
         modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
             observer or task states it.
-        predictor: the function of the task that `predict` calls. It keeps frozen leaves in memory.
+        predictor: the task that predicts, without its examples.
         fixed_state: the model's state if training does not change it (`state_policy="frozen"`), or
             with privacy clients keep their own: the initial one.
         personal_state: the states in which clients use their own models, such as batch statistics
@@ -121,7 +122,7 @@ class RunDetails(NamedTuple):
     settings: dict[str, Any] | None = None
     origin: dict[str, Any] | None = None
     modes: Mapping[str, Mode] = MappingProxyType({})
-    predictor: Any = None
+    predictor: Task | None = None
     fixed_state: Any = None
     personal_state: PyTree = None
 
@@ -307,8 +308,8 @@ class History:
                 "History.predict(best=True)", "the run kept no best model", hint
             )
         if best and self.best is not None:
-            return predictor(self.best.params, x, self.best.state)
-        return predictor(self.params, x, self.final_state)
+            return predictor.at(self.best.state).predict(self.best.params, x)
+        return predictor.at(self.final_state).predict(self.params, x)
 
     @property
     def _curves(self) -> dict[str, np.ndarray]:

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +24,7 @@ from fedax.core.bound_model import (
 from fedax.core.directions import SCORES, Mode, check_mode
 from fedax.core.programs import SHARED, ProgramOwner
 from fedax.core.starting_point import Given, Made, native, starting_point
-from fedax.core.validation.prediction import Predictor
+from fedax.core.validation.prediction import predict
 from fedax.errors import InvalidInput, UnknownName, short
 from fedax.examples.client_names import ClientNames
 from fedax.examples.encoding import Encoding
@@ -267,27 +266,27 @@ class Task(eqx.Module):
             >>> task.predict(history.params, task.train.arrays["x"][:5]).shape
             (5, 10)
         """
-        return self.as_predictor(params, x)
-
-    @property
-    def as_predictor(self) -> Predictor:
-        """What `predict` needs, without the data."""
-        function = (
-            None
-            if self.predictor is None
-            else functools.partial(_bind_predictor, self.predictor, self.frozen, self.state)
-        )
-        # no examples, only their shapes and types
-        like = {
-            name: jax.ShapeDtypeStruct((0, *a.shape[1:]), a.dtype)
-            for name, a in self.train.arrays.items()
-        }
+        if self.predictor is None:
+            hint = "Give the task a function of predictions: predictor=..."
+            raise InvalidInput.because("predict", f"task {self.name!r} has no predictions", hint)
         # within tasks of adapters, the predictor of the base task
         predictor = getattr(self.predictor, "function", self.predictor)
         model = getattr(predictor, "model", None)
         size = getattr(model, "vocabulary", None)
         tokens = (getattr(model, "lowest_token", 0), size - 1) if isinstance(size, int) else None
-        return Predictor(str(self.name), function, like, self.encoding, self.programs.call, tokens)
+        function = self._bind(self.predictor)
+        like = self.train.arrays
+        return predict(function, params, x, like, self.encoding, self.programs.call, tokens)
+
+    @property
+    def without_examples(self) -> "Task":
+        """The task with arrays of no rows, which still predicts."""
+        empty = {
+            name: np.zeros((0, *values.shape[1:]), values.dtype)
+            for name, values in self.train.arrays.items()
+        }
+        train = Ragged(empty, np.zeros(1, np.int32), clients=0, largest=0)
+        return self.with_data(FederatedData(train, encoding=self.encoding, plain=self.data.plain))
 
     @property
     def programs(self) -> ProgramOwner:
@@ -385,13 +384,6 @@ class Task(eqx.Module):
             return weighted_sum(loss(params, data, key), weight), None
         values, state = loss.update(params, data, key)
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
-
-
-def _bind_predictor(
-    function: PerExample, frozen: PyTree, state: PyTree, new_state: PyTree
-) -> Callable[[PyTree, Any, Any], Any]:
-    """Returns predictions in another state than the task's if there is one."""
-    return bind(function, frozen, state if new_state is None or state is None else new_state)
 
 
 def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:

@@ -283,7 +283,7 @@ class RoundLoop:
             recorder.finish(
                 grid.to_params(call_model(member.algorithm, carry.state, grid.layout.dim)),
                 carry,
-                predictor=task.as_predictor,
+                predictor=task.without_examples,
                 fixed_state=fixed_state,
                 **facts,
             )
