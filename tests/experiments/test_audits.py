@@ -114,7 +114,7 @@ def test_claims_about_areas_are_of_the_audits_and_others_of_the_runs(leaky):
         else r
         for r in runs
     ]
-    leak, loss = Comparison(leaky.recipe, runs, leaky.planned).verdicts
+    leak, loss = Comparison(leaky.recipe, runs).verdicts
     assert leak[1].verdict == "does not hold"
     assert loss[1].verdict == "holds"
 

@@ -58,27 +58,16 @@ def compare_cells(
                 # at a smaller scale not all tasks and algorithms run
                 if not diverged:
                     continue
-                row = {
-                    "task": task,
-                    "algorithm": algorithm,
-                    "metric": metric,
-                    "paper_mean": mean,
-                    "paper_deviation": deviation[0] if deviation else math.nan,
-                    "paper_runs": paper_runs or math.nan,
-                    "runs": len(diverged),
-                    "diverged": sum(diverged),
-                }
-                for name, reading in {"ours": read, **{other: other for other in also}}.items():
+                row: list[Any] = [task, algorithm, metric, mean, *(deviation or [math.nan])]
+                row += [paper_runs or math.nan, len(diverged), sum(diverged)]
+                for reading in (read, *also):
                     values = results.of(task, algorithm, metric, reading, worst=math.nan)
                     units = pd.Series(results.units(values)[0])
-                    row[f"{name}_mean"] = units.mean(skipna=False)
-                    row[f"{name}_deviation"] = units.std(skipna=False)
-                    row["units"] = len(units)
-                rows.append(row)
+                    row += [units.mean(skipna=False), units.std(skipna=False)]
+                rows.append([*row, len(units)])
     further = [f"{reading}_{number}" for reading in also for number in ("mean", "deviation")]
-    if not rows:
-        return pd.DataFrame(columns=[*COLUMNS, *further])
-    cells = pd.DataFrame(rows)
+    names = [*COLUMNS[:6], "runs", "diverged", "ours_mean", "ours_deviation", *further, "units"]
+    cells = pd.DataFrame(rows, columns=names)
     error = _joint_error(cells["paper_deviation"], cells["paper_runs"], cells["units"])
     difference = cells["ours_mean"] - cells["paper_mean"]
     cells = cells.assign(difference=difference, joint_error=error, z=difference / error)

@@ -2,12 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from fedax.experiments.config.sections import Table
 from fedax.papers.numbers import Results
@@ -24,43 +23,20 @@ from fedax.results.tables.statistics import (
 from fedax.results.tables.summary import counted, quantity_of
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
-NEEDED = {
-    "best": ("a",),
-    "better": ("a", "b"),
-    "close": ("a", "b"),
-    "order": ("among",),
-    "ratio": ("a", "b"),
-    "below": ("a",),
-    "above": ("a",),
-    "rises": ("a",),
-}
-"""The algorithms that a check compares."""
+PARTS = (
+    *("task", "comparison", "units", "unit", "mean", "low", "high"),
+    *("p_for", "p_against", "agrees"),
+)
+"""Columns of the comparisons of a claim:
 
-
-class Part(NamedTuple):
-    """One comparison of a claim.
-
-    Attributes:
-        task: on which; of `rises`, between which two.
-        comparison: of which algorithms, such as `A minus B`.
-        units, unit: as those of `Effect`.
-        mean, low, high: what the runs show with the 95 % interval, in the unit of `quantity_of`:
-            the difference of the two, of `ratio` the ratio, of `below` and `above` the number
-            itself. The margin of the claim is not part of it.
-        p_for, p_against: p-values of the two verdicts, `ahead` and `behind` of `Effect`.
-        agrees: whether the mean is as claimed, without regard to its p-value.
-    """
-
-    task: str
-    comparison: str
-    units: int
-    unit: str
-    mean: float
-    low: float
-    high: float
-    p_for: float
-    p_against: float
-    agrees: bool
+- `task`: on which; of `rises`, between which two. `comparison`: of which algorithms, such as `A
+  minus B`. `units`, `unit`: as those of `Effect`.
+- `mean`, `low`, `high`: what the runs show with the 95 % interval, in the unit of `quantity_of`:
+  the difference of the two, of `ratio` the ratio, of `below` and `above` the number itself. The
+  margin of the claim is not part of it.
+- `p_for`, `p_against`: p-values of the two verdicts, `ahead` and `behind` of `Effect`. `agrees`:
+  whether the mean is as claimed, without regard to its p-value.
+"""
 
 
 class Evidence(NamedTuple):
@@ -70,15 +46,19 @@ class Evidence(NamedTuple):
         verdict: of all tasks together.
         text: the comparison that decides, with its interval and what is claimed.
         direction: on how many tasks the means are as claimed.
-        parts: all comparisons.
+        parts: all comparisons, a row each with the columns `PARTS`.
         claimed: the quantity of the comparisons, and the claim about it.
     """
 
     verdict: Verdict
     text: str = ""
     direction: str = ""
-    parts: Sequence[Part] = ()
+    parts: pd.DataFrame = pd.DataFrame(columns=PARTS)
     claimed: str = ""
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 class Claim(Table):
@@ -86,13 +66,14 @@ class Claim(Table):
 
     Args:
         text: the sentence, in plain words.
-        check: `best` (`a` is better than all of `among`, by default all others), `better` (`a` than
-            `b`, by at least `margin`), `close` (`a` and `b` differ by at most `margin`), `order`
-            (each of `among` is better than the next), `ratio` (`a` is at least `margin` times `b`),
+        check: `better` (`a` is better than each of `b`, by at least `margin`), `close` (`a` and
+            each of `b` differ by at most `margin`), `order` (`a` is better than the first of `b`,
+            and each of these than the next), `ratio` (`a` is at least `margin` times each of `b`),
             `below` and `above` (`a` is, of `margin`), `rises` (of `a`, the metric is larger on each
             of `tasks` than on the one before, whether or not more is better; runs are paired by
             seed).
-        a, b, among: labels of algorithms.
+        a: label of an algorithm.
+        b: labels of those that it is compared with, or of one; by default all others.
         margin: as the check says, in the metric's unit (accuracies in percent).
         tasks: titles of the tasks on which it is claimed, by default all.
         at_least: on how many of them it is claimed to hold, by default on each.
@@ -101,23 +82,15 @@ class Claim(Table):
     """
 
     text: str
-    check: Literal["best", "better", "close", "order", "ratio", "below", "above", "rises"]
-    a: str | None = None
-    b: str | None = None
-    among: list[str] | None = None
+    check: Literal["better", "close", "order", "ratio", "below", "above", "rises"]
+    a: str
+    b: Annotated[list[str], BeforeValidator(_listed)] = []
     margin: float = 0.0
     tasks: list[str] | None = None
     at_least: int | None = Field(None, ge=1)
     metric: str | None = None
     read: Reduction | None = None
     exact: bool = False
-
-    @model_validator(mode="after")
-    def _names_its_algorithms(self) -> "Claim":
-        for name in NEEDED[self.check]:
-            if getattr(self, name) is None:
-                raise ValueError(f"the check {self.check!r} needs {name!r}")
-        return self
 
     def judge(
         self,
@@ -137,140 +110,118 @@ class Claim(Table):
         Args:
             results: the runs.
             metric, read: of the recipe.
-            tasks, algorithms: that the claim is about, if it names none; by default those that have
-                run.
+            tasks, algorithms: that the claim is about, if it names none; by default the tasks that
+                have run.
         """
         metric, read = self.metric or metric, self.read or read
         titles = list(self.tasks or tasks or results.tasks)
-        parts = []
-        if self.check == "rises":
-            for low, high in itertools.pairwise(titles):
-                before, after = (results.of(task, self.a, metric, read) for task in (low, high))
-                gaps = _subtract(after, before)
-                parts.append(self._test(results, f"{low} to {high}", str(self.a), gaps, [gaps]))
-        else:
-            for task in titles:
-                parts += self._compare_on(results, task, metric, read, algorithms)
-        ran = [part for part in parts if part.units]
-        if not ran:
+        rows = [
+            [
+                *(task, about, *shown[5:], *shown[:3]),
+                max(effect.ahead for effect in tested),
+                min(effect.behind for effect in tested),
+                all(effect.mean > 0 for effect in tested),
+            ]
+            for task, about, shown, tested in self._compare(
+                results, titles, metric, read, algorithms
+            )
+        ]
+        parts: Any = pd.DataFrame(rows, columns=PARTS)
+        ran = parts[parts["units"] > 0]
+        if ran.empty:
             return Evidence("not run", parts=parts)
-        by_task = [list(group) for _, group in itertools.groupby(parts, lambda part: part.task)]
-        verdict = self._decide(by_task)
-        if verdict == "does not hold":
-            deciding = min(ran, key=lambda part: part.p_against)
-        else:
-            deciding = max(ran, key=lambda part: (part.p_for, -part.p_against))
+        groups = parts.groupby("task", sort=False)
+        # tasks on which the claim has to hold
+        needed = self.at_least or len(groups)
+        # all comparisons on a task have to hold: the largest p counts, without a correction
+        ahead = groups["p_for"].max().to_numpy()
+        # one comparison refutes, so the smallest p counts, corrected for their number
+        behind = (groups["p_against"].min() * groups.size()).clip(upper=1.0).to_numpy()
+        verdict: Verdict = "undecided"
+        deciding = ran.sort_values(["p_for", "p_against"], ascending=[False, True]).iloc[0]
+        if partial_conjunction(ahead, needed) <= LEVEL:
+            verdict = "holds"
+        elif partial_conjunction(behind, len(groups) - needed + 1) <= LEVEL:
+            verdict = "does not hold"
+            deciding = ran.loc[ran["p_against"].idxmin()]
         claimed = self._describe(results, metric, read)
-        interval = interval_text(deciding.mean, deciding.low, deciding.high)
-        units = f"{deciding.units} {deciding.unit}"
-        text = f"{deciding.task}: {deciding.comparison} {interval} {claimed} ({units})"
-        agreeing = sum(all(part.agrees for part in group) for group in by_task)
-        direction = f"{agreeing} of {counted(len(by_task), 'task')}"
+        interval = interval_text(deciding["mean"], deciding["low"], deciding["high"])
+        about = f"{deciding['task']}: {deciding['comparison']} {interval}"
+        text = f"{about} {claimed} ({deciding['units']} {deciding['unit']})"
+        agreeing = groups["agrees"].all().sum()
+        direction = f"{agreeing} of {counted(len(groups), 'task')}"
         if len(ran) < len(parts):
             direction += f", {len(parts) - len(ran)} of {len(parts)} comparisons not run"
         return Evidence(verdict, text, direction, parts, claimed)
 
-    def _decide(self, by_task: Sequence[Sequence[Part]]) -> Verdict:
-        """Decides the claim by the p-values of the comparisons on each task."""
-        # tasks on which the claim has to hold
-        needed = self.at_least or len(by_task)
-        # all comparisons on a task have to hold: the largest p counts, without a correction
-        ahead = np.array([max(part.p_for for part in group) for group in by_task])
-        if partial_conjunction(ahead, needed) <= LEVEL:
-            return "holds"
-        # one comparison refutes, so the smallest p counts, corrected for their number
-        behind = [min(len(group) * min(part.p_against for part in group), 1.0) for group in by_task]
-        if partial_conjunction(np.array(behind), len(by_task) - needed + 1) <= LEVEL:
-            return "does not hold"
-        return "undecided"
-
     def _describe(self, results: Results, metric: str, read: str) -> str:
         """Returns the quantity of the comparisons, and the claim about it."""
-        margin = digits(self.margin)
-        bounds = {
-            "rises": "above 0",
-            "ratio": f"at least {margin}",
-            "above": f"above {margin}",
-            "below": f"below {margin}",
-            "close": f"between -{margin} and {margin}",
-        }
-        if self.check in bounds:
-            bound = bounds[self.check]
-        elif results.higher_is_better(metric, read):
-            bound = f"above {margin}"
-        else:
-            bound = f"below {digits(0.0 - self.margin)}"
-        quantity = quantity_of(metric, read)
+        margin, quantity = digits(self.margin), quantity_of(metric, read)
         if self.check in ("below", "above"):
             # accuracies themselves are in percent, their differences in points
             quantity = quantity.replace("points", "percent", 1)
+            bound = f"{self.check} {margin}"
+        elif self.check == "ratio":
+            bound = f"at least {margin}"
+        elif self.check == "close":
+            bound = f"between -{margin} and {margin}"
+        elif self.check == "rises" or results.higher_is_better(metric, read):
+            bound = f"above {margin}"
+        else:
+            bound = f"below {digits(0.0 - self.margin)}"
         return f"in {quantity}, claimed {bound}"
 
-    def _compare_on(
-        self, results: Results, task: str, metric: str, read: str, algorithms: Sequence[str]
-    ) -> list[Part]:
-        """Compares algorithms on one task."""
-        margin = self.margin
-        if self.check in ("below", "above"):
-            # runs without a number count against the claim
-            sign = 1 if self.check == "above" else -1
-            numbers = results.of(task, self.a, metric, read, -sign * math.inf)
-            tested = [sign * (numbers - margin)]
-            return [self._test(results, task, str(self.a), numbers, tested)]
-        if self.check == "ratio":
-            a = results.of(task, self.a, metric, read, -math.inf)
-            b = results.of(task, self.b, metric, read, math.inf)
-            # of the same runs, so that Fieller's interval can use their covariance
-            a, b = a.align(b, join="inner")
-            over, unit = results.units(a)
-            effect = ratio_of(over, results.units(b)[0], unit, self.exact)
-            tested = [_subtract(a, margin * b)]
-            return [self._test(results, task, f"{self.a} over {self.b}", a, tested, effect)]
-        parts = []
-        for first, second in self.pairs(algorithms or results.algorithms(task)):
-            a, b = (results.of(task, name, metric, read) for name in (first, second))
-            gaps = _subtract(a, b)
-            if self.check == "close":
-                # two one-sided tests
-                tested = [margin - gaps, margin + gaps]
-            else:
-                sign = 1 if results.higher_is_better(metric, read) else -1
-                tested = [sign * gaps - margin]
-            parts.append(self._test(results, task, f"{first} minus {second}", gaps, tested))
-        return parts
-
-    def _test(
+    def _compare(
         self,
         results: Results,
-        task: str,
-        about: str,
-        shown: pd.Series,
-        tested: Sequence[pd.Series],
-        effect: Effect | None = None,
-    ) -> Part:
-        """Tests whether all of some quantities are above zero; shown is another one, or an effect
-        of its own.
+        titles: Sequence[str],
+        metric: str,
+        read: str,
+        algorithms: Sequence[str],
+    ) -> Iterator[tuple[str, str, Effect, list[Effect]]]:
+        """Yields the comparisons: the task, of which algorithms, the effect that is shown, and
+        those that have to be above zero.
         """
-        effect = effect or effect_of(*results.units(shown), self.exact)
-        tests = [effect_of(*results.units(gaps), self.exact) for gaps in tested]
-        return Part(
-            task,
-            about,
-            *(effect.units, effect.unit, effect.mean, effect.low, effect.high),
-            max(test.ahead for test in tests),
-            min(test.behind for test in tests),
-            all(test.mean > 0 for test in tests),
-        )
-
-    def pairs(self, algorithms: Sequence[str]) -> list[tuple[str, str]]:
-        """Returns which algorithms are compared, the one that is claimed to be better first;
-        `algorithms` are all there are.
-        """
+        margin = self.margin
+        others = [name for name in self.b or algorithms if name != self.a]
+        pairs = [(self.a, other) for other in others]
         if self.check == "order":
-            return list(itertools.pairwise(self.among or []))
-        if self.check == "best":
-            return [(str(self.a), other) for other in self.among or algorithms if other != self.a]
-        return [(str(self.a), str(self.b))]
+            pairs = list(itertools.pairwise([self.a, *others]))
+
+        def test(values: pd.Series) -> Effect:
+            return effect_of(*results.units(values), self.exact)
+
+        if self.check == "rises":
+            for low, high in itertools.pairwise(titles):
+                before, after = (results.of(task, self.a, metric, read) for task in (low, high))
+                gaps = test(_subtract(after, before))
+                yield f"{low} to {high}", self.a, gaps, [gaps]
+            return
+        for task in titles:
+            if self.check in ("below", "above"):
+                # runs without a number count against the claim
+                sign = 1 if self.check == "above" else -1
+                numbers = results.of(task, self.a, metric, read, -sign * math.inf)
+                yield task, self.a, test(numbers), [test(sign * (numbers - margin))]
+                continue
+            for first, second in pairs:
+                if self.check == "ratio":
+                    a = results.of(task, first, metric, read, -math.inf)
+                    b = results.of(task, second, metric, read, math.inf)
+                    # of the same runs, so that Fieller's interval can use their covariance
+                    a, b = a.align(b, join="inner")
+                    shown = ratio_of(results.units(a)[0], *results.units(b), self.exact)
+                    yield task, f"{first} over {second}", shown, [test(_subtract(a, margin * b))]
+                    continue
+                a, b = (results.of(task, name, metric, read) for name in (first, second))
+                gaps = _subtract(a, b)
+                if self.check == "close":
+                    # two one-sided tests
+                    tested = [test(margin - gaps), test(margin + gaps)]
+                else:
+                    sign = 1 if results.higher_is_better(metric, read) else -1
+                    tested = [test(sign * gaps - margin)]
+                yield task, f"{first} minus {second}", test(gaps), tested
 
 
 def _subtract(a: pd.Series, b: pd.Series) -> pd.Series:

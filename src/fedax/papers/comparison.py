@@ -8,9 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedax.experiments.results.runs import Run
 from fedax.papers.cells import compare_cells, summarize_z
-from fedax.papers.claims import Evidence, Part
+from fedax.papers.claims import Evidence
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
 from fedax.results import Record, Sheet
@@ -44,7 +43,6 @@ CLAIM_COLUMNS = [
     *("claim", "verdict", "task", "comparison", "quantity", "units", "unit"),
     *("mean", "low", "high", "p_for", "p_against", "p_against_holm"),
 ]
-_COMPARED = ["difference", "joint_error", "z"]
 
 
 class Comparison:
@@ -54,7 +52,6 @@ class Comparison:
         recipe: with the scale that ran.
         records: the runs that reports show, or their lines in `runs.csv`. Interrupted runs are left
             out.
-        planned: the runs of the study.
 
     Attributes:
         cells: the frame of `compare_cells`; without a comparison where the runs are of another
@@ -62,21 +59,17 @@ class Comparison:
         verdicts: claims, as text, with their evidence.
     """
 
-    def __init__(self, recipe: Recipe, records: Sequence[Record], planned: Sequence[Run]) -> None:
+    def __init__(self, recipe: Recipe, records: Sequence[Record]) -> None:
         self.recipe = recipe
         self.read = recipe.table_read
-        ran_tasks = {run.task for run in planned}
-        self.left_out = [title for title in recipe.titles if title not in ran_tasks]
-        complete = [run for run in records if run.outcome.kind != "interrupted"]
-        self.results = Results(complete)
+        self.results = Results([run for run in records if run.outcome.kind != "interrupted"])
         self.cells = compare_cells(
             self.results, recipe.cells, self.read, recipe.paper_runs, recipe.also_read
         )
-        # a recipe without a scale (`ran` is None) is compared as if at the paper's
-        self.comparable = recipe.ran is None or recipe.scale[recipe.ran].comparable
+        self.comparable = recipe.scale[recipe.ran].comparable
         if not self.comparable:
-            self.cells[_COMPARED] = math.nan
-        self.shorter = "" if recipe.ran in ("paper", None) else SHORTER
+            self.cells[["difference", "joint_error", "z"]] = math.nan
+        self.shorter = "" if recipe.ran == "paper" else SHORTER
         self.verdicts: list[tuple[str, Evidence]] = []
         for claim in recipe.claim:
             # claims about attacks are judged on the audits, all others on the plain tasks
@@ -101,8 +94,8 @@ class Comparison:
         choices = list(self.recipe.chosen)
         if self.recipe.not_obtainable:
             choices.append(f"Data not obtainable: {self.recipe.not_obtainable}.")
-        if self.left_out:
-            choices.append(f"Not run: {', '.join(self.left_out)}.")
+        if left_out := [title for title in self.recipe.titles if title not in self.results.tasks]:
+            choices.append(f"Not run: {', '.join(left_out)}.")
         title = "What the paper leaves open, and what was chosen"
         choice_sheet = Sheet(title, ["Choice"], [[text] for text in choices])
         sheets = claims, self.z_sheet(), self.cell_sheet(), choice_sheet
@@ -128,8 +121,6 @@ class Comparison:
         """Returns the paper's numbers beside ours."""
         recipe = self.recipe
         title = "The paper beside ours"
-        if self.cells.empty:
-            return Sheet(title, [], [])
         table = self.cells[["task", "algorithm", "metric"]]
         table = table.set_axis(["Task", "Algorithm", "Metric"], axis=1)
         table["Metric"] = self.cells["metric"].map(metric_heading)
@@ -142,8 +133,10 @@ class Comparison:
         cells = self.cells.to_dict("records")
         for name, head in heads.items():
             table[head] = [format_number(cell, name) for cell in cells]
-        diverged = [f" ({c['diverged']} diverged)" if c["diverged"] else "" for c in cells]
-        table["Runs"] = self.cells["runs"].astype(str) + diverged
+        table["Runs"] = [
+            f"{c['runs']} ({c['diverged']} diverged)" if c["diverged"] else str(c["runs"])
+            for c in cells
+        ]
         table["Difference"] = self.cells["difference"].map(_format("+.2f"))
         table["z"] = self.cells["z"].map(_format("+.2f"))
         remarks = [
@@ -155,26 +148,22 @@ class Comparison:
             remarks.append("Difference, z and claims are of the first reading.")
         return Sheet(title, list(table), table.values.tolist(), " ".join(remarks), lead=True)
 
-    def csv(self) -> str:
-        """Returns the numbers as a table."""
-        return _to_csv(self.cells)
-
-    def claims_csv(self) -> str:
+    def claims(self) -> pd.DataFrame:
         """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over
         those of the claim.
         """
         frames = [
-            pd.DataFrame(evidence.parts, columns=Part._fields).assign(
+            evidence.parts.assign(
                 claim=text,
                 verdict=evidence.verdict,
                 quantity=evidence.claimed,
-                p_against_holm=holm([part.p_against for part in evidence.parts]),
+                p_against_holm=holm(evidence.parts["p_against"].tolist()),
             )
             for text, evidence in self.verdicts
-            if evidence.parts
+            if len(evidence.parts)
         ]
         table = pd.concat(frames) if frames else pd.DataFrame(columns=CLAIM_COLUMNS)
-        return _to_csv(table.reindex(columns=CLAIM_COLUMNS))
+        return table.reindex(columns=CLAIM_COLUMNS)
 
 
 def metric_heading(metric: str) -> str:
@@ -192,7 +181,3 @@ def format_number(cell: Mapping[Any, Any], name: str) -> str:
 
 def _format(form: str) -> Callable[[float], str]:
     return lambda value: "-" if math.isnan(value) else f"{value:{form}}"
-
-
-def _to_csv(table: pd.DataFrame) -> str:
-    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")

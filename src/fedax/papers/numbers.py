@@ -10,7 +10,6 @@ from fedax.core import UnknownName
 from fedax.observe.modes import is_higher_better
 from fedax.results import Record
 from fedax.results.frame import numbers_frame
-from fedax.results.record import by_label
 from fedax.results.tables.statistics import units_of
 
 
@@ -88,10 +87,6 @@ class Results:
     def on(self, task: str) -> list[Record]:
         """Returns the runs on a task."""
         return [run for run in self.records if run.task == task]
-
-    def algorithms(self, task: str) -> list[str]:
-        """Returns the algorithms that have run on a task, in order."""
-        return list(by_label(self.on(task)))
 
     @property
     def tasks(self) -> list[str]:

@@ -2,23 +2,23 @@
 
 import copy
 import functools
-from collections.abc import Iterable, Sequence
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from fedax.core import InvalidInput, UnknownName
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import AuditSection, Table
+from fedax.experiments.config.sections import AuditSection, Table, check_names
 from fedax.experiments.config.toml import Source, key_path_of, place_value
 from fedax.papers.claims import Claim
 from fedax.results.figures import Figure
 from fedax.results.record import AUDITED
 from fedax.results.tables.reductions import Reduction, ValueReduction, is_value_reduction
 
+FOLDER = Path(__file__).parent / "recipes"
+"""The folder of the package's recipes."""
 SCALES = ("smoke", "small", "paper")
 """A few rounds to see that it runs; what a laptop does while one waits; the paper's own size."""
 
@@ -80,7 +80,7 @@ class Recipe(Table):
             user's own copy or a stand-in.
         claim: what the paper says.
         figure: how the results are drawn, as the paper does.
-        ran: the scale, in the copy that a run directory keeps.
+        ran: the scale, in the copy that a run directory keeps; numbers are compared as at this one.
     """
 
     paper: str
@@ -95,7 +95,7 @@ class Recipe(Table):
     experiment: dict[str, Any]
     variant: list[Variant] = Field(min_length=1)
     audit: AuditSection | None = None
-    scale: dict[str, Scale]
+    scale: dict[Annotated[str, Field(pattern="^(smoke|small|paper)$")], Scale] = Field(min_length=3)
     targets: dict[str, dict[str, list[float]]] = {}
     more_targets: dict[str, dict[str, dict[str, list[float]]]] = {}
     paper_runs: int | None = None
@@ -105,9 +105,10 @@ class Recipe(Table):
     not_obtainable: str = ""
     claim: list[Claim] = []
     figure: list[Figure] = []
-    ran: str | None = None
+    ran: Literal["smoke", "small", "paper"] = "paper"
 
     @classmethod
+    @functools.cache
     def parse(cls, text: str, name: str = "recipe") -> "Recipe":
         """Reads and checks TOML text.
 
@@ -115,54 +116,42 @@ class Recipe(Table):
             SpecError: malformed, an unknown key, a value out of range, a name that is not in it;
                 with the line.
         """
-        source = Source(text, name)
-        recipe = source.validate(cls)
-        try:
-            recipe.check()
-        except InvalidInput as error:
-            raise source.error((), error) from error
-        return recipe
+        return Source(text, name).validate(cls)
 
-    def check(self) -> None:
-        """Refuses names of variants, algorithms and scales that are not there."""
-        # the scales come first, because everything below runs through them
-        if set(self.scale) != set(SCALES):
-            raise InvalidInput.of("scale", sorted(self.scale), "exactly smoke, small and paper")
+    @model_validator(mode="after")
+    def check(self) -> "Recipe":
+        """Refuses names of variants and algorithms that are not there."""
         variants = self.titles
         algorithms = self.algorithms
-        named: list[tuple[str, Iterable[str | None] | None, Sequence[str]]] = [
-            ("repeats", [*self.repeats, *self.repeats.values()], algorithms)
-        ]
+        check_names("repeats", [*self.repeats, *self.repeats.values()], algorithms)
         for size in self.scale.values():
-            named.append(("scale.variants", size.variants, variants))
-            named.append(("scale.algorithms", size.algorithms, algorithms))
+            check_names("scale.variants", size.variants or (), variants)
+            check_names("scale.algorithms", size.algorithms or (), algorithms)
         for targets in self.cells.values():
-            named.append(("targets", targets, variants))
-            named += [(f"targets.{task}", numbers, algorithms) for task, numbers in targets.items()]
+            check_names("targets", targets, variants)
+            for task, numbers in targets.items():
+                check_names(f"targets.{task}", numbers, algorithms)
         for claim in self.claim:
             field = f"claim {claim.text!r}"
-            named.append((f"tasks of the {field}", claim.tasks, variants))
-            named.append((field, [claim.a, claim.b, *(claim.among or ())], algorithms))
+            check_names(f"tasks of the {field}", claim.tasks or (), variants)
+            check_names(field, [claim.a, *claim.b], algorithms)
         for figure in self.figure:
-            named.append((f"figure {figure.name!r}", figure.variants, variants))
-            named.append((f"figure {figure.name!r}", figure.algorithms, algorithms))
-        for field, names, options in named:
-            for name in names or ():
-                if name is not None:
-                    _check_name(field, name, options)
+            check_names(f"figure {figure.name!r}", figure.variants or (), variants)
+            check_names(f"figure {figure.name!r}", figure.algorithms or (), algorithms)
         for scale in SCALES:
             # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
+        return self
 
     @property
     def table_read(self) -> str:
         """The reading of the tables' numbers, at the scale that ran."""
-        return (self.scale[self.ran].read if self.ran else None) or self.read
+        return self.scale[self.ran].read or self.read
 
     @property
     def cells(self) -> dict[str, dict[str, dict[str, list[float]]]]:
         """All targets by metric."""
-        return ({self.metric: self.targets} if self.targets else {}) | self.more_targets
+        return {self.metric: self.targets} | self.more_targets
 
     @property
     def algorithms(self) -> list[str]:
@@ -192,38 +181,40 @@ class Recipe(Table):
         Raises:
             UnknownName: no such scale, variant or algorithm.
         """
-        _check_name("scale", scale, SCALES)
-        known = {"variants": self.titles, "algorithms": self.algorithms}
-        fewer = {"variants": list(variants), "algorithms": list(algorithms)}
-        for field, names in fewer.items():
-            for name in names:
-                _check_name(field, name, known[field])
-        changes = {field: names for field, names in fewer.items() if names}
-        size = self.scale[scale].model_copy(update=changes)
+        check_names("scale", [scale], SCALES)
+        check_names("variants", variants, self.titles)
+        check_names("algorithms", algorithms, self.algorithms)
+        size = self.scale[scale]
+        chosen = {
+            "variants": list(variants) or size.variants,
+            "algorithms": list(algorithms) or size.algorithms,
+        }
+        size = size.model_copy(update=chosen)
         return self.model_copy(update={"scale": self.scale | {scale: size}})
 
     def experiments(self, scale: str) -> list[Experiment]:
         """Returns the experiments of a scale: every variant on every draw of the data."""
-        _check_name("scale", scale, SCALES)
+        check_names("scale", [scale], SCALES)
         size = self.scale[scale]
         draws = self.draws if size.draws is None else size.draws
         experiments = []
-        for variant in (*self.variant, *self._audit_variants()):
+        for variant in self._all_variants():
             # an audit is run where its variant is
             names = {variant.name, variant.name.removesuffix(AUDITED)}
             if size.variants is not None and not names & set(size.variants):
                 continue
             # None stands for the task's own seed
             for draw in draws or [None]:
-                changes = size.set | ({} if draw is None else {"task.seed": draw})
+                changes = dict(size.set)
                 read = size.read or self.read
                 # other readings are no choice of an experiment file
                 if is_value_reduction(read):
-                    changes = {"read": read} | changes
-                selecting = draws if self.select_draws is None else self.select_draws
-                # on other draws no member runs to be selected: the one from these is reported
-                if draw is not None and draw not in (selecting or ()) and "grid" in self.experiment:
-                    changes = changes | {"grid.selects": False}
+                    changes.setdefault("read", read)
+                if draw is not None:
+                    changes["task.seed"] = draw
+                    # no member runs to be selected there: the one from `select_draws` is reported
+                    if self.select_draws and draw not in self.select_draws:
+                        changes["grid.selects"] = False
                 experiment = self._make_experiment(variant, changes)
                 algorithms = [
                     s
@@ -244,18 +235,18 @@ class Recipe(Table):
             place_value(sections, key_path_of(path), value, f"set {path}")
         return Experiment.of(**sections)
 
-    def _audit_variants(self) -> list[Variant]:
-        if self.audit is None:
-            return []
-        return [
+    def _all_variants(self) -> list[Variant]:
+        audits = [
             Variant(name=v.name + AUDITED, set=v.set | {"audit": self.audit.model_dump()})
             for v in self.variant
+            if self.audit
         ]
+        return [*self.variant, *audits]
 
     @property
     def titles(self) -> list[str]:
         """The tasks' titles: the variants, then their audits."""
-        return [variant.name for variant in (*self.variant, *self._audit_variants())]
+        return [variant.name for variant in self._all_variants()]
 
     @property
     def text(self) -> str:
@@ -263,23 +254,13 @@ class Recipe(Table):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-def _check_name(field: str, name: str, options: Any) -> None:
-    if name not in options:
-        raise UnknownName.among(field, name, options)
-
-
-def recipe_files() -> dict[str, Any]:
+def recipe_files() -> dict[str, Path]:
     """Returns the recipes of the package: files by name.
 
     >>> "fedbc-table-1" in recipe_files()
     True
     """
-    folder = files("fedax.papers").joinpath("recipes")
-    return {
-        f.name.removesuffix(".toml"): f
-        for f in sorted(folder.iterdir(), key=str)
-        if f.name.endswith(".toml")
-    }
+    return {file.stem: file for file in sorted(FOLDER.glob("*.toml"))}
 
 
 def load(name: str) -> Recipe:
@@ -289,13 +270,8 @@ def load(name: str) -> Recipe:
         UnknownName: no such recipe; the message holds the nearest name.
         SpecError: a file that is no recipe.
     """
-    if name.endswith(".toml"):
-        return Recipe.parse(Source.read(Path(name)).text, name)
-    if name not in recipe_files():
-        raise UnknownName.among("recipe", name, recipe_files())
-    return _load_from_package(name)
-
-
-@functools.cache
-def _load_from_package(name: str) -> Recipe:
-    return Recipe.parse(recipe_files()[name].read_text(encoding="utf-8"), f"{name}.toml")
+    path = Path(name)
+    if path.suffix != ".toml":
+        check_names("recipe", [name], recipe_files())
+        path = recipe_files()[name]
+    return Recipe.parse(Source.read(path).text, str(path))

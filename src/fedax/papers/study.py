@@ -39,7 +39,7 @@ class PaperDirectory(RunDirectory):
 
     def comparison(self) -> Comparison:
         """Compares the paper's numbers and claims with the runs."""
-        return Comparison(self.recipe, self.shown(), self.planned)
+        return Comparison(self.recipe, self.shown())
 
     def figures(self) -> list[Picture]:
         recipe = self.recipe
@@ -74,9 +74,10 @@ class PaperDirectory(RunDirectory):
 
     def texts(self) -> dict[str, str]:
         comparison = self.comparison()
+        tables = {"results.csv": comparison.cells, "claims.csv": comparison.claims()}
         return super().texts() | {
-            "results.csv": comparison.csv(),
-            "claims.csv": comparison.claims_csv(),
+            name: table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            for name, table in tables.items()
         }
 
 
