@@ -66,11 +66,11 @@ class PaperDirectory(RunDirectory):
     def sheets(self) -> list[Sheet]:
         return [*self.comparison().sheets(), *self.grid_sheets()]
 
-    def write_pictures(self) -> list[Path]:
-        """Writes the pictures of an archive."""
-        if not is_archive(self.path):
-            return []
-        return save(self.pictures(), self.path, ["png"])
+    def write_tables(self) -> None:
+        """Writes tables, and the pictures of an archive."""
+        super().write_tables()
+        if is_archive(self.path):
+            save(self.pictures(), self.path, ["png"])
 
     def texts(self) -> dict[str, str]:
         comparison = self.comparison()

@@ -25,7 +25,7 @@ from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import mode_of
 from fedax.results.looks import THEME, Look, choose_looks
 from fedax.results.record import Record, is_percent
-from fedax.results.tables.statistics import units_of
+from fedax.results.tables.statistics import deviation_of, units_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write, writing
 
@@ -234,9 +234,9 @@ def curves(
     stated = frame.attrs.get("modes", {})
     directions = {name: stated.get(name) or mode_of(name) for name in listed(y)}
     observed = _melt(frame, listed(x), directions, {*hues, *cols})
-    figure, panels = _divide(observed, hues, cols, 3.6 if on_page else 0)
+    panels = _divide(observed, hues, cols, 3.6 if on_page else 0)
     most = 60 if on_page else 500  # points of a line
-    looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
+    looks = _looks_of(panels, order)
     for panel in panels:
         axes, drawn, numbers = panel.axes, dict[str, pd.DataFrame](), list[float]()
         for label, rows in panel.rows.groupby("label", sort=False):
@@ -263,9 +263,9 @@ def curves(
                 _draw_line(axes, label, curve, looks[label], (position, len(drawn)), band)
     xs = [TITLES.get(column, column) for column in (panel.rows["axis"].iloc[0] for panel in panels)]
     _title_axes(panels, xs, [y_title or _title_of(panel.metric) for panel in panels])
-    if not on_page and not (len(panels) == 1 and _name_ends(panels[0].axes)):
-        _add_legend(figure)
-    return figure
+    if on_page or (len(panels) == 1 and _name_ends(panels[0].axes)):
+        return panels[0].axes.figure
+    return _add_legend(panels)
 
 
 def _key(row: Any) -> tuple[str, str, str]:
@@ -322,7 +322,7 @@ def _divide(
     most: int = 4,
     height: float = 0,
     **options: Any,
-) -> tuple["matplotlib.figure.Figure", list[_Panel]]:
+) -> list[_Panel]:
     """Makes a figure with a panel for each combination of values in columns, the first column
     slowest, and divides rows among them, with the labels of their lines.
     """
@@ -352,7 +352,11 @@ def _divide(
         title = ", ".join(str(v) for c, v in zip(cols, key, strict=True) if c in named)
         axes.set_title(textwrap.fill(title, max(int(width / columns / _LETTER), 8)))
         panels.append(_Panel(_label_rows(parts[key], hues), axes, title))
-    return figure, panels
+    return panels
+
+
+def _looks_of(panels: Sequence[_Panel], order: Sequence[str] = ()) -> dict[str, Look]:
+    return choose_looks([*order, *(label for panel in panels for label in panel.rows["label"])])
 
 
 def _label_rows(part: pd.DataFrame, hues: Sequence[str]) -> pd.DataFrame:
@@ -471,20 +475,23 @@ def _name_ends(axes: Any) -> bool:
     return bool(places)
 
 
-def _add_legend(figure: "matplotlib.figure.Figure") -> None:
-    """Adds the legend below the panels, which keep their size."""
-    found = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
-    entries = {label: handle for pairs in found for handle, label in pairs}
-    if not entries:
-        return
-    width = figure.get_figwidth()
-    labels = [textwrap.fill(label, int((width - 0.7) / _LETTER)) for label in entries]
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    columns = min(max(1, int(width / (0.6 + _LETTER * longest))), len(labels))
-    rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
-    figure.set_figheight(figure.get_figheight() + 0.17 * rows + 0.05)
-    place = {"loc": "outside lower center", "ncols": columns}
-    figure.legend(list(entries.values()), labels, **place)
+def _add_legend(panels: Sequence[_Panel]) -> "matplotlib.figure.Figure":
+    """Adds the legend below the panels, which keep their size, and returns the figure."""
+    figure = panels[0].axes.figure
+    entries: dict[str, Any] = {}
+    for panel in panels:
+        handles, labels = panel.axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    if entries:
+        width = figure.get_figwidth()
+        labels = [textwrap.fill(label, int((width - 0.7) / _LETTER)) for label in entries]
+        longest = max(len(line) for label in labels for line in label.split("\n"))
+        columns = min(max(1, int(width / (0.6 + _LETTER * longest))), len(labels))
+        rows = -(-sum(label.count("\n") + 1 for label in labels) // columns)
+        figure.set_figheight(figure.get_figheight() + 0.17 * rows + 0.05)
+        place = {"loc": "outside lower center", "ncols": columns}
+        figure.legend(list(entries.values()), labels, **place)
+    return figure
 
 
 def _draw_means(
@@ -493,7 +500,7 @@ def _draw_means(
     categories: Sequence[Any],
     looks: Mapping[str, Look],
     paper: Paper,
-    across: bool,
+    across: bool = False,
 ) -> pd.DataFrame:
     """Draws means of units at the places of their categories, with bars of one standard deviation,
     and the paper's numbers as diamonds; across also the single units.
@@ -502,14 +509,13 @@ def _draw_means(
         `mean`, `low` and `high` of what is drawn.
     """
     axes, drawn = panel.axes, []
-    labels = list(dict.fromkeys(panel.rows["label"]))
 
-    def draw(place: float, mean: float, low: float, high: float, **look: Any) -> None:
-        reach = np.nan_to_num(np.array([[mean - low], [high - mean]]))
-        bars = {"xerr" if across else "yerr": reach, "elinewidth": 0.9}
+    def draw(place: float, mean: float, deviation: float, **look: Any) -> None:
+        bars = {"xerr" if across else "yerr": deviation, "elinewidth": 0.9}
         axes.errorbar(*((mean, -place) if across else (place, mean)), **bars, **look)
-        drawn.append({"mean": mean, "low": low, "high": high})
+        drawn.append({"mean": mean, "low": mean - deviation, "high": mean + deviation})
 
+    labels = list(dict.fromkeys(panel.rows["label"]))
     for position, label in enumerate(labels):
         rows, look, line = panel.rows[panel.rows["label"] == label], looks[label], []
         # the paper's diamonds stand before the first line
@@ -520,23 +526,18 @@ def _draw_means(
             runs = rows[rows[x] == category]
             if not len(runs):
                 continue
-            first = runs.iloc[0]
             if runs.groupby(["task", "method"]).ngroups > 1:
                 allowed = f"what keeps the points of {label!r} apart"
                 raise InvalidInput.of("panels", panel.title, allowed)
-            if printed := paper.get(_key(first)):
-                mean, deviation = (*printed, 0.0)[:2]
-                ends = mean - deviation, mean + deviation
-                draw(place - 0.25, mean, *ends, label=PUBLISHED, **_DIAMOND)
+            if printed := paper.get(_key(runs.iloc[0])):
+                draw(place - 0.25, *(*printed, 0.0)[:2], label=PUBLISHED, **_DIAMOND)
             numbers, _ = units_of(runs["value"].to_numpy(), runs["draw"].to_numpy())
-            mean = float(numbers.mean())
-            deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
-            ends = mean - deviation, mean + deviation
             if across:
                 at = np.full(len(numbers), -place - shift)
                 axes.plot(numbers, at, ".", color=look.colour, alpha=0.45, markersize=4)
-            draw(place + shift, mean, *ends, **look.options, **named)
-            line.append((place + shift, mean))
+            deviation = np.nan_to_num(deviation_of(numbers))
+            draw(place + shift, numbers.mean(), deviation, **look.options, **named)
+            line.append((place + shift, numbers.mean()))
         if not across:
             axes.plot(*np.transpose(line), **look.options | {"marker": ""})
     return pd.DataFrame(drawn)
@@ -575,20 +576,18 @@ def against_value(
     hues, cols = listed(hue), listed(col)
     cols += ["metric"] * ("metric" not in (*cols, *hues))
     values = sorted(frame[x].unique())
-    figure, panels = _divide(frame, hues, cols, sharex=True, sharey="row")
+    panels = _divide(frame, hues, cols, sharex=True, sharey="row")
     # narrow panels have room for every second value
     step = 2 if len(values) > 4 < panels[0].axes.get_gridspec().ncols else 1
-    looks = choose_looks([*order, *(v for panel in panels for v in panel.rows["label"])])
+    looks = _looks_of(panels, order)
     for panel in panels:
-        drawn = _draw_means(panel, x, values, looks, paper, False)
+        drawn = _draw_means(panel, x, values, looks, paper)
         texts = [f"{value:g}" for value in values]
         panel.axes.set_xticks(range(0, len(values), step), texts[::step])
         panel.axes.set_xlim(-0.5, len(values) - 0.5)
         _scale(panel.axes, panel.metric, [drawn], (), log, True)
-    ys = [y_title or _title_of(panel.metric) for panel in panels]
-    _title_axes(panels, [x_title] * len(panels), ys)
-    _add_legend(figure)
-    return figure
+    _title_axes(panels, [x_title] * len(panels), [y_title or _title_of(p.metric) for p in panels])
+    return _add_legend(panels)
 
 
 @_style()
@@ -602,24 +601,20 @@ def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure
     """
     rows = frame.assign(source="ours, ± standard deviation")
     height = 0.7 + 0.26 * rows.groupby("task")["method"].nunique().max()
-    figure, panels = _divide(rows, ["source"], ["task"], _WIDTH, 2, height)
-    looks = choose_looks(rows["source"])
+    panels = _divide(rows, ["source"], ["task"], _WIDTH, 2, height)
+    looks = _looks_of(panels)
     for panel in panels:
-        methods = list(dict.fromkeys(panel.rows["method"]))
-        _draw_means(panel, "method", methods, looks, paper, True)
-        lost = panel.rows.groupby("method")["lost"].agg(["sum", "size"])
+        lost = panel.rows.groupby("method", sort=False)["lost"].agg(["sum", "size"])
+        _draw_means(panel, "method", list(lost.index), looks, paper, across=True)
         texts = [
-            f"{method}\n{lost['sum'][method]} of {lost['size'][method]} diverged"
-            if lost["sum"][method]
-            else method
-            for method in methods
+            f"{method}\n{count} of {runs} diverged" if count else method
+            for method, count, runs in lost.itertuples()
         ]
-        panel.axes.set_yticks(-np.arange(len(methods)), texts)
-        panel.axes.set_ylim(0.5 - len(methods), 0.5)
+        panel.axes.set_yticks(-np.arange(len(texts)), texts)
+        panel.axes.set_ylim(0.5 - len(texts), 0.5)
         panel.axes.grid(axis="y", visible=False)
     _title_axes(panels, [_title_of(panel.metric) for panel in panels], [""] * len(panels))
-    _add_legend(figure)
-    return figure
+    return _add_legend(panels)
 
 
 def accuracies(records: Sequence[Record]) -> pd.DataFrame:

@@ -39,8 +39,8 @@ PACKED = "runs.tar.xz"
 Status = Literal["running", "finished", "interrupted", "failed"]
 
 
-class _Header(BaseModel):
-    """The part of `summary.json` that is read again, besides the runs."""
+class _Summary(BaseModel):
+    """The part of `summary.json` that is read again."""
 
     title: Name
     notes: dict[Name, Name]
@@ -50,9 +50,6 @@ class _Header(BaseModel):
     versions: dict[Name, Name | bool | int | float | None]
     reads: dict[Name, Name] = {}
     selects: dict[Name, Name] = {}
-
-
-class _Summary(_Header):
     runs: list[Run]
 
 
@@ -125,8 +122,7 @@ class RunDirectory:
                 runs = unpack(read(packed))
             else:
                 runs = _read_runs(path / "runs", repair)
-            about = {name: getattr(summary, name) for name in _Header.model_fields}
-            about |= cls.read_more(path)
+            about = summary.model_dump(exclude={"runs"}) | cls.read_more(path)
             study = read_text(path / STUDY) if summary.runs else ""
             return cls(path, runs=runs, planned=summary.runs, study=study, **about)
         except OSError as error:
@@ -200,39 +196,29 @@ class RunDirectory:
     def save(self) -> None:
         """Writes `summary.json`."""
         done = {
-            run.id: {
+            name: {
                 "rounds": int(record.rounds[-1]),
                 "outcome": str(record.outcome),
                 "seconds": round(float(record.seconds[-1]), 3),
             }
-            for run, record in self.pairs()
+            for name, record in self.runs.items()
         }
-        summary = {name: getattr(self, name) for name in _Header.model_fields} | {
+        summary = {name: getattr(self, name) for name in _Summary.model_fields} | {
             "runs": [
                 run.model_dump(exclude_defaults=True) | done.get(run.id, {}) for run in self.planned
             ],
         }
         write(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
-    def write_outputs(self) -> list[Path]:
-        """Writes tables and report, and returns the files."""
-        report = self.path / "report.html"
-        files = [*self.write_tables(), report]
-        write(report, render(self.page()))
-        return files
+    def write_outputs(self) -> None:
+        """Writes tables and report."""
+        self.write_tables()
+        write(self.path / "report.html", render(self.page()))
 
-    def write_tables(self) -> list[Path]:
-        """Writes tables, and pictures that belong to them, and returns the files."""
-        # pictures first, because a text may show those that lie in the folder
-        files = self.write_pictures()
+    def write_tables(self) -> None:
+        """Writes tables, and what belongs to them."""
         for name, text in self.texts().items():
             write(self.path / name, text)
-            files.append(self.path / name)
-        return files
-
-    def write_pictures(self) -> list[Path]:
-        """Writes the pictures that a recipe's archive has, none here."""
-        return []
 
     def texts(self) -> dict[str, str]:
         """Returns the tables as text files by name; an archive has no long ones."""

@@ -93,7 +93,9 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     Raises:
         DataError: examples that do not fit the task's, see `Task.predict`.
     """
-    values = _flatten(task.predict(params, examples.arrays))
+    predicted = task.predict(params, examples.arrays)
+    # (examples, outputs), also without examples
+    values = predicted.reshape(len(predicted), math.prod(predicted.shape[1:])).astype(float)
     columns = dict(examples.columns)
     if "y" in examples.arrays and examples.arrays["y"].ndim == 1:
         columns["y"] = _label_texts(task, examples.arrays["y"])
@@ -112,11 +114,6 @@ def predictions_csv(task: Task, params: PyTree, examples: Chosen) -> str:
     return pd.DataFrame(columns).to_csv(
         index=False, float_format="%.9g", na_rep="nan", lineterminator="\n"
     )
-
-
-def _flatten(values: np.ndarray) -> np.ndarray:
-    """Returns predictions as numbers of shape (examples, outputs), also without examples."""
-    return values.reshape(len(values), math.prod(values.shape[1:])).astype(float)
 
 
 def _are_probabilities(values: np.ndarray) -> bool:

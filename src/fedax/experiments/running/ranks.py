@@ -28,9 +28,8 @@ class Following(RunDirectory):
     def save(self) -> None:
         """Does nothing: only rank 0 writes."""
 
-    def write_outputs(self) -> list[Path]:
-        """Writes nothing."""
-        return []
+    def write_outputs(self) -> None:
+        """Does nothing."""
 
 
 def team() -> ProcessGroup:

@@ -20,10 +20,6 @@ class Column(NamedTuple):
     brief: bool = False
 
     @property
-    def percent(self) -> bool:
-        return is_percent(self.metric)
-
-    @property
     def logarithmic(self) -> bool:
         """Whether a logarithmic axis shows more."""
         return self.metric.endswith("loss") or self.metric == "objective_gap"
