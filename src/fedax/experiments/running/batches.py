@@ -72,7 +72,7 @@ class Batch:
         """The task, the first algorithm and the seeds, for a line about its progress."""
         first, *others = self.labels
         labels = f"{first} and {len(others)} more" if others else first
-        word = "selection seeds" if self.selecting else "seeds"
+        word = "selection seed" if self.selecting else "seed"
         return f"{self.runs[0].run.task}: {labels}, {word} {', '.join(map(str, self.seeds))}"
 
     def run(self, experiment: Experiment, out: Path, hook: Hook | None = None) -> list[Record]:
