@@ -180,7 +180,7 @@ def write(bench: Bench) -> dict[Path, str]:
     compared = {}
     for family, frame in frames.items():
         tasks = [task for task in bench.tasks if task.target.family == family and task.target.value]
-        reference, title = tasks[0].reference.label, TITLES[family]
+        reference, title = tasks[0].reference.shown(), TITLES[family]
         compared[family] = frame, reference
         lines = [
             f"## {title}",

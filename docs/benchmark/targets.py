@@ -36,8 +36,8 @@ def find_target(task: BenchTask, tuning: Tuning = REFERENCE) -> float:
         return (statistics.fmean(map(best_loss, records)),)
 
     space = Bench.open("full", [task.name]).space(task, method)
-    tuned = tune(task, method, space, make_data(task), tuning, score)
-    loss = statistics.median(map(best_loss, tuned.records))
+    *_, records = tune(task, method, space, make_data(task), tuning, score)
+    loss = statistics.median(map(best_loss, records))
     places = 2 - math.floor(math.log10(abs(loss)))
     return abs(round(math.ceil(loss * 10**places) / 10**places, max(places, 0)))
 

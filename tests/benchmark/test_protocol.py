@@ -1,7 +1,6 @@
 """The protocol on a tiny task: tuning, results, and methods that are wrong."""
 
 import dataclasses
-import io
 import math
 import runpy
 import types
@@ -10,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fedax.benchmark.command import Bench
 from fedax.benchmark.run import Tuning, cost_to, has_diverged, make_data, run_settings
-from fedax.benchmark.task import Method, choose_tasks, load_tasks
+from fedax.benchmark.task import Target, choose_tasks, families_of, load_tasks, parse_method
 from fedax.cli.main import app
 from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.results import Record
@@ -87,14 +85,10 @@ def bench_of(folder, out):
     return dataclasses.replace(Bench.open("quick", folder=folder, out=out), tuning=BUDGET)
 
 
-def quiet():
-    return Console(file=io.StringIO(), width=200)
-
-
 @pytest.mark.slow
-def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path):
-    bench, console = bench_of(folder, tmp_path / "out"), quiet()
-    bench.run(["fedavg", f"{mine}:Wrong", f"{mine}:Copy"], console)
+def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path, capsys):
+    bench = bench_of(folder, tmp_path / "out")
+    bench.run(["fedavg", f"{mine}:Wrong", f"{mine}:Copy"])
     results = bench.results()
     assert results.groupby("method").size().to_dict() == {"Copy": 3, "FedAvg": 3, "Wrong": 3}
     assert np.isinf(results.loc[results["method"] == "Wrong", "rounds"]).all()
@@ -105,7 +99,7 @@ def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path):
     # learning rates are the same for all methods, so FedAvg by another name has its costs
     ours, theirs = (results[results["method"] == m] for m in ("Copy", "FedAvg"))
     assert ours["rounds"].tolist() == theirs["rounds"].tolist()
-    shown = console.file.getvalue()
+    shown = capsys.readouterr().out
     assert "Copy searches learning_rate [0.01, 1], momentum [0, 1]" in shown
     # three pairs of runs have no small p-value
     assert "undecided: " in shown
@@ -113,10 +107,10 @@ def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path):
 
     # what is there does not run again, a changed file does
     before = bench.table.stat().st_mtime_ns
-    bench.run(["fedavg"], quiet())
+    bench.run(["fedavg"])
     assert bench.table.stat().st_mtime_ns == before
     mine.write_text(MINE.replace("2 * state", "3 * state"))
-    bench.run([f"{mine}:Wrong"], quiet())
+    bench.run([f"{mine}:Wrong"])
     again = bench.results()
     assert len(again) == 9
     keys = [set(each.loc[each["method"] == "Wrong", "key"]) for each in (results, again)]
@@ -124,14 +118,14 @@ def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_method_that_a_task_refuses_is_left_out(folder, tmp_path):
+def test_a_method_that_a_task_refuses_is_left_out(folder, tmp_path, capsys):
     server = "asynchronous = {concurrency = 3}, cohort = 2, steps = 2"
     clock = "clock = {speed = 100.0, down = 1e6, up = 1e6}\nalgorithm"
     text = TINY.replace("steps = 2", server).replace("algorithm", clock)
     (folder / "tiny.toml").write_text(text)
-    bench, console = bench_of(folder, tmp_path / "out"), quiet()
-    bench.run(["feddane", "fedavg"], console)
-    assert "FedDANE: left out" in console.file.getvalue()
+    bench = bench_of(folder, tmp_path / "out")
+    bench.run(["feddane", "fedavg"])
+    assert "FedDANE: left out" in capsys.readouterr().out
     assert (bench.results()["hours"] > 0).all()
     assert set(bench.results()["method"]) == {"FedAvg"}
 
@@ -159,14 +153,14 @@ def test_the_tasks_are_whole():
 
 
 def test_methods_fit_families(mine):
-    assert Method.parse("fedprox:mu=1").label == "FedProx mu=1"
-    assert Method.parse("dsgd").families == ("decentralised",)
-    assert Method.parse("ditto").families == ("personal",)
-    assert "convex" in Method.parse(f"{mine}:Copy").families
+    assert parse_method("fedprox:mu=1").shown() == "FedProx mu=1"
+    assert families_of(parse_method("dsgd")) == ("decentralised",)
+    assert families_of(parse_method("ditto")) == ("personal",)
+    assert "convex" in families_of(parse_method(f"{mine}:Copy"))
     tasks = load_tasks()
-    assert tasks["digits-personal-dirichlet"].fits(Method.parse("fedavg"))
-    assert not tasks["digits-personal-dirichlet"].fits(Method.parse("fedprox"))
-    assert not tasks["digits-ring"].fits(Method.parse("fedavg"))
+    assert tasks["digits-personal-dirichlet"].fits(parse_method("fedavg"))
+    assert not tasks["digits-personal-dirichlet"].fits(parse_method("fedprox"))
+    assert not tasks["digits-ring"].fits(parse_method("fedavg"))
 
 
 @pytest.mark.parametrize(
@@ -198,10 +192,10 @@ def test_methods_that_cannot_be_compared_are_refused(folder, mine, tmp_path):
         "dsgd",
     ):
         with pytest.raises(InvalidInput):
-            bench.run([text], quiet())
+            bench.run([text])
     with pytest.raises(InvalidInput):
-        bench.run(["fedprox", "fedprox"], quiet())
-    assert Method.parse(f"{mine}:FedAvg:label=Mine").label == "Mine"
+        bench.run(["fedprox", "fedprox"])
+    assert parse_method(f"{mine}:FedAvg:label=Mine").shown() == "Mine"
     found = CliRunner().invoke(app, ["bench", "fedavg", "--tasks", str(folder), "--tier", "slow"])
     assert found.exit_code == 2
     assert not bench.out.exists()
@@ -214,7 +208,7 @@ def test_without_a_method_the_tasks_are_listed():
 
 
 def test_a_hyperparameter_and_that_of_the_solver_may_have_one_name(folder, mine):
-    task, method = load_tasks(folder)["tiny"], Method.parse(f"{mine}:Copy:label=Mine")
+    task, method = load_tasks(folder)["tiny"], parse_method(f"{mine}:Copy:label=Mine")
     setting = {"learning_rate": 0.1, "momentum": 0.3, "solver.momentum": 0.7}
     plan = task.experiment_of(method, [setting, setting]).plan(make_data(task))
     solver = plan.arguments_of("0")["solver"]
@@ -230,7 +224,7 @@ def test_gradients_are_those_of_all_clients_over_their_number(folder, name, expe
     (folder / "tiny.toml").write_text(text)
     task = load_tasks(folder)["tiny"]
     data = make_data(task)
-    (run,) = run_settings(task, Method.parse(name), [{"learning_rate": 0.1}], data, [0])
+    (run,) = run_settings(task, parse_method(name), [{"learning_rate": 0.1}], data, [0])
     expected = expected or np.mean(np.ceil(data.train.sizes / 10))
     np.testing.assert_allclose(run.gradients, expected * run.rounds)
 
@@ -244,16 +238,22 @@ def record(losses, accuracies, outcome=None):
     )
 
 
+def target(metric, value):
+    return Target(
+        family="convex", tier="quick", metric=metric, value=value, learning_rate=[0.1, 1.0]
+    )
+
+
 def test_costs_are_read_at_the_first_value_as_good_as_the_target():
     run = record([3.0, 1.0, 4.0], [0.9, 0.5, 0.95])
     # what clients adapt before the first round does not count
-    assert cost_to(run, "test_accuracy", 0.6, "rounds") == 2
-    assert cost_to(run, "test_accuracy", 0.6, "gradients") == 10
-    assert cost_to(run, "test_accuracy", 0.6, "gigabits") == 2
-    assert cost_to(run, "test_accuracy", 0.6, "hours") == 2
+    assert cost_to(run, target("test_accuracy", 0.6), "rounds") == 2
+    assert cost_to(run, target("test_accuracy", 0.6), "gradients") == 10
+    assert cost_to(run, target("test_accuracy", 0.6), "gigabits") == 2
+    assert cost_to(run, target("test_accuracy", 0.6), "hours") == 2
     # the metric of the task says what diverged
     assert not has_diverged(run, "test_accuracy")
-    assert cost_to(run, "train_loss", 1.0, "rounds") == math.inf
+    assert cost_to(run, target("train_loss", 1.0), "rounds") == math.inf
 
 
 @pytest.mark.parametrize(
@@ -266,4 +266,4 @@ def test_costs_are_read_at_the_first_value_as_good_as_the_target():
 )
 def test_a_run_that_diverged_costs_infinitely_much(run):
     assert has_diverged(run, "test_accuracy")
-    assert cost_to(run, "test_accuracy", 0.5, "rounds") == math.inf
+    assert cost_to(run, target("test_accuracy", 0.5), "rounds") == math.inf

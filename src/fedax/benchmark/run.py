@@ -6,15 +6,17 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fedax.algorithms import algorithm_class
 from fedax.benchmark.spaces import Setting, Space, draw_settings, unit_points
-from fedax.benchmark.task import BenchTask, Method
+from fedax.benchmark.task import BenchTask, Target
 from fedax.core import InvalidInput, Task
 from fedax.engine.round.footprint import footprint
+from fedax.experiments.config.sections import AlgorithmSection
 from fedax.experiments.running.batches import run_batch
 from fedax.observe.modes import is_higher_better
 from fedax.results import Record
@@ -51,32 +53,24 @@ STANDING = Tuning()
 """The budget of every method."""
 
 
-class Tuned(NamedTuple):
-    """A tuned method: the selected setting, values of it at an edge such as `mu: high`, and its
-    runs.
-    """
-
-    setting: Setting
-    edges: list[str]
-    records: list[Record]
-
-
-def key_of(task: BenchTask, method: Method, space: Space, tuning: Tuning = STANDING) -> str:
+def key_of(
+    task: BenchTask, method: AlgorithmSection, space: Space, tuning: Tuning = STANDING
+) -> str:
     """Returns the fingerprint of all that the results of a method on a task depend on."""
-    is_code = is_user_code("algorithm", method.section.name)
+    is_code = is_user_code("algorithm", method.name)
     told = [
         task.sections,
         task.target.model_dump(include={"metric", "value", "learning_rate", "quality"}),
         task.options_for(method),
         {name: one[:3] for name, one in space.items()},
         dataclasses.astuple(tuning),
-        load("algorithm", method.section.name).sha256 if is_code else method.kind.__name__,
+        load("algorithm", method.name).sha256 if is_code else algorithm_class(method.name).__name__,
     ]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def run_method(
-    task: BenchTask, method: Method, space: Space, data: Task, tuning: Tuning = STANDING
+    task: BenchTask, method: AlgorithmSection, space: Space, data: Task, tuning: Tuning = STANDING
 ) -> pd.DataFrame:
     """Runs the protocol for one method on one task.
 
@@ -90,11 +84,11 @@ def run_method(
         InvalidInput: a method that the task refuses, such as one with two phases on an asynchronous
             server.
     """
-    metric, target = task.target.metric, task.required_target()
+    metric = task.target.metric
     key = key_of(task, method, space, tuning)
 
     def score(records: Sequence[Record]) -> Score:
-        rounds = [cost_to(run, metric, target, "rounds") for run in records]
+        rounds = [cost_to(run, task.target, "rounds") for run in records]
         reached = [cost for cost in rounds if math.isfinite(cost)]
         losses = [
             loss_of(run, metric, math.nan if run.diverged else run.scalars[metric][-1])
@@ -104,23 +98,23 @@ def run_method(
         missed = float(len(rounds) - len(reached))
         return missed, statistics.fmean(reached or [0.0]), statistics.fmean(losses)
 
-    tuned = tune(task, method, space, data, tuning, score)
+    setting, edges, records = tune(task, method, space, data, tuning, score)
     # a user's file is read again by every stage
     if key_of(task, method, space, tuning) != key:
         reason = "its file changed while it ran, so that these results belong to neither version"
-        raise InvalidInput.because(method.label, reason, "Run the command again.")
-    algorithm = task.experiment_of(method, [tuned.setting]).algorithm[0].make()
+        raise InvalidInput.because(method.shown(), reason, "Run the command again.")
+    algorithm = task.experiment_of(method, [setting]).algorithm[0].make()
     about = {
         "everyone": int(any(phase.everyone for phase in footprint(algorithm).phases)),
-        "settings": " ".join(f"{name}={value:g}" for name, value in tuned.setting.items()),
-        "edges": ", ".join(tuned.edges),
+        "settings": " ".join(f"{name}={value:g}" for name, value in setting.items()),
+        "edges": ", ".join(edges),
         "key": key,
     }
     rows = []
-    for run in tuned.records:
-        row: dict[str, Any] = {"task": task.name, "method": method.label, "draw": 0, "study": 0}
+    for run in records:
+        row: dict[str, Any] = {"task": task.name, "method": method.shown(), "draw": 0, "study": 0}
         row |= {"seed": run.seed}
-        row |= {cost: cost_to(run, metric, target, cost) for cost in COSTS}
+        row |= {cost: cost_to(run, task.target, cost) for cost in COSTS}
         is_lost = has_diverged(run, metric)
         for name, shown in task.target.quality.items():
             row[name] = math.nan if is_lost else float(run.scalars[shown][-1])
@@ -130,16 +124,19 @@ def run_method(
 
 def tune(
     task: BenchTask,
-    method: Method,
+    method: AlgorithmSection,
     space: Space,
     data: Task,
     tuning: Tuning,
     score: Callable[[Sequence[Record]], Score],
-) -> Tuned:
+) -> tuple[Setting, list[str], list[Record]]:
     """Tunes a method: a first draw, a second one across the edges that it selected, the better half
     on further seeds, and the reported runs.
 
     All stages of the selection have equally many runs, so that one compiled program serves them.
+
+    Returns:
+        The selected setting, values of it at an edge such as `mu: high`, and its runs.
     """
 
     def select(settings: Sequence[Setting], seeds: Sequence[int]) -> list[list[Record]]:
@@ -173,7 +170,7 @@ def tune(
         ends = {"low": min(one.low, second[key].low), "high": max(one.high, second[key].high)}
         if edge := one._replace(**ends).edge(setting[key]):
             edges.append(f"{key}: {edge}")
-    return Tuned(setting, edges, run_settings(task, method, [setting], data, tuning.reported))
+    return setting, edges, run_settings(task, method, [setting], data, tuning.reported)
 
 
 def make_data(task: BenchTask) -> Task:
@@ -187,7 +184,7 @@ def make_data(task: BenchTask) -> Task:
 
 def run_settings(
     task: BenchTask,
-    method: Method,
+    method: AlgorithmSection,
     settings: Sequence[Setting],
     data: Task,
     seeds: Sequence[int],
@@ -223,8 +220,8 @@ def has_diverged(run: Record, metric: str) -> bool:
     return run.outcome.kind in ("diverged", "non-finite") or last > first or math.isinf(last)
 
 
-def cost_to(run: Record, metric: str, target: float, cost: str) -> float:
-    """Returns what a run has spent when its metric is first as good as the target.
+def cost_to(run: Record, target: Target, cost: str) -> float:
+    """Returns what a run has spent when the metric is first as good as the target.
 
     Infinite if it never is, or if the run diverged. NaN where the cost is not known, such as hours
     without devices. Observations before the first round do not count: where clients adapt the
@@ -238,16 +235,16 @@ def cost_to(run: Record, metric: str, target: float, cost: str) -> float:
     }[cost]
     if spent is None:
         return math.nan
-    if has_diverged(run, metric):
+    if has_diverged(run, target.metric):
         return math.inf
     begun = np.asarray(run.rounds) > 0
-    curve = np.asarray(run.scalars[metric], float)[begun]
+    curve = np.asarray(run.scalars[target.metric], float)[begun]
     # the curve is read along what was spent, so "rounds" stands for the unit of the cost
     return read_curve(
         curve,
         np.asarray(spent, float)[begun],
-        f"rounds_to_{target!r}",
-        is_higher_better(metric, [run.modes]),
+        f"rounds_to_{target.value!r}",
+        is_higher_better(target.metric, [run.modes]),
     )
 
 

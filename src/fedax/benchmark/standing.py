@@ -23,6 +23,8 @@ from fedax.results.tables.statistics import LEVEL, holm
 
 ARCHIVE = Path(__file__).parent / "archive.csv"
 """Results of the built-in methods."""
+RUN = ["draw", "study", "seed"]
+"""Columns that tell the runs of a method on a task apart."""
 LIMIT = 4.0
 """Factor between costs from which on it does not matter how large it is."""
 FLIPS, DRAWS, SEED = 100_000, 10_000, 0
@@ -33,13 +35,11 @@ POWER = 0.8
 Runs = Float[np.ndarray, "methods runs"]
 
 
-def read_results(*files: Path) -> pd.DataFrame:
-    """Reads tables of results; of a method and task that several files have, the first counts."""
-    parts = [pd.read_csv(file).assign(file=number) for number, file in enumerate(files)]
-    empty = pd.DataFrame(columns=["task", "method", "key", "file"])
-    found = pd.concat(parts, ignore_index=True) if parts else empty
-    is_first = found["file"] == found.groupby(["task", "method"])["file"].transform("min")
-    return found.loc[is_first].drop(columns="file")
+def first_results(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Returns tables of results as one; of a method and task with several keys the first counts."""
+    cell = ["task", "method"]
+    found = pd.concat(tables, ignore_index=True).drop_duplicates([*cell, *RUN])
+    return found.loc[found["key"] == found.groupby(cell)["key"].transform("first")]
 
 
 def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
         `POWER`); of costs also `area`, `area_low`, `area_high` (its interval over the tasks), and
         `round` (the cost of a round over that of the reference's, NaN where no run arrives).
     """
-    reference, names = tasks[0].reference.label, [task.name for task in tasks]
+    reference, names = tasks[0].reference.shown(), [task.name for task in tasks]
     own = results[results["task"].isin(names)]
     counts = own.groupby("method")["task"].nunique()
     methods = sorted(counts.index[counts == len(tasks)], key=str.lower)
@@ -135,9 +135,8 @@ def areas(
 
 def _runs_of(results: pd.DataFrame, measure: str, methods: Sequence[str]) -> Runs:
     """Returns the numbers of one task; runs that not all methods have are left out."""
-    run = ["draw", "study", "seed"]
-    known = results.pivot(index="method", columns=run, values="rounds").loc[methods]
-    table = results.pivot(index="method", columns=run, values=measure).loc[methods]
+    known = results.pivot(index="method", columns=RUN, values="rounds").loc[methods]
+    table = results.pivot(index="method", columns=RUN, values=measure).loc[methods]
     return table.loc[:, known.notna().all()].to_numpy(float)
 
 

@@ -4,15 +4,15 @@ import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import Field, RootModel
 
 from fedax.algorithms import algorithm_class, algorithm_classes
-from fedax.core import Algorithm, InvalidInput, UnknownName
+from fedax.core import Algorithm, InvalidInput
 from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import AlgorithmSection, Table
+from fedax.experiments.config.sections import AlgorithmSection, Table, check_names
 from fedax.experiments.config.shorthand import parse_section
 from fedax.experiments.config.toml import Source
 
@@ -69,14 +69,9 @@ class BenchTask:
     target: Target
 
     @property
-    def title(self) -> str:
-        """The title in tables."""
-        return self.sections["name"]
-
-    @property
-    def reference(self) -> "Method":
+    def reference(self) -> AlgorithmSection:
         """The method to which others are compared."""
-        return Method(AlgorithmSection(**self.sections["algorithm"][0]))
+        return AlgorithmSection(**self.sections["algorithm"][0])
 
     @property
     def selecting(self) -> "BenchTask":
@@ -88,32 +83,20 @@ class BenchTask:
         mine = [name for name in self.sections["observe"] if self.target.metric.startswith(name)]
         return dataclasses.replace(self, sections={**self.sections, "observe": mine})
 
-    def required_target(self) -> float:
-        """Returns the target.
-
-        Raises:
-            InvalidInput: it was not set.
-        """
-        if self.target.value is None:
-            raise InvalidInput.because(f"task {self.name}", "has no target")
-        return self.target.value
-
-    def options_for(self, method: "Method") -> dict[str, Any]:
+    def options_for(self, method: AlgorithmSection) -> dict[str, Any]:
         """Returns the options that are not searched: those of the reference that the method has,
         such as the graph, and its own ones.
         """
-        known, common = declared(method.kind), self.reference.section.options
-        return {key: value for key, value in common.items() if key in known} | (
-            method.section.options
-        )
+        known, common = declared(algorithm_class(method.name)), self.reference.options
+        return {key: value for key, value in common.items() if key in known} | method.options
 
     def experiment_of(
-        self, method: "Method", settings: Sequence[Mapping[str, float]]
+        self, method: AlgorithmSection, settings: Sequence[Mapping[str, float]]
     ) -> Experiment:
         """Returns the experiment of a method with some settings, labelled by their numbers."""
         sections = []
         for number, setting in enumerate(settings):
-            section = {"name": method.section.name, "label": str(number), "solver": {}}
+            section = {"name": method.name, "label": str(number), "solver": {}}
             section |= self.options_for(method)
             for key, value in setting.items():
                 # the learning rate and names with the prefix go to the solver
@@ -123,58 +106,45 @@ class BenchTask:
             sections.append(section)
         return Experiment.of(**{**self.sections, "algorithm": sections})
 
-    def fits(self, method: "Method") -> bool:
+    def fits(self, method: AlgorithmSection) -> bool:
         """Returns whether a method takes part, by its family or as the reference."""
-        return self.target.family in method.families or method.label == self.reference.label
+        is_reference = method.shown() == self.reference.shown()
+        return self.target.family in families_of(method) or is_reference
 
 
-class Method(NamedTuple):
-    """A method with fixed hyperparameters; your own is `path/to/file.py:Class`."""
+def parse_method(text: str) -> AlgorithmSection:
+    """Parses a method with fixed hyperparameters, `name:key=value,...`; your own is
+    `path/to/file.py:Class`.
 
-    section: AlgorithmSection
+    Raises:
+        UnknownName, InvalidInput: as `fedax.algorithms.make_algorithm`; also options that the
+            benchmark sets itself, and the title of a built-in method for another one.
+    """
+    method = AlgorithmSection(**parse_section(text))
+    method.make()
+    if method.solver or method.schedule:
+        reason = "the benchmark tunes the local solver, and its tasks set the schedule"
+        hint = "Declare ranges such as solver.momentum in a file for --spaces."
+        raise InvalidInput.because(method.shown(), reason, hint)
+    is_builtin = method.kind is not None and method.label is None
+    if method.shown() in builtin_labels() and not is_builtin:
+        reason = "a built-in method has this title, and results are found by it"
+        raise InvalidInput.because(method.shown(), reason, "Add label=..., or rename the class.")
+    return method
 
-    @classmethod
-    def parse(cls, text: str) -> "Method":
-        """Parses `name:key=value,...`.
 
-        Raises:
-            UnknownName, InvalidInput: as `fedax.algorithms.make_algorithm`; also options that the
-                benchmark sets itself, and the title of a built-in method for another one.
-        """
-        method = cls(AlgorithmSection(**parse_section(text)))
-        method.section.make()
-        if method.section.solver or method.section.schedule:
-            reason = "the benchmark tunes the local solver, and its tasks set the schedule"
-            hint = "Declare ranges such as solver.momentum in a file for --spaces."
-            raise InvalidInput.because(method.label, reason, hint)
-        is_builtin = method.section.kind is not None and method.section.label is None
-        if method.label in builtin_labels() and not is_builtin:
-            reason = "a built-in method has this title, and results are found by it"
-            raise InvalidInput.because(method.label, reason, "Add label=..., or rename the class.")
-        return method
-
-    @property
-    def kind(self) -> type[Algorithm[Any]]:
-        """The class."""
-        return algorithm_class(self.section.name)
-
-    @property
-    def label(self) -> str:
-        """The title in tables."""
-        return self.section.shown()
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """The families of tasks that it fits: methods on a graph, personal ones, and others."""
-        if "topology" in declared(self.kind):
-            return ("decentralised",)
-        # methods that only adapt the global model at their clients lie in this folder too
-        is_personal = ".personalized." in self.kind.__module__
-        if is_personal or (
-            self.section.kind is None and self.kind.personal is not Algorithm.personal
-        ):
-            return ("personal",)
-        return SERVER
+def families_of(method: AlgorithmSection) -> tuple[str, ...]:
+    """Returns the families of tasks that a method fits: methods on a graph, personal ones, and
+    others.
+    """
+    kind = algorithm_class(method.name)
+    if "topology" in declared(kind):
+        return ("decentralised",)
+    # methods that only adapt the global model at their clients lie in this folder too
+    is_personal = ".personalized." in kind.__module__
+    if is_personal or (method.kind is None and kind.personal is not Algorithm.personal):
+        return ("personal",)
+    return SERVER
 
 
 @functools.cache
@@ -228,11 +198,8 @@ def choose_tasks(
     Raises:
         UnknownName: no such tier or task.
     """
-    if tier not in TIERS:
-        raise UnknownName.among("tier", tier, TIERS)
-    for name in names:
-        if name not in tasks:
-            raise UnknownName.among("task", name, tasks)
+    check_names("tier", [tier], TIERS)
+    check_names("task", names, tasks)
     tiers = TIERS[: TIERS.index(tier) + 1]
     return [
         task

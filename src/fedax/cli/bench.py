@@ -43,13 +43,11 @@ def bench(
 
     Example: `fedax bench my_method.py:Mine --tier quick`
     """
-    from rich.console import Console
-
     from fedax.benchmark.command import Bench
 
     bench = Bench.open(tier, task or (), tasks, spaces, out)
     if methods:
-        bench.run(methods, Console())
+        bench.run(methods)
     else:
-        bench.show_tasks(Console())
+        bench.show_tasks()
         next_step("places a method of yours.", "bench", "my_method.py:Mine", "--tier", tier)
