@@ -104,7 +104,7 @@ def without_classes(kind: type[Algorithm]) -> type[Algorithm]:
         def train(self, client, w):
             if has_classes(client.task):
                 return super().train(client, w)
-            return fedax.Upload(client.minimize(start=w), reference=w)
+            return fedax.Upload(client.minimize(start=w))
 
     Fitting.__name__ = kind.__name__
     return Fitting

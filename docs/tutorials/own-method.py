@@ -77,7 +77,7 @@ class Anchored(Algorithm[ModelAndStates]):
 
     def train(self, client, w, own):
         local = client.minimize(fedax.LocalProblem(anchor=own, prox=self.mu), start=w)
-        return Upload(local, state=local, reference=w)
+        return Upload(local, state=local)
 
 
 for mu in (0.0, 0.1, 1.0):

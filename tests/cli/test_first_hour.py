@@ -73,7 +73,7 @@ class FedHalf(Algorithm):
         return (w + fed.average(self.train, fed.sample(), w)) / 2
 
     def train(self, client, w):
-        return Upload(client.minimize(start=w), reference=w)
+        return Upload(client.minimize(start=w))
 """
 
 

@@ -371,8 +371,8 @@ def _refusal(method=None, how=None, **options):
     [
         (fedax.FedDANE(), "follows another one"),
         (fedax.DFedAvgM(), "a method without a server"),
-        (fedax.FedExP(), "say neither where their model started"),
-        (fedax.IFCA(clusters=2), "none of the vectors sent down"),
+        (fedax.FedExP(), "are neither changes"),
+        (fedax.IFCA(clusters=2), "one of the vectors sent down"),
         (fedax.GD(), "asks clients that the schedule has not drawn"),
     ],
     ids=lambda value: type(value).__name__,

@@ -49,7 +49,7 @@ class Half(Algorithm):
         return w + self.lr * (fed.average(self.train, fed.sample(), w) - w)
 
     def train(self, client, w):
-        return Upload(client.minimize(start=w), reference=w)
+        return Upload(client.minimize(start=w))
 
 
 def lines(clients: int = 3, slope: float = 1.0):

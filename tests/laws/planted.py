@@ -24,7 +24,7 @@ class Average(Algorithm):
         return fed.average(self.train, fed.sample(), w)
 
     def train(self, client, w):
-        return Upload(client.minimize(start=w), reference=w)
+        return Upload(client.minimize(start=w))
 
 
 class Controlled(Algorithm):
@@ -101,7 +101,7 @@ class ReadsOne(Controlled):
 class Smuggles(Average):
     def round(self, fed, w):
         def train(client):
-            return Upload(client.minimize(start=w), reference=w)
+            return Upload(client.minimize(start=w))
 
         return fed.average(train, fed.sample())
 

@@ -154,7 +154,7 @@ class Told(fedax.Algorithm):
         return w
 
     def train(self, client, w):
-        return fedax.Upload(client.minimize(start=w), reference=w)
+        return fedax.Upload(client.minimize(start=w))
 
 
 DROPPING = fedax.Schedule(steps=1, weights="equal", conditions={"dropouts": 0.5})

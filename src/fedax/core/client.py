@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -125,6 +125,7 @@ class Client(ABC):
         self._step_trace: Any = None
         self.solver_state: PyTree = None
         self._has_solved = False
+        self._minimized: list[tuple[Array, Array]] = []
 
     @abstractmethod
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
@@ -243,8 +244,18 @@ class Client(ABC):
     ) -> Float[Array, "dim"]:
         """Runs the user's solver on `problem` (its own loss by default) from `start`, for this
         round's work.
+
+        An upload whose first vector is the result has `start` as its reference, see `Upload`.
         """
-        return self.solver.minimize(self, problem or LocalProblem(), start)
+        end = self.solver.minimize(self, problem or LocalProblem(), start)
+        self._minimized.append((end, start))
+        return end
+
+    def start_of(self, ends: Sequence[Array]) -> Array | None:
+        """Returns where `minimize` began when it returned the first of `ends`, which is told by
+        identity; None for any other array. For engines.
+        """
+        return next((start for end, start in self._minimized if ends and end is ends[0]), None)
 
     def minimize_only(self, part: Part, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Runs the solver on the client's loss for some leaves only.

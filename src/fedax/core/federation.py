@@ -27,8 +27,8 @@ class Upload(eqx.Module, Generic[Value]):
             the mean an estimate of sum_k p_k. Sent to the server if given.
         state: the client's own state after the work, None for what it was; stays with the client.
         reference: a vector that the receiver has as well, near the first vector of `value`: a
-            channel codes their difference, such as that of a trained model to the one it started
-            from.
+            channel codes their difference, and privacy clips it. By default, where that vector is
+            what `client.minimize` returned, the model received from which it started.
         is_change: whether the first vector of `value` is a change of the server's model or a
             direction, so that an asynchronous server may apply it to a newer model. With a
             `reference` its difference to it is.

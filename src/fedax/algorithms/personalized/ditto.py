@@ -59,4 +59,4 @@ class Ditto(Algorithm[ModelAndStates]):
         # the statistics of a batch norm are the global model's
         with client.frozen_state():
             v = client.minimize(LocalProblem(anchor=w, prox=self.lam), start=v)
-        return Upload(client.minimize(start=w), reference=w, state=v)
+        return Upload(client.minimize(start=w), state=v)

@@ -68,4 +68,4 @@ class AFL(Algorithm[AgnosticState]):
         return state.mean if self.returned == "mean" else state.w
 
     def train(self, client: Client, w: Vector) -> Upload[tuple[Vector, Float[Array, ""]]]:
-        return Upload((client.minimize(start=w), client.loss(w)), reference=w)
+        return Upload((client.minimize(start=w), client.loss(w)))

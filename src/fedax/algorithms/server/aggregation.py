@@ -78,7 +78,7 @@ class Aggregation(MixedUploads[Vector]):
         return self.combine(self.mix(uploads, state, fed.key("buckets")), state)
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(start=w), reference=w)
+        return Upload(client.minimize(start=w))
 
     @abstractmethod
     def combine(self, uploads: Gathered[Vector], w: Vector) -> Vector:

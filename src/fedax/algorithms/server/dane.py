@@ -56,7 +56,5 @@ class DANE(Algorithm[Vector]):
 
     def solve(self, client: Client, w: Vector, global_gradient: Vector) -> Upload[Vector]:
         linear = self.eta * global_gradient - client.gradient(w)
-        return Upload(
-            client.minimize(LocalProblem(anchor=w, linear=linear, prox=self.mu), start=w),
-            reference=w,
-        )
+        problem = LocalProblem(anchor=w, linear=linear, prox=self.mu)
+        return Upload(client.minimize(problem, start=w))

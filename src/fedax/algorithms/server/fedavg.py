@@ -77,4 +77,4 @@ class FedAvg(Algorithm[ServerState]):
         return ServerState(optax.apply_updates(state.w, step), optimizer)  # type: ignore[arg-type]
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(start=w), reference=w)
+        return Upload(client.minimize(start=w))

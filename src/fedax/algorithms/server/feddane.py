@@ -99,13 +99,13 @@ class FedDANE(Algorithm[DaneState]):
         return Upload(client.gradient(w))
 
     def solve(self, client: Client, w: Vector, g: Vector) -> Upload[Vector]:
-        return Upload(self._minimize(client, w, g, client.gradient(w)), reference=w)
+        return Upload(self._minimize(client, w, g, client.gradient(w)))
 
     def solve_and_gradient(
         self, client: Client, w: Vector, g: Vector
     ) -> Upload[tuple[Vector, Vector]]:
         local_gradient = client.gradient(w)
-        return Upload((self._minimize(client, w, g, local_gradient), local_gradient), reference=w)
+        return Upload((self._minimize(client, w, g, local_gradient), local_gradient))
 
     def solved(self, client: Client, w: Vector, gradient: Vector) -> Solved:
         local_gradient = client.gradient(w)

@@ -70,4 +70,4 @@ class FedDyn(Algorithm[DynState]):
 
     def train(self, client: Client, w: Vector, h_k: Vector) -> Upload[Vector]:
         w_k = client.minimize(LocalProblem(anchor=w, linear=-h_k, prox=self.alpha), start=w)
-        return Upload(w_k, reference=w, state=h_k - self.alpha * (w_k - w))
+        return Upload(w_k, state=h_k - self.alpha * (w_k - w))

@@ -46,6 +46,4 @@ class FedExProx(FedAvg):
         return optax.sgd(self.alpha)  # type: ignore[arg-type]
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(
-            client.minimize(LocalProblem(anchor=w, prox=1 / self.gamma), start=w), reference=w
-        )
+        return Upload(client.minimize(LocalProblem(anchor=w, prox=1 / self.gamma), start=w))

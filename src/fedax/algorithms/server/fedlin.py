@@ -67,4 +67,4 @@ class FedLin(Algorithm[Vector]):
         problem = LocalProblem(
             linear=factor * (g - client.gradient(w)), step_gradient=scaled_gradient(factor)
         )
-        return Upload(client.minimize(problem, start=w), reference=w)
+        return Upload(client.minimize(problem, start=w))

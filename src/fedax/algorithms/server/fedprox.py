@@ -35,6 +35,5 @@ class FedProx(FedAvg):
     )
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(
-            client.minimize(LocalProblem(anchor=w, prox=client.mine(self.mu)), start=w), reference=w
-        )
+        problem = LocalProblem(anchor=w, prox=client.mine(self.mu))
+        return Upload(client.minimize(problem, start=w))

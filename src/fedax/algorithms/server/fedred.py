@@ -74,4 +74,4 @@ class FedRed(Algorithm[Vector]):
             prox=factor * self.lam,
             step_gradient=scaled_gradient(factor),
         )
-        return Upload(client.minimize(problem, start=x), reference=x)
+        return Upload(client.minimize(problem, start=x))

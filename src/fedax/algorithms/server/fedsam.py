@@ -47,4 +47,4 @@ class FedSAM(FedAvg):
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         sharp = LocalProblem(step_gradient=sharp_gradient(self.rho))
-        return Upload(client.minimize(sharp, start=w), reference=w)
+        return Upload(client.minimize(sharp, start=w))

@@ -72,4 +72,4 @@ class FedSpeed(Algorithm[LastChanges]):
             anchor=w, linear=self.lam * h_k, prox=self.lam, step_gradient=sharp_gradient(self.rho)
         )
         x = client.minimize(problem, start=w)
-        return Upload((x, x - w), reference=w, state=h_k + x - w)
+        return Upload((x, x - w), state=h_k + x - w)

@@ -79,7 +79,7 @@ class MimeLite(Algorithm[MomentumState]):
         return Upload(client.gradient(w))
 
     def train(self, client: Client, w: Vector, push: Vector) -> Upload[Vector]:
-        return Upload(client.minimize(LocalProblem(linear=push), start=w), reference=w)
+        return Upload(client.minimize(LocalProblem(linear=push), start=w))
 
 
 class Mime(MimeLite):
@@ -114,4 +114,4 @@ class Mime(MimeLite):
             return optax.tree.sub(batch.gradient(params), batch.gradient_aside(start))
 
         problem = LocalProblem(linear=push, step_gradient=gradient_difference)
-        return Upload(client.minimize(problem, start=w), reference=w)
+        return Upload(client.minimize(problem, start=w))

@@ -82,7 +82,7 @@ class MOON(Algorithm[ModelAndStates]):
     def train(self, client: Client, w: Vector, last: Vector) -> Upload[Vector]:
         gradient = added_gradient(self.contrast(client, w, last), self.mu)
         x = client.minimize(LocalProblem(step_gradient=gradient), start=w)
-        return Upload(x, reference=w, state=x)
+        return Upload(x, state=x)
 
     def contrast(self, client: Client, w: Vector, last: Vector) -> Callable[..., Any]:
         """Returns the contrastive loss of an example."""

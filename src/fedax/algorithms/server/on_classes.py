@@ -39,7 +39,7 @@ class OnClasses(Algorithm[Vector]):
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
         problem = LocalProblem(step_gradient=self.gradient(client, w))
-        return Upload(client.minimize(problem, start=w), reference=w)
+        return Upload(client.minimize(problem, start=w))
 
     @abstractmethod
     def gradient(self, client: Client, w: Vector) -> Gradient:

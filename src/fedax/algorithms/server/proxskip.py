@@ -77,4 +77,4 @@ class ProxSkip(Algorithm[ModelAndStates]):
         rate = client.solver.step_size() * client.solver.factor(before, w.dtype)
         h = state.h + p / rate * (w - state.x)
         x = client.minimize(LocalProblem(linear=-h), start=w)
-        return Upload(x, reference=w, state=Shifted(h, x))
+        return Upload(x, state=Shifted(h, x))

@@ -329,18 +329,15 @@ def _find_reference(
     """
     upload = phase.upload
     near = None if upload.is_change else phase.near
-    is_unknown = near is None and not upload.is_change
     averages = setup.task.state is not None and setup.task.state_policy == "average"
     refuse(
         refusal,
         {
             "the model's state, such as batch statistics, is averaged, and a mean of stale ones "
             "would discard newer ones": averages,
-            f"uploads of phase {phase.name} say neither where their model started, "
-            "Upload(model, reference=w), nor that they are changes, Upload(change, "
-            "is_change=True)": is_unknown and upload.reference is None,
-            f"the reference of uploads of phase {phase.name} is none of the vectors sent down, "
-            "whose newest version is known": is_unknown,
+            f"uploads of phase {phase.name} are neither changes, Upload(change, is_change=True), "
+            "nor models with one of the vectors sent down as their reference, Upload(model, "
+            "reference=w)": near is None and not upload.is_change,
             'uploads="models" mixes models, and its uploads are changes; write '
             'uploads="changes"': near is None and server.uploads == "models",
         },
