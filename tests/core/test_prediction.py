@@ -148,5 +148,8 @@ def test_whole_numbers_of_predictions_are_checked_against_what_they_index(kind):
     ):
         with pytest.raises(DataError, match=rf"predict\(x\): got whole numbers .*{words}"):
             task.predict(table, rows | {"item": np.array([0, item, 2], kind)})
+        if kind is not np.float64:
+            with pytest.raises(DataError, match=rf"Task\(loss=...\): got whole numbers .*{words}"):
+                fedax.Task(table, loss, [rows | {"item": np.array([0, item, 2], kind)}])
     # without examples there is nothing to look up
     assert task.predict(table, {name: values[:0] for name, values in good.items()}).shape == (0,)

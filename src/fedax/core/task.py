@@ -160,7 +160,9 @@ class Task(eqx.Module):
                 check_labels(
                     f"Task({name}=...)", lambda key: self.assembled(self.start(key)), splits
                 )
-        check_indices("loss", self.functions["loss"], self.start, splits, self.programs.call)
+        check_indices(
+            "Task(loss=...)", self.functions["loss"], self.start, splits, self.programs.call
+        )
 
     def __repr__(self) -> str:
         """Returns a short table: examples, their arrays, scores."""

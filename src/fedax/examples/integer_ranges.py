@@ -4,12 +4,10 @@ XLA takes the last entry for an index beyond the end, without an error.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.experimental import checkify
@@ -70,7 +68,7 @@ def is_in_memory(array: Any) -> bool:
 
 
 def check_indices(
-    name: str,
+    field: str,
     function: Callable[..., Any],
     start: Callable[[Any], Any],
     splits: Sequence[Mapping[str, Any]],
@@ -82,88 +80,52 @@ def check_indices(
 
     The function is evaluated on the examples with the smallest and the largest numbers of every
     array, if it looks anything up. Functions whose attribute `separate` is True are taken at their
-    word, and arrays in files are not looked through. So are the classes of `jax.nn.one_hot`, which
-    gives zeros for a class that it does not have.
+    word, and arrays in files are not looked through.
 
     Args:
-        name: its argument of `Task`.
+        field: names the examples in messages.
         function: per example.
-        start: of the task.
+        start: makes the parameters from a random key.
         splits: training, test and other examples.
-        call: of compiled programs, see `ProgramOwner.call`.
-
-    Raises:
-        DataError: an index or a class out of range.
-
-    Warns:
-        UserWarning: a class below 0 in `one_hot`, which may be meant for examples without a class.
-    """
-    integer_keys = [
-        key
-        for key, values in splits[0].items()
-        if values.dtype.kind in "iu" and not isinstance(values, np.memmap)
-    ]
-    values = [values for split in splits for values in split.values()]
-    if getattr(function, "separate", False) or any(isinstance(v, Tracer) for v in values):
-        return
-    # What is looked up shows in the traced program; most losses look nothing up and end here.
-    probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in splits[0].items()}
-    text = _jaxpr_text(function, start, probe)
-    if f"name={_ONE_HOT}\n" in text:
-        real_keys = [
-            key
-            for key, v in splits[0].items()
-            if v.dtype.kind == "f" and v.ndim == 1 and not isinstance(v, np.memmap)
-        ]
-        _check_classes(name, function, start, _select_extremes(splits, integer_keys + real_keys))
-    if not integer_keys or not _looks_up(text):
-        return
-    rows = _select_extremes(splits, integer_keys)
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        params = start(jax.random.key(0))
-    _refuse_out_of_bounds(
-        f"Task({name}=...)",
-        rows,
-        integer_keys,
-        lambda rows: _find_index_error(call, function, params, rows),
-    )
-
-
-def check_inputs(
-    field: str,
-    function: Callable[..., Any],
-    params: Any,
-    examples: Mapping[str, Any],
-    call: Callable[..., Any],
-) -> None:
-    """Refuses inputs of predictions with whole numbers that are used as indices out of range.
-
-    As `check_indices` does for the examples of a task.
-
-    Args:
-        field: names the inputs in messages.
-        function: of predictions, per example.
-        params: of the model.
-        examples: the inputs.
         call: of compiled programs, see `ProgramOwner.call`.
 
     Raises:
         DataError: an index out of range.
     """
-    arrays = {key: np.asarray(values) for key, values in examples.items()}
-    integer_keys = [key for key, v in arrays.items() if v.dtype.kind in "iu" and v.size]
-    if getattr(function, "separate", False) or not integer_keys:
+    integer_keys = [
+        key
+        for key, values in splits[0].items()
+        if values.dtype.kind in "iu" and values.size and not isinstance(values, np.memmap)
+    ]
+    values = [values for split in splits for values in split.values()]
+    is_traced = any(isinstance(v, Tracer) for v in values)
+    if getattr(function, "separate", False) or is_traced or not integer_keys:
         return
-    rows = _select_extremes([arrays], integer_keys)
-    if _looks_up(_jaxpr_text(function, lambda key: params, rows)):
-        _refuse_out_of_bounds(
-            field, rows, integer_keys, lambda rows: _find_index_error(call, function, params, rows)
-        )
+    # what is looked up shows in the traced program; most losses look nothing up and end here
+    probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in splits[0].items()}
+    if not _looks_up(function, start, probe):
+        return
+    rows = _select_extremes(splits, integer_keys)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        params = start(jax.random.key(0))
+
+    def find(rows: Mapping[str, np.ndarray]) -> str | None:
+        return _find_index_error(call, function, params, rows)
+
+    _refuse_out_of_bounds(field, rows, integer_keys, find)
 
 
-def _looks_up(text: str) -> bool:
-    """Returns whether the text of a jaxpr has lookups by index."""
-    return re.search(r"\b(gather|dynamic_slice)\[", text) is not None
+def _looks_up(
+    function: Callable[..., Any], start: Callable[[Any], Any], probe: Mapping[str, Any]
+) -> bool:
+    """Returns whether the program of a function has lookups by index."""
+    try:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            params = jax.eval_shape(start, jax.random.key(0))
+            program = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe)
+    except Exception:  # the other probes say what is wrong
+        return False
+    return re.search(r"\b(gather|dynamic_slice)\[", str(program)) is not None
 
 
 def _refuse_out_of_bounds(
@@ -193,92 +155,6 @@ def _refuse_out_of_bounds(
     hint = "Number categories from 0 on, and make tables as long as there are categories."
     got = f"whole numbers {ranges}, of which {problem}"
     raise DataError.found(field, got, "indices within tables", hint)
-
-
-def _jaxpr_text(
-    function: Callable[..., Any], start: Callable[[Any], Any], probe: Mapping[str, Any]
-) -> str:
-    try:
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            params = jax.eval_shape(start, jax.random.key(0))
-            return str(jax.make_jaxpr(lambda p, b: function(p, b, None))(params, probe))
-    except Exception:  # the other probes say what is wrong
-        return ""
-
-
-_ONE_HOT = "_one_hot"
-"""The name of the program within `jax.nn.one_hot`."""
-
-
-def _check_classes(
-    name: str,
-    function: Callable[..., Any],
-    start: Callable[[Any], Any],
-    rows: Mapping[str, np.ndarray],
-) -> None:
-    counts = list[int]()
-
-    def evaluate(rows: Any) -> list[Any]:
-        # classes that are given do not depend on the parameters
-        shapes = jax.eval_shape(start, jax.random.key(0))
-        params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        program = jax.make_jaxpr(lambda p, b: function(p, b, None))(params, rows)
-        calls = list[tuple[int, Any]]()
-        _evaluate(program.jaxpr, program.consts, jax.tree.leaves((params, rows)), calls)
-        counts.extend(classes for classes, _ in calls)
-        return [values for _, values in calls]
-
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        # compiled, so that nothing else is computed
-        encodings = jax.jit(evaluate)(rows)
-    for classes, values in zip(counts, encodings, strict=True):
-        if not values.size:
-            continue
-        low, high = values.min(), values.max()
-        if high >= classes:
-            hint = (
-                "Give one_hot as many classes as there are, or an example without a class "
-                "the number -1."
-            )
-            got = f"the class {high:g}, for which jax.nn.one_hot(..., {classes}) gives zeros"
-            raise DataError.found(
-                f"Task({name}=...)", got, f"classes from 0 to {classes - 1}", hint
-            )
-        if low < 0:
-            text = (
-                f"Task({name}=...): jax.nn.one_hot(..., {classes}) gives zeros for the class "
-                f"{low:g}"
-            )
-            warnings.warn(f"{text}. Number classes from 0 on if it is one of them.", stacklevel=2)
-
-
-def _evaluate(
-    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], calls: list[tuple[int, Any]]
-) -> list[Any]:
-    """Evaluates a program; appends the number of classes and the values of every `one_hot`."""
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
-
-    def value_of(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else values[atom]  # literals have no hash
-
-    for equation in jaxpr.eqns:
-        inputs = [value_of(var) for var in equation.invars]
-        if equation.primitive.name in ("jit", "pjit"):
-            inner = equation.params["jaxpr"]
-            # the program compares with an iota, as long as there are classes
-            iota = next((eqn for eqn in inner.jaxpr.eqns if eqn.primitive.name == "iota"), None)
-            if equation.params["name"] == _ONE_HOT and iota is not None:
-                calls.append((iota.params["shape"][iota.params["dimension"]], inputs[0]))
-            results = _evaluate(inner.jaxpr, inner.consts, inputs, calls)
-        else:
-            bound = equation.primitive.get_bind_params(equation.params)
-            # a pair in earlier versions of JAX
-            functions, options = bound if isinstance(bound, tuple) else ((), bound)
-            results = equation.primitive.bind(*functions, *inputs, **options)
-            if not equation.primitive.multiple_results:
-                results = [results]
-        values.update(zip(equation.outvars, results, strict=True))
-    return [value_of(var) for var in jaxpr.outvars]
 
 
 def _select_extremes(

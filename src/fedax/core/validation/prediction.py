@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from fedax.errors import DataError
 from fedax.examples.encoding import Encoding
-from fedax.examples.integer_ranges import check_inputs
+from fedax.examples.integer_ranges import check_indices
 from fedax.examples.ragged import Examples, as_rows, conformed, rows_of
 
 PIECE = 2048
@@ -43,7 +43,7 @@ def predict(
     rows = rows_of(examples, "predict(x)")
     examples = conformed(examples, {name: like[name] for name in examples}, "predict(x)")
     if tokens is None or "x" not in examples:
-        check_inputs("predict(x)", function, params, examples, call)
+        check_indices("predict(x)", function, lambda key: params, [examples], call)
     else:
         _check_tokens(examples, *tokens)
     # without rows, one empty piece gives the shape of the predictions
