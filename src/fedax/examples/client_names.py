@@ -1,8 +1,7 @@
 """Names of clients: their order, their checks, and what a name in a file stands for."""
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, overload
 
 import numpy as np
@@ -153,38 +152,6 @@ def _to_column(values: Any) -> Any:
     return listed if len(set(map(type, listed))) == 1 else np.array(listed, object)
 
 
-def number_of(name: str, names: Sequence[str] | None, clients: int, where: str) -> int:
-    """Returns the number of the client that a file calls by name.
-
-    Or by a number if clients have no names.
-
-    A number stands for a named client only where it cannot be taken for another one: where the
-    names of all clients end in their own numbers, as in `client0`, `client1` and so on.
-
-    Raises:
-        DataError: no such client, or a number where clients have names.
-
-    >>> number_of("2", None, 3, "device"), number_of("b", ["a", "b"], 2, "device")
-    (2, 1)
-    """
-    if names is not None and name in names:
-        return names.index(name)
-    # no more digits than a number of 32 bits has
-    number = int(name) if re.fullmatch(r"[0-9]{1,10}", name) else None
-    if names is None:
-        if number is None or number >= clients:
-            raise DataError.of(where, name, f"numbers of clients, 0 to {clients - 1}")
-        return number
-    if number is not None and number < clients and _ends_with_number(names[number], number):
-        candidates = [k for k, other in enumerate(names) if _ends_with_number(other, number)]
-        if candidates == [number]:
-            return number
-    examples = ", ".join(map(repr, names[:3]))
-    matches = difflib.get_close_matches(name, names, cutoff=0.5)
-    hint = f"Did you mean {matches[0]!r}?" if matches else ""
-    raise DataError.of(where, name, f"names of clients, such as {examples}", hint)
-
-
 def by_client_name(clients: Any, where: str) -> dict[str, Any]:
     """Returns the values of a mapping, or a series of pandas, by the names of clients as text.
 
@@ -197,15 +164,20 @@ def by_client_name(clients: Any, where: str) -> dict[str, Any]:
 
 
 def in_order(
-    values: Mapping[Any, Any], names: Sequence[str] | None, clients: int, where: str
+    values: Any,
+    names: Sequence[str] | None,
+    clients: int,
+    where: str,
+    default: Any = None,
 ) -> list[Any]:
-    """Returns the values of a mapping by name in the order of the clients.
+    """Returns the values of a mapping, or a series of pandas, in the order of the clients.
 
     Args:
         values: by the names of the clients, or their numbers if they have no names.
         names: of the clients, None if they have none.
         clients: how many there are.
         where: names the mapping in messages.
+        default: for clients without a value; None if each must have one.
 
     Raises:
         DataError: a name that no client has, or the same client twice.
@@ -214,25 +186,18 @@ def in_order(
     >>> in_order({"b": 2, "a": 1}, ["a", "b"], 2, "mu"), in_order({1: 2, 0: 1}, None, 2, "mu")
     ([1, 2], [1, 2])
     """
-    number_by_name = {name: k for k, name in enumerate(names or ())}
-    value_by_number = dict[int, Any]()
-    for key, value in values.items():
-        name = client_name(key, where)
-        number = number_by_name.get(name)
-        number = number_of(name, names, clients, where) if number is None else number
-        if number in value_by_number:
-            raise DataError.of(where, name, "each client once")
-        value_by_number[number] = value
-    missing = [name for k, name in enumerate(names or range(clients)) if k not in value_by_number]
-    if missing:
+    by_name = by_client_name(values, where)
+    # insertion keeps the order of the clients
+    known = dict.fromkeys(names or map(str, range(clients)))
+    for name in by_name:
+        if name not in known:
+            allowed = f"names of the {clients} clients, such as {list(known)[:3]}"
+            raise DataError.of(where, name, allowed)
+    missing = [name for name in known if name not in by_name]
+    if missing and default is None:
         allowed = "a value for each client, or one number for all"
         raise InvalidInput.found(where, f"no value for {missing[:3]}", allowed)
-    return [value_by_number[k] for k in range(clients)]
-
-
-def _ends_with_number(name: str, number: int) -> bool:
-    match = re.search(r"([0-9]+)$", name)
-    return match is not None and int(match[1]) == number
+    return [by_name.get(name, default) for name in known]
 
 
 def ordered_nodes(network: Any, order: Iterable[Any] | None) -> list[Any]:

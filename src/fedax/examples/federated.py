@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from fedax.errors import DataError, short
 from fedax.examples.arrays import canonical
-from fedax.examples.client_names import ClientNames, by_client_name, number_of
+from fedax.examples.client_names import ClientNames, by_client_name, in_order
 from fedax.examples.encoding import Encoding
 from fedax.examples.overlap import (
     check_share,
@@ -205,12 +205,8 @@ class FederatedData(eqx.Module):
     def _read_part(self, clients: Any, where: str) -> Ragged:
         """Returns another part of the data, in the order and the types of the training examples."""
         if isinstance(clients, Mapping):
-            rows_by_client = {
-                number_of(client, self.names, self.clients, where): rows
-                for client, rows in by_client_name(clients, where).items()
-            }
             no_rows = {name: values[:0] for name, values in self.train.arrays.items()}
-            clients = [rows_by_client.get(k, no_rows) for k in range(self.clients)]
+            clients = in_order(clients, self.names, self.clients, where, no_rows)
         return make_part(clients, where, self.classes, self.train, where != "central")
 
     @classmethod
