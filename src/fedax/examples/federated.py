@@ -14,7 +14,6 @@ from fedax.examples.client_names import ClientNames, by_client_name, in_order
 from fedax.examples.encoding import Encoding
 from fedax.examples.overlap import (
     check_share,
-    choose_unseen_clients,
     draw_rows,
     number_copies,
     split_rows,
@@ -353,8 +352,7 @@ class FederatedData(eqx.Module):
         """Returns the data without a share of the clients, which never take part.
 
         They become `unseen`; see `observe.Unseen`. The other clients keep their order, and get new
-        numbers. Clients who share half of their examples or more are drawn together, and examples
-        that those who take part train on are no longer examples of the others.
+        numbers. Examples that those who take part train on are no longer examples of the others.
 
         Args:
             share: of the clients, in [0, 1); rounded to whole ones, at least one is unseen and at
@@ -376,7 +374,6 @@ class FederatedData(eqx.Module):
         if self.unseen is not None or self.clients == 1:
             got = f"{self.clients} clients, or some unseen already"
             raise DataError.found("with_unseen", got, "several clients, of which none is unseen")
-        # clients that never take part; whoever shares half of their examples comes along
         count = min(max(round(share * self.clients), 1), self.clients - 1)
         order = np.random.default_rng([seed, 3]).permutation(self.clients)
         # examples of all parts together, so that copies across them are found; training comes first
@@ -387,7 +384,7 @@ class FederatedData(eqx.Module):
             }
         )
         train_copies = copies[: self.train.total]
-        drawn = choose_unseen_clients(train_copies, self.sizes.tolist(), order, count)
+        drawn = np.sort(order[:count])
         participants = np.setdiff1d(np.arange(self.clients), drawn)
         # by part, marks of the examples of which none that is trained on is a copy
         is_clear = ~np.isin(copies, train_copies[np.isin(self.train.owners, participants)])

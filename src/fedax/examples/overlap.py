@@ -19,8 +19,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import connected_components
 
 from fedax.errors import DataError, UnknownName
 from fedax.examples.memmap import blocks
@@ -28,8 +26,6 @@ from fedax.utils.shares import whole_part
 
 SPLITS = ("shuffled", "in_order", "shuffled_rows", "in_order_rows")
 """Ways to choose the examples that are put aside."""
-FEW = 16
-"""An example that more clients have says nothing about which of them are alike."""
 Divided: TypeAlias = list[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]]
 """For each client the rows that are trained on and those put aside."""
 
@@ -161,53 +157,6 @@ def draw_rows(
     return [np.sort(train_rows) for train_rows, _ in divided], [
         np.sort(held_out_rows) for _, held_out_rows in divided
     ]
-
-
-def choose_unseen_clients(
-    copies: Int[np.ndarray, "examples"],
-    sizes: Sequence[int],
-    order: Int[np.ndarray, "clients"],
-    count: int,
-) -> Int[np.ndarray, "some"]:
-    """Returns clients to set apart, the first ones of an order.
-
-    Clients who share half of their examples come together.
-
-    Args:
-        copies: of the clients' training examples, see `number_copies`.
-        sizes: of the clients.
-        order: of all clients.
-        count: how many; fewer if those who share examples are more.
-
-    >>> choose_unseen_clients(np.array([0, 1, 2, 0, 1]), [2, 1, 2], np.array([0, 1, 2]), 1).tolist()
-    [1]
-    """
-    # examples by client and copy, shape (clients, copies); rare copies alone tell who is alike
-    owners = np.repeat(np.arange(len(sizes)), sizes)
-    width = int(copies.max()) + 1
-    table = csr_array((np.ones(len(copies)), (owners, copies)), (len(sizes), width))
-    table.sum_duplicates()
-    owner_counts = np.bincount(table.indices, minlength=width)
-    table = csr_array(table[:, (owner_counts > 1) & (owner_counts <= FEW)])
-    marks = table.copy()
-    marks.data[:] = 1
-    # entry (i, j): how many examples of client i client j has too
-    common = (table @ marks.T).tocoo()
-    # client j has at least half of client i's examples
-    close = 2 * common.data >= np.asarray(sizes)[common.row]
-    links = coo_array((np.ones(close.sum()), (common.row[close], common.col[close])), common.shape)
-    group = connected_components(links, directed=False)[1]
-    members = np.bincount(group)
-    # groups come as a whole, so that one that does not fit is passed over
-    chosen, visited = list[int](), set[int]()
-    for client in order.tolist():
-        group_id = int(group[client])
-        if group_id not in visited and len(chosen) + members[group_id] <= count:
-            chosen += np.flatnonzero(group == group_id).tolist()
-        visited.add(group_id)
-        if len(chosen) == count:
-            break
-    return np.sort(chosen or order[:count])
 
 
 def train_size(examples: int, test_fraction: float | int) -> int:
