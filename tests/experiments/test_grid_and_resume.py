@@ -128,7 +128,7 @@ def test_a_grid_is_taken_up_again_in_both_stages(finished, tmp_path, at):
     again = Crash(0)
     directory = resume(tmp_path / "a", again)
     assert len(again.begun) == 4 - at
-    assert ("selection seeds 7, 8" in again.begun[0]) == (at == 1)
+    assert ("selection seed 7, 8" in again.begun[0]) == (at == 1)
     assert directory.runs.keys() == finished.runs.keys()
     assert ends(directory) == ends(finished)
 
@@ -225,7 +225,7 @@ def test_resume_runs_what_is_missing_and_ends_in_the_same_bits(tmp_path, straigh
     curves.write_bytes(damaged[: len(damaged) // 2])
     again = Crash(0)
     directory = resume(out, again)
-    assert [title.split("] ")[1] for title in again.begun] == [
+    assert [title.split(": ")[1] for title in again.begun] == [
         "FedAvg, seed 1",
         "FedProx mu=1, seed 0",
         "FedProx mu=1, seed 1",
@@ -244,7 +244,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
     assert list(ids(RunDirectory.load(out))) == [("FedAvg", 0), ("FedAvg", 1)]
     again = Crash(0)
     directory = resume(out, again)
-    assert [title.split("] ")[1] for title in again.begun] == ["FedProx mu=1, seeds 0, 1"]
+    assert [title.split(": ")[1] for title in again.begun] == ["FedProx mu=1, seed 0, 1"]
     apart = run_experiment(Experiment.parse(APART), tmp_path / "b", Display())
     for one, other in zip(directory.records, apart.records, strict=True):
         assert (one.label, one.seed) == (other.label, other.seed)
