@@ -72,16 +72,22 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
     methods = sorted(counts.index[counts == len(tasks)], key=str.lower)
     if not {reference} < set(methods):
         return pd.DataFrame()
-    groups = own[own["method"].isin(methods)].groupby("method")
+    own = own[own["method"].isin(methods)]
+    groups = own.groupby("method")
     frame = pd.DataFrame({"everyone": groups["everyone"].max().astype(bool)}, index=methods)
     at_edge = own[own["edges"].notna()].groupby("method")["task"].nunique()
     frame["edges"] = at_edge.reindex(methods, fill_value=0)
     others = frame.index != reference
     rounds: Float[np.ndarray, "methods tasks"] | None = None
-    for measure in (*COSTS, *QUALITY):
+    measures = [name for name in (*COSTS, *QUALITY) if name in own]
+    wide = own.pivot(index="method", columns=["task", *RUN], values=measures).loc[methods]
+    # runs that not all methods have are left out
+    runs = wide["rounds"].dropna(axis=1).columns
+    for measure in measures:
         if measure in QUALITY and not all(measure in task.target.quality for task in tasks):
             continue
-        tables = [_runs_of(own[own["task"] == name], measure, methods) for name in names]
+        table = wide[measure][runs]
+        tables = [table[name].to_numpy(float) for name in names]
         gains = []
         for task, table in zip(tasks, tables, strict=True):
             at = methods.index(reference)
@@ -131,13 +137,6 @@ def areas(
     tail = 50 * LEVEL
     ends = np.percentile(parts[:, drawn].mean(2), [tail, 100 - tail], axis=1)
     return np.stack([parts.mean(1), *ends])
-
-
-def _runs_of(results: pd.DataFrame, measure: str, methods: Sequence[str]) -> Runs:
-    """Returns the numbers of one task; runs that not all methods have are left out."""
-    known = results.pivot(index="method", columns=RUN, values="rounds").loc[methods]
-    table = results.pivot(index="method", columns=RUN, values=measure).loc[methods]
-    return table.loc[:, known.notna().all()].to_numpy(float)
 
 
 def _cost_gains(costs: Runs, reference: int) -> Runs:
