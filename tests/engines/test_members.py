@@ -1,8 +1,4 @@
-"""Settings and seeds as one program: every member's numbers are those of its own run, wherever
-members are placed."""
-
-import subprocess
-import sys
+"""Settings and seeds as one program: every member's numbers are those of its own run."""
 
 import jax
 import numpy as np
@@ -13,13 +9,11 @@ from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
 from problems import regression, vector
 
-# how many settings and seeds, and what two devices then share: settings, seeds padded from 3 to 4,
-# or clients
+# how many settings and seeds, and where
 SHAPES = {
     "settings and seeds in turn": (2, 3, lambda: fedax.Simulation(devices=2)),
     "seeds in turn": (1, 3, lambda: fedax.Simulation(devices=2)),
     "seeds as lanes": (3, 2, lambda: fedax.Simulation(chunk=2, devices=2)),
-    "one setting a device": (1, 2, lambda: fedax.Simulation(chunk=2, devices=2)),
     "one device": (3, 3, lambda: fedax.Simulation(devices=1)),
     "eager": (1, 2, fedax.Eager),
 }
@@ -65,46 +59,6 @@ def test_members_are_runs(shape):
         for way in ("down", "up"):
             assert getattr(history.bits, way).tolist() == getattr(alone.bits, way).tolist()
     assert len({vector(history).tobytes() for history in together}) == settings * seeds
-
-
-FEW = """
-import sys
-sys.path[:0] = sys.argv[1:]
-import subprocess
-import sys
-
-import jax
-jax.config.update("jax_platforms", "cpu"); jax.config.update("jax_num_cpu_devices", 4); jax.config.update("jax_enable_x64", True)
-import numpy as np
-import fedax
-import test_members as t
-from problems import regression, vector
-for chunk in (1, 8):
-    for settings, seeds in ((1, [1, 8]), (5, [1])):
-        engine = fedax.Simulation(chunk, devices=4)
-        together = fedax.run_grid(t.grid_of(settings), regression(), seed=seeds, engine=engine, **t.OPTIONS)
-        alone = [
-            fedax.run(method, regression(), seed=seed, engine=fedax.Simulation(devices=1), **t.OPTIONS)
-            for method in t.grid_of(settings) for seed in seeds
-        ]
-        for a, b in zip(together, alone, strict=True):
-            np.testing.assert_allclose(vector(a), vector(b), rtol=1e-12, atol=1e-12)
-print("agreed")
-"""
-
-
-@pytest.mark.slow
-def test_too_few_members_share_their_clients():
-    """Two members on four devices: all four work on the clients of each. Five: two more than the
-    devices have use for."""
-    done = subprocess.run(
-        [sys.executable, "-c", FEW, *sys.path],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert "agreed" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

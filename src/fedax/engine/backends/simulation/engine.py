@@ -82,9 +82,8 @@ class Simulation(Engine):
             phases where a phase may have no clients (dropouts, `on_bad_client="drop"`).
 
     The chunks, the number of devices, the microbatch and the place of the data do not change a
-    trajectory beyond rounding; the place of the memories does not change a bit of it. Several runs
-    in one program (`fedax.run_grid`) share the devices between them, where there are enough of
-    them.
+    trajectory beyond rounding; the place of the memories does not change a bit of it. With several
+    runs in one program (`fedax.run_grid`) all devices share the clients of each.
 
     Raises:
         InvalidInput: an option out of range, or one that several hosts cannot have.
@@ -149,11 +148,11 @@ class SimulationProgram(Program):
         self.devices = engine.count_devices(setup, len(settings) * len(roots))
         devices = self.devices if setup.solver.on_mesh else 1
         chunk = engine.chunk or (1 if jax.default_backend() == "cpu" else 32)
-        self.axes = axes = SweepAxes.of(len(settings), len(roots), devices, chunk > 1)
+        self.axes = axes = SweepAxes(len(settings), len(roots), devices, chunk > 1)
         placement = Placement(
             engine.microbatch,
             chunk,
-            devices if axes.spread == "clients" else 1,
+            devices,
             engine.memory != "device",
         )
         setup = dataclasses.replace(setup, placement=placement)
@@ -166,9 +165,9 @@ class SimulationProgram(Program):
             setup = dataclasses.replace(setup, task=task)
         # rounded up, so that different cadences share a program
         self.longest = 1 << max(3, (longest - 1).bit_length())
-        self.setup = axes.put(setup, "all")
-        self.setting = axes.put(axes.stack(settings, "settings"), "settings")
-        self.roots = axes.put(axes.stack(roots, "seeds"), "seeds")
+        self.setup = axes.put(setup, may_alias=True)
+        self.setting = axes.put(axes.stack(settings))
+        self.roots = axes.put(axes.stack(roots))
         self.small = setup.layout.dim <= SMALL_MODEL
 
     @functools.cached_property
@@ -188,14 +187,14 @@ class SimulationProgram(Program):
         move = to_device if self.memory == "device" else offload_state
         moved = [move(run_carry) for run_carry in carry]
         stacked = self.axes.stack_runs([detach_stores(run_carry) for run_carry in moved])
-        stacked, stores = allocate_stores(self.axes.put(stacked, "runs"), self.memory)
+        stacked, stores = allocate_stores(self.axes.put(stacked), self.memory)
         return stacked, None, tuple(stores)
 
     def split(self, states: Any) -> list[RunCarry]:
         return [attach_stores(run_carry) for run_carry in self.axes.unstack_runs(states[0])]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
-        w = self.axes.put(self.axes.stack(models, "seeds"), "seeds")
+        w = self.axes.put(self.axes.stack(models))
         carry, last_cohort = self._call(_start, self.setup, (self.roots, w))
         carry, stores = allocate_stores(carry, self.memory)
         return carry, last_cohort, tuple(stores)
@@ -218,7 +217,7 @@ class SimulationProgram(Program):
             )
             carry = carry._replace(downlinks=downlinks)
         rows = [timeline.rows(first, count, self.longest) for timeline in self.timelines]
-        rows = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows), "seeds"), "seeds")
+        rows = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows)))
         shared = (
             self.round_setup,
             jnp.asarray(np.int32(first)),
