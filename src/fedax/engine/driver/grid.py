@@ -11,11 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.attacks import Collusion
+from fedax.communication.channel import Channel
 from fedax.core.algorithm import Algorithm
+from fedax.core.carry import RunCarry
 from fedax.core.client import Solver
 from fedax.core.hyper import Hyper, as_arrays, bound_to, check_population, declared, is_new
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task, initial_params
+from fedax.core.validation.own_methods import call_model
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.compilation.identity import (
     Identity,
@@ -32,7 +35,6 @@ from fedax.engine.driver.options import RunOptions, check_kind
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Program, ProgramInputs, Setting, trace_programs
 from fedax.engine.round.evaluation import trace_metrics
-from fedax.engine.round.footprint import trace_footprint
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timeline import timing_of
 from fedax.errors import InvalidInput
@@ -42,17 +44,13 @@ from fedax.utils.random import MOST_SEED
 
 _SHOWN = 64
 """Of longer arrays only the ends of their range are among the settings of a history."""
-
-
 _CHOICES = ("keep_best", "on_bad_client")
 
 
 class Member(NamedTuple):
-    """One run of a grid: what differs between its runs."""
+    """One run of a grid: its setting and its seed."""
 
-    algorithm: Algorithm[Any]
-    solver: Solver
-    schedule: Schedule
+    setting: Setting
     seed: int
 
 
@@ -96,14 +94,16 @@ class Grid:
         self.begun = time.perf_counter()
         is_common = isinstance(options, RunOptions)
         by_algorithm = [options] * len(algorithms) if is_common else [*options]
-        self.solvers = [each.solver for each in by_algorithm]
-        self.schedules = [each.schedule for each in by_algorithm]
+        settings = [
+            Setting(algorithm, each.solver, each.schedule)
+            for algorithm, each in zip(algorithms, by_algorithm, strict=True)
+        ]
         options = by_algorithm[0]
         engine = options.engine
         # without seeds only the arguments are checked, which one rank may do alone
         group = engine.process_group if seeds else ProcessGroup()
         with group.raise_on_all_ranks():
-            setup, roots = self._resolve(algorithms, task, seeds, options)
+            setup, roots = self._resolve(settings, task, seeds, options)
         if seeds:
             traced = setup
             config = {
@@ -128,14 +128,15 @@ class Grid:
         if seeds:
             # the static number of rows that a call's log has
             longest = min(self.options.observe_every, max(self.options.rounds, 1))
-            arrays = as_arrays((self.algorithms, self.solvers), self.layout.dtype)
-            settings = map(Setting, *arrays, as_inputs(self.schedules))
-            self.program = engine.program(ProgramInputs([*settings], setup, roots, longest))
+            algorithms, solvers, schedules = zip(*self.settings, strict=True)
+            arrays = as_arrays((algorithms, solvers), self.layout.dtype)
+            inputs = [*map(Setting, *arrays, as_inputs(schedules))]
+            self.program = engine.program(ProgramInputs(inputs, setup, roots, longest))
             self.program.check(self.options.observe or (), self.options.personal)
 
     def _resolve(
         self,
-        algorithms: Sequence[Algorithm[Any]],
+        settings: Sequence[Setting],
         task: Task,
         seeds: Sequence[SupportsIndex],
         options: RunOptions,
@@ -149,12 +150,14 @@ class Grid:
         # clients of a deployment, of which the task may be a stand-in
         task = task.for_clients(getattr(options.engine, "clients", None))
         self.options = options = options.resolve(task)
-        for algorithm in algorithms:
-            check_kind("run(algorithm=...)", algorithm, Algorithm)
+        for setting in settings:
+            check_kind("run(algorithm=...)", setting.algorithm, Algorithm)
         for seed in seeds:
             Hyper("seed", 0, low=0, high=MOST_SEED).check("run", seed)
-        names = task.names
-        self.algorithms = [bound_to(a, names, task.train.clients) for a in algorithms]
+        names, clients = task.names, task.train.clients
+        self.settings = [
+            s._replace(algorithm=bound_to(s.algorithm, names, clients)) for s in settings
+        ]
         self._check_one_program()
         if options.params is not None:
             model, task = initial_model(task, options.params, "run")
@@ -163,15 +166,11 @@ class Grid:
         self.layout = layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
         starts = [initial_params(task, int(seed)) for seed in seeds]
         self.models = [model for model, _ in starts]
-        self.members = [
-            Member(*settings, int(seed))
-            for settings in zip(self.algorithms, self.solvers, self.schedules, strict=True)
-            for seed in seeds
-        ]
+        self.members = [Member(setting, int(seed)) for setting in self.settings for seed in seeds]
         setup = Setup(
             task,
             as_arrays(options.solver, layout.dtype),
-            self.schedules[0],
+            options.schedule,
             layout,
             task.train.population,
             options.channel,
@@ -188,12 +187,13 @@ class Grid:
             is_private or options.clock is not None or options.schedule.asynchronous is not None
         )
         simulates = isinstance(options.engine, Simulation)
-        lists = {
-            "algorithms": (self.algorithms, True),
-            "solver": (self.solvers, simulates),
-            "schedule": (self.schedules, simulates and not is_fixed),
+        can_vary = {
+            "algorithms": True,
+            "solver": simulates,
+            "schedule": simulates and not is_fixed,
         }
-        for name, (values, are_inputs) in lists.items():
+        columns = zip(*self.settings, strict=True)
+        for (name, are_inputs), values in zip(can_vary.items(), columns, strict=True):
             varies = any(value is not values[0] for value in values)
             if len(set(map(program_key, values))) > 1 or (varies and not are_inputs):
                 hint = "Call it once for each. An experiment file has grids of several programs."
@@ -209,16 +209,16 @@ class Grid:
             poisoned = channel.attack.poison(setup.task, setup.first, clients)
             setup = dataclasses.replace(setup, task=poisoned)
         sizes = np.asarray(setup.population.sizes).tolist()
-        for algorithm, schedule in zip(self.algorithms, self.schedules):
+        for algorithm, _, schedule in self.settings:
             schedule.check_population(sizes, setup.task.couples)
             check_population(algorithm, clients)
             algorithm.check(schedule, sizes)
             algorithm.check_model(self.task, self.layout)
         # members differ in real hyperparameters only, so one of them has the phases of all
-        member = as_arrays(self.algorithms[0], self.layout.dtype)
+        member = as_arrays(self.settings[0].algorithm, self.layout.dtype)
         timing = timing_of(member, setup, clock, options.rounds)
         if channel is not None and isinstance(channel.attack, Collusion):
-            _check_collusion(member, setup, options)
+            _check_collusion(channel, options)
         if clock is not None:
             if not engine.in_process:
                 reason = f"the engine {type(engine).__name__} has no virtual clock"
@@ -260,7 +260,7 @@ class Grid:
         traces: list[Identity] = []
         if traced is not None and options.engine.has_all(self.task):
             # runs of one algorithm with several seeds have the same rounds
-            traces = [self._trace(member, traced) for member in self.members[:: len(models)]]
+            traces = [self._trace(setting, traced) for setting in self.settings]
         identities = []
         for i, member in enumerate(self.members):
             facts = {
@@ -268,20 +268,19 @@ class Grid:
                 "start": hash_arrays(models[i % len(models)], sampled=True),
             }
             facts |= shared
-            facts |= describe(as_arrays(member.algorithm, self.layout.dtype), "algorithm")
-            facts |= describe(member.solver, "solver")
-            facts |= describe(member.schedule, "schedule")
+            algorithm, solver, schedule = member.setting
+            facts |= describe(as_arrays(algorithm, self.layout.dtype), "algorithm")
+            facts |= describe(solver, "solver")
+            facts |= describe(schedule, "schedule")
             if traces:
                 facts |= traces[i // len(models)]
             identities.append(facts)
         return identities
 
-    def _trace(self, member: Member, setup: Setup) -> Identity:
-        """Returns hashes of the programs of a round of a member, and of its metrics."""
-        dtype = self.layout.dtype
-        solver = as_arrays(member.solver, dtype)
-        setup = dataclasses.replace(setup, solver=solver, schedule=member.schedule)
-        algorithm = as_arrays(member.algorithm, dtype)
+    def _trace(self, setting: Setting, setup: Setup) -> Identity:
+        """Returns hashes of the programs of a round of a setting, and of its metrics."""
+        arrays = as_arrays((setting.algorithm, setting.solver), self.layout.dtype)
+        setup, algorithm = Setting(*arrays, setting.schedule).of(setup)
         programs = trace_programs(algorithm, setup)
         programs.append(trace_metrics(self.options.observe or (), algorithm, setup))
         return {f"programs of a round[{i}]": hash_jaxpr(p) for i, p in enumerate(programs)}
@@ -291,19 +290,19 @@ class Grid:
         members = zip(self.members, self.identities())
         return [
             {
-                "algorithm": type(member.algorithm).__name__,
-                "settings": self._settings(member),
+                "algorithm": type(member.setting.algorithm).__name__,
+                "settings": self._settings(member.setting),
                 "origin": identity,
             }
             for member, identity in members
         ]
 
-    def _settings(self, member: Member) -> dict[str, Any]:
+    def _settings(self, setting: Setting) -> dict[str, Any]:
         channel = self.options.channel
         settings = {
-            "algorithm": hyperparameters_of(member.algorithm),
-            "solver": hyperparameters_of(member.solver),
-            "schedule": member.schedule.options,
+            "algorithm": hyperparameters_of(setting.algorithm),
+            "solver": hyperparameters_of(setting.solver),
+            "schedule": setting.schedule.options,
             "channel": channel and type(channel).__name__,
             "on_bad_client": self.options.on_bad_client,
         }
@@ -322,6 +321,11 @@ class Grid:
             is_leaf=lambda node: node is None,
         )
         return self.layout.ravel(trained)
+
+    def params(self, member: Member, carry: RunCarry) -> PyTree:
+        """Returns the global model of a run as the user's own pytree."""
+        state = self.published(carry.state)
+        return self.to_params(call_model(member.setting.algorithm, state, self.layout.dim))
 
     def to_params(self, w: Float[Array, "dim"]) -> PyTree:
         """Returns a flat model as the user's own pytree."""
@@ -368,16 +372,13 @@ _INPUTS = {
 """In what the runs of one program may differ."""
 
 
-def _check_collusion(algorithm: Algorithm[Any], setup: Setup, options: RunOptions) -> None:
+def _check_collusion(channel: Channel, options: RunOptions) -> None:
     """Refuses a collusion where the uploads of a cohort do not meet as their clients made them."""
-    channel, phases = setup.channel, trace_footprint(algorithm, setup).phases
-    assert channel is not None
     others = [name for name in ("up", "down", "privacy") if getattr(channel, name) is not None]
     refusals = {
         "runs in this process: Simulation, Eager or MPI": not options.engine.is_simulated,
         f"a channel without {others[0] if others else ''}=...": others,
-        "methods with a server": any(phase.links for phase in phases),
-        "a server that waits for its cohorts": setup.schedule.asynchronous is not None,
+        "a server that waits for its cohorts": options.schedule.asynchronous is not None,
     }
     for allowed, is_refused in refusals.items():
         if is_refused:

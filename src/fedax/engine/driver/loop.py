@@ -21,7 +21,6 @@ from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import HiddenStates, is_states
 from fedax.core.history import History, Outcome
 from fedax.core.task import Task
-from fedax.core.validation.own_methods import call_model
 from fedax.engine.compilation.identity import check_same, merge
 from fedax.engine.driver.call_length import CallLength
 from fedax.engine.driver.checkpoint import Checkpoints
@@ -222,34 +221,32 @@ class RoundLoop:
             self.program, self.states, options.observe or (), self.done, grid.seen_task
         )
         seconds = time.perf_counter() - self.begun
-        self._store_best(
-            [
-                recorder.observe(merge_metrics([observed, spent]), self.done, seconds)
-                for recorder, observed in zip(self.recorders, metrics, strict=True)
-            ]
-        )
-        # the program keeps advancing runs that have ended before others
-        if not all(recorder.ended for recorder in self.recorders):
-            for recorder, carry in zip(self.recorders, self._carries(), strict=True):
-                if recorder.ended and recorder.final is None:
-                    recorder.final = _copy(carry)
+        for recorder, observed in zip(self.recorders, metrics, strict=True):
+            recorder.observe(merge_metrics([observed, spent]), self.done, seconds)
+        self._keep_models()
         progress = Progress(self.done, grid.rounds, seconds, self.recorders[0].latest)
         wants_stop = callable(options.progress) and bool(options.progress(progress))
         # on several ranks, all stop if the hook of one says so
         self.stop_requested |= self.process_group.any(wants_stop)
 
-    def _store_best(self, improved: list[bool]) -> None:
-        """Copies the models of the runs whose metric has just improved."""
-        if not any(improved):
+    def _keep_models(self) -> None:
+        """Copies what later rounds overwrite: models that have just become the best, and what runs
+        carry that have ended before others, because the program keeps advancing them.
+        """
+        ended = [recorder for recorder in self.recorders if recorder.ended and not recorder.final]
+        if all(recorder.ended for recorder in self.recorders):
+            ended = []
+        if not ended and not any(recorder.lacks_best for recorder in self.recorders):
             return
-        carries = self.grid.published(self._carries())
-        for recorder, member, carry, is_better in zip(
-            self.recorders, self.grid.members, carries, improved, strict=True
-        ):
-            if is_better:
-                w = call_model(member.algorithm, carry.state, self.grid.layout.dim)
-                state = _copy(evaluated_state(carry.model_state))
-                recorder.store_best(self.grid.to_params(jnp.array(w)), state)
+        carries = self._carries()
+        for recorder, member, carry in zip(self.recorders, self.grid.members, carries, strict=True):
+            best = recorder.best
+            if best is not None and recorder.lacks_best:
+                state = evaluated_state(self.grid.published(carry.model_state))
+                params, state = _copy((self.grid.params(member, carry), state))
+                recorder.best = dataclasses.replace(best, params=params, state=state)
+            if recorder in ended:
+                recorder.final = _copy(carry)
 
     def _save(self) -> None:
         """Writes a checkpoint. A run that has ended is saved as it was then."""
@@ -281,7 +278,7 @@ class RoundLoop:
         runs = zip(self.recorders, grid.members, carries, grid.facts(), strict=True)
         histories = [
             recorder.finish(
-                grid.to_params(call_model(member.algorithm, carry.state, grid.layout.dim)),
+                grid.params(member, carry),
                 carry,
                 predictor=task.without_examples,
                 fixed_state=fixed_state,

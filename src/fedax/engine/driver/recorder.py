@@ -2,7 +2,6 @@
 model.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -112,14 +111,14 @@ class Recorder:
         if self.is_running:
             self.outcome = log.failure(first)
 
-    def observe(self, metrics: Mapping[str, np.ndarray], done: int, seconds: float) -> bool:
+    def observe(self, metrics: Mapping[str, np.ndarray], done: int, seconds: float) -> None:
         """Records the metrics after `done` rounds and `seconds`, and applies the stopping rules.
 
-        Returns whether the model is better than the best so far.
+        If the model is better than the best so far, `best` is its place, without the model.
         """
         # of a grid that is continued, some members may have this observation already
         if self.ended or self.rounds[-1:] == [done]:
-            return False
+            return
         for name, value in metrics.items():
             # copies: what an engine returns may keep a buffer of the device for every number
             self.metrics.setdefault(name, []).append(np.array(value))
@@ -137,7 +136,10 @@ class Recorder:
         if self.is_running and done:
             self.outcome = self._judge(metrics, done)
         self.ended = not self.is_running
-        return best_by is not None and self._is_best(float(metrics[best_by]), done)
+        if best_by is not None:
+            value = float(metrics[best_by])
+            if is_better(value, self.best and self.best.value, self.modes[best_by]):
+                self.best = Best(best_by, done, value, None)
 
     def _judge(self, metrics: Mapping[str, np.ndarray], done: int) -> Outcome:
         """Returns the outcome by the stopping rules, after an observation."""
@@ -156,20 +158,10 @@ class Recorder:
                 return Outcome(rule.kind, done - 1)
         return Outcome("non-finite", done - 1, part=broken[0]) if broken else self.outcome
 
-    def _is_best(self, value: float, done: int) -> bool:
-        """Returns whether a value is better than the best one, whose place it then takes."""
-        metric, best = self.options.keep_best, self.best
-        assert metric is not None, "there is a metric"
-        if not is_better(value, None if best is None else best.value, self.modes[metric]):
-            return False
-        # the loop stores the model: here only its metrics are known
-        self.best = Best(metric, done, value, None)
-        return True
-
-    def store_best(self, params: Any, state: Any) -> None:
-        """Stores the model that has just become the best."""
-        assert self.best is not None, "nothing was better"
-        self.best = dataclasses.replace(self.best, params=params, state=state)
+    @property
+    def lacks_best(self) -> bool:
+        """Whether the model that has just become the best is still to be stored."""
+        return self.best is not None and self.best.params is None
 
     def end(self, outcome: Outcome) -> None:
         """Ends the run before its last round, unless it has ended by itself."""

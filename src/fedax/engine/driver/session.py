@@ -10,7 +10,6 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.history import Outcome
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.core.validation.own_methods import call_model
 from fedax.engine.driver.grid import Grid, not_published
 from fedax.engine.driver.options import RunOptions, Setting, with_named_options
 from fedax.engine.round.engine import compute_metrics
@@ -100,10 +99,8 @@ class Session:
 
     def params(self, state: RunState) -> PyTree:
         """Returns the global model as the user's own pytree."""
-        grid = self._grid
         (carry,) = self._program.split(state.value)
-        published = grid.published(carry.state)
-        return grid.to_params(call_model(grid.algorithms[0], published, grid.layout.dim))
+        return self._grid.params(self._grid.members[0], carry)
 
     def personal(self, state: RunState) -> PyTree:
         """Returns the models that the clients use: the user's pytree with a first axis

@@ -300,6 +300,8 @@ class RoundContext(Federation):
         neighbours, weights = graph.at(self.round, links_key)
         # first half: every node sends, and the backend sums each node's neighbours
         sending, client_states = self._prepare(send, (), states, is_graph=True)
+        reason = "no server sees the uploads together, in which clients of an attack agree"
+        refuse("Channel(attack=...)", {reason: any(stage.gathers for stage in sending.stages)})
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )

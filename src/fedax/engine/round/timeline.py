@@ -76,14 +76,12 @@ class PhaseCosts:
         arguments = clients, round, down, up, examples
         return Cost(examples, clock.seconds(*arguments), clock.joules(*arguments))
 
-    def draw(self, schedule: Schedule, first: int, count: int) -> list[np.ndarray]:
-        """Returns the clients that a schedule draws in some rounds."""
-        # rounded up to powers of two, so that few programs serve all numbers of rounds
-        rounds = first + jnp.arange(1 << max(count - 1, 0).bit_length(), dtype=jnp.int32)
+    def draw(self, schedule: Schedule, round: int) -> np.ndarray:
+        """Returns the clients that a schedule draws in a round."""
         offsets = jnp.asarray(self.setup.population.offsets)
         call = self.setup.task.programs.call
-        ids, asked = map(np.asarray, call(_draw_cohorts, schedule, self.root, rounds, offsets))
-        return [ids[i, : asked[i]] for i in range(count)]
+        ids, asked = call(_draw_cohort, schedule, self.root, jnp.int32(round), offsets)
+        return np.asarray(ids)[: int(asked)]
 
     def _count_examples(
         self, clients: Int[np.ndarray, "some"], round: int, gradients: tuple[int, int]
@@ -129,20 +127,12 @@ def _draw_local_work(
     return jax.vmap(draw_work)(clients, setup.population.sizes_of(clients))
 
 
-def _draw_cohorts(
-    schedule: Schedule,
-    root: Key[Array, ""],
-    rounds: Int[Array, "rounds"],
-    offsets: Int[Array, "bounds"],
-) -> tuple[Int[Array, "rounds capacity"], Int[Array, "rounds"]]:
-    """Draws the clients that each round asks, see `RoundContext.sample`."""
-
-    def draw_round(t: Int[Array, ""]) -> tuple[Int[Array, "capacity"], Int[Array, ""]]:
-        available = schedule.available_in(root, t, offsets.shape[0] - 1)
-        ids, count = schedule.draw(stream(root, "cohort", t, 0), offsets, None, available)
-        return ids, jnp.asarray(count, jnp.int32)
-
-    return jax.vmap(draw_round)(rounds)
+def _draw_cohort(
+    schedule: Schedule, root: Key[Array, ""], round: Index, offsets: Int[Array, "bounds"]
+) -> tuple[Int[Array, "capacity"], Index]:
+    """Draws the clients that a round asks, see `RoundContext.sample`."""
+    available = schedule.available_in(root, round, offsets.shape[0] - 1)
+    return schedule.draw(stream(root, "cohort", round, 0), offsets, None, available)
 
 
 class RoundTimeline(PhaseCosts, Timeline):
@@ -193,13 +183,10 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
         self._known: dict[int, Step] = {}
 
     def steps(self, first: int, count: int) -> list[Step]:
+        # asked for before the rounds, for their rows, and after them, for the log
         rounds = range(first, first + count)
-        if not all(t in self._known for t in rounds):
-            cohorts = self.draw(self.invitation, first, count)
-            self._known = {
-                t: self._compute_round(t, asked) for t, asked in zip(rounds, cohorts, strict=True)
-            }
-        return [self._known[t] for t in rounds]
+        self._known = {t: self._known.get(t) or self._compute_round(t) for t in rounds}
+        return [*self._known.values()]
 
     def logged(
         self, first: int, count: int, traffic: Sequence[PhaseTraffic] = ()
@@ -207,8 +194,9 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
         late = [step.sent - len(step.clients) for step in self.steps(first, count)]
         return super().logged(first, count) | {"late": np.asarray(late, np.int32)}
 
-    def _compute_round(self, t: int, asked: np.ndarray) -> Step:
+    def _compute_round(self, t: int) -> Step:
         clock = self.timing.clock
+        asked = self.draw(self.invitation, t)
         down, up = self.timing.bits
         cost = self.cost(asked, t)
         counts, end = first_answers(asked, cost.seconds, self.most, self.deadline)
@@ -237,7 +225,7 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
             costs.sizes if schedule.sampling.by_size else np.ones_like(costs.sizes),
             np.asarray(jax.random.key_data(stream(root, "dispatch"))).tolist(),
             costs.cost,
-            lambda version: costs.draw(schedule, version, 1)[0],
+            lambda version: costs.draw(schedule, version),
             timing.clock.seconds_at_server(cohort * timing.bits[1]),
         )
     kind = RoundTimeline if schedule.timed_field is None else DeadlineTimeline
