@@ -87,7 +87,7 @@ class Rounds:
         import jax
         import numpy as np
 
-        from fedax.engine.backends.simulation.placement import assign_longest_first
+        from fedax.engine.backends.simulation.backend import assign_longest_first
         from fedax.utils.random import stream
 
         sizes, schedule = np.asarray(self.task.train.sizes), self.grid.options.schedule

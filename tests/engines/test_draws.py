@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import fedax
 from fedax.core import Layout, Ragged
 from fedax.core.scheduling.sampling import subset, successive_subset
-from fedax.engine.backends.simulation.backend import SimulationBackend
+from fedax.engine.backends.simulation.backend import SimulationBackend, assign_longest_first
 from fedax.engine.backends.simulation.engine import one_round
-from fedax.engine.backends.simulation.placement import assign_longest_first
 from fedax.engine.round.client import Setup
 from fedax.engine.round.trace import initial_carry
 from fedax.examples.ragged import Population

@@ -12,7 +12,7 @@ from fedax import InvalidInput
 from fedax.core import Upload
 from fedax.core.federation import ClientStates, with_states
 from fedax.engine.backends.simulation import engine as simulation
-from fedax.engine.backends.simulation.offloaded_state import STORES, RowStore
+from fedax.engine.backends.simulation.host import STORES, RowStore
 from fedax.errors import FedaxError
 from marks import quick, slow
 from problems import regression, vector

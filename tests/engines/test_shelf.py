@@ -6,7 +6,7 @@ import pytest
 
 import fedax
 from fedax.data import store, stored
-from fedax.engine.backends.simulation.host_dataset import HostExamples
+from fedax.engine.backends.simulation.host import HostExamples
 from marks import quick
 from parts import with_unseen, with_validation
 

@@ -1,7 +1,7 @@
 """Runs one client in isolation, as a separate process does: MPI ranks and Flower's devices."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -12,29 +12,38 @@ from fedax.communication.channel import decode
 from fedax.core.task import Task
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.phase import PhaseWork
+from fedax.examples.federated import FederatedData
 from fedax.examples.ragged import Ragged
 
 
 def single_client_task(task: Task, k: int) -> Task:
     """Returns the task with the examples of client k only."""
+    # a client may have no examples in a part that the others have
     parts = {
         name: Ragged.of([part[k]], where=name, allow_empty=name != "train")
         for name, part in task.data.parts.items()
     }
-    # a client may have no examples in a part that the others have
-    data = eqx.tree_at(
-        lambda data: [getattr(data, name) for name in parts], task.data, list(parts.values())
+    return task.with_data(with_parts(task.data, parts))
+
+
+def with_sizes(task: Task, sizes: Mapping[str, Sequence[int]]) -> Task:
+    """Returns the task for clients of which only the sizes are known, by part of the data."""
+    parts = dict[str, Ragged]()
+    for name, part in task.data.parts.items():
+        offsets = np.concatenate([[0], np.cumsum(sizes[name])]).astype(np.int32)
+        empty = {
+            name: np.zeros((0, *values.shape[1:]), values.dtype)
+            for name, values in part.arrays.items()
+        }
+        parts[name] = Ragged(empty, offsets, len(sizes[name]), max(sizes[name]))
+    return task.with_data(with_parts(task.data, parts))
+
+
+def with_parts(data: FederatedData, parts: Mapping[str, Any]) -> FederatedData:
+    """Returns data with other examples in some parts, which are not checked."""
+    return eqx.tree_at(
+        lambda data: [getattr(data, name) for name in parts], data, list(parts.values())
     )
-    return task.with_data(data)
-
-
-def sizes_only(data: Ragged, sizes: Sequence[int]) -> Ragged:
-    """Returns data of clients with these sizes but without examples, where only sizes are known."""
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    empty = {
-        name: np.zeros((0, *values.shape[1:]), values.dtype) for name, values in data.arrays.items()
-    }
-    return Ragged(empty, offsets, len(sizes), max(sizes))
 
 
 def run_single_client(

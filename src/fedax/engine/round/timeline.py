@@ -286,7 +286,7 @@ def _trace_only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> Tr
     channel = setup.channel
     if channel is not None:  # what an attack sends is as long as what it replaces
         setup = dataclasses.replace(setup, channel=dataclasses.replace(channel, attack=None))
-    (phases,) = trace(algorithm, setup, stored=True).rounds
+    (phases,) = trace(algorithm, setup).rounds
     refusal = f"{field}, {type(algorithm).__name__}"
     if not phases:
         raise InvalidInput.because(refusal, "a round without any phase has no arrivals")

@@ -109,17 +109,16 @@ def trace(
     algorithm: Algorithm[Any],
     setup: Setup,
     rounds: tuple[int, ...] = (1,),
-    *,
-    stored: bool = False,
     states: type[ClientStates] = ClientStates,
 ) -> Trace:
     """Traces some rounds of a method, one after the other.
+
+    With a channel they begin with what clients store for its codec and the model's state.
 
     Args:
         algorithm: the method.
         setup: of its rounds, with the channel through which messages go.
         rounds: their numbers; by default round 1, because some methods do more in round 0.
-        stored: whether they begin with what clients store for codecs and the model's state.
         states: the class of the clients' states.
     """
     backend = TracingBackend(setup, states)
@@ -128,7 +127,7 @@ def trace(
     def run() -> Any:
         root = jax.random.key(0)
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
-        start = initial_carry if stored else start_run
+        start = start_run if setup.channel is None else initial_carry
         carry = start(backend, algorithm, root, w)
         done.append(backend.phases)
         for t in rounds:

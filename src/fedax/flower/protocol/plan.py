@@ -73,7 +73,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         raise InvalidInput.because(
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
-    traced = trace(algorithm, setup, (0, 1), stored=True)  # a first round may be another one
+    traced = trace(algorithm, setup, (0, 1))  # a first round may be another one
     phases = list[TracedPhase]()
     for phase in itertools.chain(traced.first, *traced.rounds):
         if phase.links:

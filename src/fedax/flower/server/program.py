@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,11 +13,10 @@ from jaxtyping import Array, Bool, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
-from fedax.core.task import Task
 from fedax.engine.backends.python_rounds import PythonProgram
 from fedax.engine.round.engine import PersonalModels, ProgramInputs, RunCarry
 from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
-from fedax.engine.round.single_client import sizes_only
+from fedax.engine.round.single_client import with_sizes
 from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.errors import InvalidInput
 from fedax.flower.server.backend import FlowerBackend, Sums
@@ -39,7 +37,11 @@ class FlowerProgram(PythonProgram):
         setup = inputs.setup
         backend = SecureBackend if engine.secure else FlowerBackend
         super().__init__(inputs, lambda algorithm, root: backend(setup, algorithm, root, engine))
-        self.task = _without_examples(setup.task, engine.sizes)
+        sizes = {
+            name: [getattr(client_sizes, name) for client_sizes in engine.sizes]
+            for name in setup.task.data.parts
+        }
+        self.task = with_sizes(setup.task, sizes)
         self._rounds_done = 0
         self._checkpoint_rounds: list[int] = []
 
@@ -104,18 +106,6 @@ class FlowerProgram(PythonProgram):
 
     def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
         raise AssertionError("refused by check")
-
-
-def _without_examples(task: Task, sizes: Sequence[Any]) -> Task:
-    """Returns the task with the sizes of all clients."""
-    parts = {
-        name: sizes_only(part, [getattr(client_sizes, name) for client_sizes in sizes])
-        for name, part in task.data.parts.items()
-    }
-    data = eqx.tree_at(
-        lambda data: [getattr(data, name) for name in parts], task.data, list(parts.values())
-    )
-    return task.with_data(data)
 
 
 class FlowerView(View):

@@ -17,8 +17,7 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.federation import ClientStates, Cohort, Upload
-from fedax.engine.backends.simulation.offloaded_state import OffloadedStates
-from fedax.engine.backends.simulation.placement import assign_longest_first
+from fedax.engine.backends.simulation.host import OffloadedStates
 from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.round.aggregation import add_compensated, finalize, weighted_sum
 from fedax.engine.round.backend import Backend
@@ -27,6 +26,43 @@ from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
 from fedax.graphs import mixed
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
+
+
+def assign_longest_first(
+    steps: Int[Array, "capacity"], count: Index, devices: int
+) -> tuple[Array, Array]:
+    """Assigns clients to devices, longest first, each to the one with the least work so far (LPT).
+
+    Args:
+        steps: work of each slot of the cohort, shape (capacity,).
+        count: how many slots are in use.
+        devices: number of devices.
+
+    Returns:
+        Slots of each device in order of work, shape (devices, capacity), and the number of slots of
+        each device, shape (devices,).
+    """
+    capacity = steps.shape[0]
+    present = jnp.arange(capacity, dtype=jnp.int32) < count
+    # padding sorts last: its key is 1, those of clients are at most 0
+    by_length = jnp.argsort(jnp.where(present, -steps, 1), stable=True).astype(jnp.int32)
+    if devices == 1:
+        return by_length[None], jnp.asarray(count, jnp.int32)[None]
+
+    def assign(i: Index, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        table, counts, load = state
+        device = jnp.argmin(load)
+        slot = by_length[i]
+        table = table.at[device, counts[device]].set(slot)
+        return table, counts.at[device].add(1), load.at[device].add(steps[slot])
+
+    empty = (
+        jnp.zeros((devices, capacity), jnp.int32),
+        jnp.zeros(devices, jnp.int32),
+        jnp.zeros(devices, jnp.int32),
+    )
+    table, counts, _ = jax.lax.fori_loop(0, count, assign, empty)
+    return table, counts
 
 
 def client_mesh(devices: int) -> Mesh:

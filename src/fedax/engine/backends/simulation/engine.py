@@ -18,13 +18,15 @@ from fedax.core.scheduling.timeline import Row, row_at
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import check_state
 from fedax.engine.backends.simulation.backend import SimulationBackend
-from fedax.engine.backends.simulation.host_dataset import HostExamples, is_in_files, keep_on_host
-from fedax.engine.backends.simulation.offloaded_state import (
+from fedax.engine.backends.simulation.host import (
+    HostExamples,
     OffloadedStates,
     StatePlacement,
     allocate_stores,
     attach_stores,
     detach_stores,
+    is_in_files,
+    keep_on_host,
     offload_state,
 )
 from fedax.engine.backends.simulation.sweep_axes import SweepAxes

@@ -1,29 +1,84 @@
-"""Clients' states outside the devices, in host memory or on disk.
+"""What a simulation keeps outside the devices: clients' states, in host memory or on disk, and
+examples. Compiled programs reach both through host callbacks.
 
-A compiled program reads and writes the rows of the clients that work in a round, through host
-callbacks. The rows are those of the newest state: a write takes the number of writes before it and
-returns the next one, on which later reads depend. This makes XLA keep the order of the callbacks.
+A program reads and writes the states of the clients that work in a round. The rows are those of the
+newest state: a write takes the number of writes before it and returns the next one, on which later
+reads depend. This makes XLA keep the order of the callbacks.
 """
 
 import dataclasses
+import itertools
 import math
 import mmap
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array, Int, PyTree
 
 from fedax.core.federation import ClientStates, rows_as, with_states
-from fedax.engine.backends.simulation.host_callback import HandleRegistry, call_host
+from fedax.core.task import Task
 from fedax.engine.compilation.jaxpr import Staged
+from fedax.engine.round.single_client import with_parts
 from fedax.errors import FedaxError, InvalidInput
+from fedax.examples.federated import FederatedData
+from fedax.examples.memmap import RowReader
+from fedax.examples.ragged import Ragged
+from fedax.utils.random import Index
+
+Held = TypeVar("Held")
+
+
+def call_host(
+    function: Callable[..., Sequence[np.ndarray]],
+    shapes: Sequence[jax.ShapeDtypeStruct],
+    *operands: Any,
+) -> list[Array]:
+    """Calls a pure function on the host.
+
+    It may be called again or not at all, on one device of a mesh or on all.
+
+    Args:
+        function: of NumPy arrays.
+        shapes: shapes and types of the results.
+        operands: its arguments.
+    """
+    arrays = [jnp.asarray(operand) for operand in operands]
+    if jax.default_backend() != "cpu":
+        return jax.pure_callback(function, list(shapes), *arrays, vmap_method="sequential")
+
+    # `jax.pure_callback` copies its arguments to a device for the function on the host. The CPU
+    # client copies arrays above 100 KiB in its own threads. While one device waits in a callback
+    # and another waits for that device, no thread may be left, and both hang (jaxlib 0.10.2).
+    def fill(context: Any, results: Sequence[Any], *arguments: Any) -> None:
+        values = function(*map(np.asarray, arguments))
+        for result, value in zip(results, values, strict=True):
+            np.asarray(result)[...] = value
+
+    return buffer_callback(fill, list(shapes), vmap_method="sequential")(*arrays)
+
+
+class HandleRegistry(weakref.WeakValueDictionary[int, Held]):
+    """Handle registry: objects by number, for as long as something else references them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count()
+
+    def add(self, item: Held) -> int:
+        """Registers an object and returns its handle."""
+        number = next(self._numbers)
+        self[number] = item
+        return number
+
 
 StatePlacement: TypeAlias = Literal["device", "host", "disk"]
 """Where clients' states are stored."""
@@ -301,3 +356,91 @@ def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[Row
         return dataclasses.replace(memory, _rows=rows, number=number, version=version)
 
     return _with_offloaded(tree, allocate), new_stores
+
+
+_SETS: "HandleRegistry[HostExamples]" = HandleRegistry()
+
+
+class HostExamples:
+    """Examples of many clients on the host, by the handle `number`.
+
+    Args:
+        arrays: of all examples, by name.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self.readers = {name: RowReader(np.asanyarray(values)) for name, values in arrays.items()}
+        self.number = _SETS.add(self)
+
+    def read(self, begin: int, count: int, length: int) -> dict[str, np.ndarray]:
+        """Returns `count` consecutive examples, padded with zeros to `length` rows."""
+        padded = {}
+        for name, reader in self.readers.items():
+            rows = reader.read(begin, count)
+            padded[name] = np.zeros((length, *rows.shape[1:]), rows.dtype)
+            padded[name][: len(rows)] = rows
+        return padded
+
+
+class HostRagged(Ragged):
+    """Examples that a compiled program reads by host callbacks.
+
+    `arrays` has only their shapes and types.
+    """
+
+    arrays: Mapping[str, Any]
+    number: Int[Array | np.ndarray, ""] = eqx.field(kw_only=True)
+
+    def located(self, k: Index) -> tuple[Mapping[str, Array], Int[Array, ""], Int[Array, ""]]:
+        offsets = jnp.asarray(self.offsets)
+        size = offsets[k + 1] - offsets[k]
+        return self._read(offsets[k], size, self.largest), jnp.int32(0), size
+
+    def piece(self, begin: Index, width: int) -> dict[str, Array]:
+        return self._read(begin, jnp.int32(width), width)
+
+    def _read(self, begin: Index, count: Index, length: int) -> dict[str, Array]:
+        """Reads `count` examples from place `begin` on, padded to `length` rows."""
+
+        def read(number: Any, begin: Any, count: Any) -> dict[str, np.ndarray]:
+            return _SETS[int(number)].read(int(begin), int(count), length)
+
+        shapes = {
+            name: jax.ShapeDtypeStruct((length, *values.shape[1:]), values.dtype)
+            for name, values in self.arrays.items()
+        }
+        begin = jnp.asarray(begin, jnp.int32)
+        return jax.pure_callback(read, shapes, self.number, begin, count, vmap_method="sequential")
+
+
+def keep_on_host(task: Task) -> tuple[Task, list[HostExamples]]:
+    """Returns the task with `HostRagged` data for compiled programs, and what its handles mean."""
+    sets: list[HostExamples] = []
+
+    def put(part: Ragged) -> HostRagged:
+        examples = HostExamples(part.arrays)
+        sets.append(examples)
+        shapes = {
+            name: jax.ShapeDtypeStruct(values.shape, values.dtype)
+            for name, values in part.arrays.items()
+        }
+        number = np.asarray(examples.number, np.int32)
+        return HostRagged(shapes, part.offsets, part.clients, part.largest, number=number)
+
+    def move(data: FederatedData) -> FederatedData:
+        moved: dict[str, Any] = {name: put(part) for name, part in data.parts.items()}
+        if data.unseen is not None:
+            moved["unseen"] = move(data.unseen)
+        return with_parts(data, moved)
+
+    return task.with_data(move(task.data)), sets
+
+
+def is_in_files(task: Task) -> bool:
+    """Returns whether any of the clients' examples are in memory-mapped files."""
+    has_memmap = any(
+        isinstance(values, np.memmap)
+        for part in task.data.parts.values()
+        for values in part.arrays.values()
+    )
+    return has_memmap or (task.unseen is not None and is_in_files(task.unseen))
