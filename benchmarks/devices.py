@@ -67,8 +67,8 @@ class Rounds:
 
     def __init__(self, contestant, name):
         fedax, workloads = started(contestant)
+        from fedax.engine.driver.grid import Grid
         from fedax.engine.driver.options import RunOptions
-        from fedax.engine.driver.session import Grid
 
         self.task, options, self.count = setting(fedax, workloads, name)
         options |= {"rounds": self.count, "observe_every": self.count}

@@ -28,8 +28,8 @@ def measure(clients: int, place: Any) -> dict[str, float]:
     import fedax
     from fedax.core import Ragged
     from fedax.data import FederatedData
+    from fedax.engine.driver.grid import Grid
     from fedax.engine.driver.options import RunOptions
-    from fedax.engine.driver.session import Grid
 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2 * clients, FEATURES), np.float32)

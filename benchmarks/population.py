@@ -18,8 +18,8 @@ import numpy as np
 import fedax
 from fedax.core import Ragged
 from fedax.data import FederatedData
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.driver.session import Grid
 from fedax.models import Softmax
 
 ROUNDS, COHORT, FEATURES = 256, 10, 10

@@ -113,8 +113,8 @@ from .engine.driver.early_stopping import Divergence as Divergence
 from .engine.driver.early_stopping import EarlyStopping as EarlyStopping
 from .engine.driver.run import run as run
 from .engine.driver.run import run_grid as run_grid
-from .engine.driver.session import start as start
-from .engine.round.footprint import footprint as footprint
+from .engine.driver.run import start as start
+from .engine.round.trace import footprint as footprint
 from .experiments.running.trackers import Tracking as Tracking
 from .flower.server import Flower as Flower
 from .graphs import Graph as Graph

@@ -15,7 +15,7 @@ from fedax.algorithms import algorithm_class
 from fedax.benchmark.spaces import Setting, Space, draw_settings, unit_points
 from fedax.benchmark.task import BenchTask, Target
 from fedax.core import InvalidInput, Task
-from fedax.engine.round.footprint import footprint
+from fedax.engine.round.trace import footprint
 from fedax.experiments.config.sections import AlgorithmSection
 from fedax.experiments.running.batches import run_batch
 from fedax.observe.modes import is_higher_better

@@ -41,8 +41,7 @@ from fedax.core.federation import ClientStates, with_states
 from fedax.core.hyper import declared
 from fedax.core.programs import ProgramOwner
 from fedax.engine.backends.simulation import Simulation
-from fedax.engine.driver.run import run_grid
-from fedax.engine.driver.session import RunState, start
+from fedax.engine.driver.run import RunState, run_grid, start
 from fedax.errors import InvalidInput
 from fedax.graphs import Graph
 from fedax.observe import TrainLoss

@@ -15,7 +15,7 @@ from fedax.core import SGD, Algorithm, History, Schedule, Task
 from fedax.core.hyper import declared
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.run import run
-from fedax.engine.round.footprint import Footprint, footprint
+from fedax.engine.round.trace import Footprint, footprint
 from fedax.errors import FedaxError, InvalidInput
 
 SIZES = (7, 20, 33, 4, 11)

@@ -6,7 +6,7 @@ from typing import Any
 from fedax.algorithms import algorithm_classes
 from fedax.core import Algorithm
 from fedax.core.hyper import declared
-from fedax.engine.round.footprint import PhaseCost, footprint
+from fedax.engine.round.trace import PhaseCost, footprint
 from fedax.results.tables.summary import counted
 
 

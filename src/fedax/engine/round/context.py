@@ -26,19 +26,17 @@ from fedax.engine.round.aggregation import weighted_mean, weighted_sum
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.phase import (
     STATE,
+    ModelState,
+    PastVersions,
     PhaseResult,
     PhaseWork,
     Sent,
+    SolverState,
     Stage,
     became_non_finite,
+    message_stages,
     name_of,
     refuse,
-)
-from fedax.engine.round.stages import (
-    ModelState,
-    PastVersions,
-    SolverState,
-    message_stages,
 )
 from fedax.errors import FedaxError
 from fedax.graphs import Graph

@@ -15,7 +15,7 @@ from fedax.engine.driver.grid import program_key
 from fedax.engine.driver.options import Progress
 from fedax.engine.driver.run import run_grid
 from fedax.engine.round.engine import Engine
-from fedax.engine.round.footprint import footprint
+from fedax.engine.round.trace import footprint
 from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.plan import majority_of
 from fedax.experiments.config.sections import AuditSection, schedule_of

@@ -20,10 +20,9 @@ from fedax.core.hyper import as_arrays
 from fedax.core.task import Task
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.evaluation import CompiledView
-from fedax.engine.round.phase import PhaseWork, Stage
+from fedax.engine.round.phase import PhaseWork, Stage, message_stages
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.single_client import run_single_client, single_client_task
-from fedax.engine.round.stages import message_stages
 from fedax.errors import FedaxError, InvalidInput
 from fedax.examples.ragged import Population
 from fedax.flower.client.disk import Outbox, Store, Version, load_secret
