@@ -279,8 +279,8 @@ class Grid:
 
     def _trace(self, setting: Setting, setup: Setup) -> Identity:
         """Returns hashes of the programs of a round of a setting, and of its metrics."""
-        arrays = as_arrays((setting.algorithm, setting.solver), self.layout.dtype)
-        setup, algorithm = Setting(*arrays, setting.schedule).of(setup)
+        algorithm, solver = as_arrays((setting.algorithm, setting.solver), self.layout.dtype)
+        setup = dataclasses.replace(setup, solver=solver, schedule=setting.schedule)
         programs = trace_programs(algorithm, setup)
         programs.append(trace_metrics(self.options.observe or (), algorithm, setup))
         return {f"programs of a round[{i}]": hash_jaxpr(p) for i, p in enumerate(programs)}
