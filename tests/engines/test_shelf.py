@@ -134,7 +134,7 @@ def test_a_program_does_not_keep_the_examples(data):
 def _sets():
     import gc
 
-    from fedax.engine.backends.simulation import host_dataset as shelf
+    from fedax.engine.backends.simulation import host as shelf
 
     gc.collect()
     return dict(shelf._SETS)

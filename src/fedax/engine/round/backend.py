@@ -90,8 +90,4 @@ class Backend(ABC):
             weights: of the same shape, 0 for padding.
         """
         result = self.work(phase_work, everyone, states, True)
-        return result, ClientStates(self.mix(result.rows[0], neighbours, weights))
-
-    def mix(self, uploads: PyTree, neighbours: Array, weights: Array) -> PyTree:
-        """Returns each client's weighted sum of its neighbours' rows."""
-        return mixed(uploads, neighbours, weights)
+        return result, ClientStates(mixed(result.rows[0], neighbours, weights))

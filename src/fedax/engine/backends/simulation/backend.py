@@ -23,7 +23,6 @@ from fedax.engine.round.aggregation import add_compensated, finalize, weighted_s
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import CompiledClient, Setup, local_work
 from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
-from fedax.graphs import mixed
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
@@ -111,23 +110,6 @@ class SimulationBackend(Backend):
             for name, new_rows in results.client_state.items():
                 new_states[name] = states[name].put(ids, new_rows)
         return PhaseResult(upload, results.sums, results.uploads, new_states, results.broken)
-
-    def mix(self, uploads: PyTree, neighbours: Array, weights: Array) -> PyTree:
-        # on a mesh, every device computes its part of the clients
-        devices, clients = self.setup.placement.devices, self.setup.population.clients
-        if devices == 1:
-            return mixed(uploads, neighbours, weights)
-        padding = ((0, -clients % devices), (0, 0))  # shard_map needs as many rows on every device
-        tables = jnp.pad(neighbours, padding), jnp.pad(weights, padding)
-        sharding = P("clients")
-        program = jax.shard_map(
-            mixed,
-            mesh=client_mesh(devices),
-            in_specs=(P(), sharding, sharding),
-            out_specs=sharding,
-            check_vma=False,
-        )
-        return jax.tree.map(lambda rows: rows[:clients], program(uploads, *tables))
 
     def _client_loads(
         self, phase_work: PhaseWork, ids: Int[Array, "capacity"]

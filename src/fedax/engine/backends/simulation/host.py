@@ -15,7 +15,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
@@ -33,8 +33,6 @@ from fedax.examples.federated import FederatedData
 from fedax.examples.memmap import RowReader
 from fedax.examples.ragged import Ragged
 from fedax.utils.random import Index
-
-Held = TypeVar("Held")
 
 
 def call_host(
@@ -66,20 +64,8 @@ def call_host(
     return buffer_callback(fill, list(shapes), vmap_method="sequential")(*arrays)
 
 
-class HandleRegistry(weakref.WeakValueDictionary[int, Held]):
-    """Handle registry: objects by number, for as long as something else references them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._numbers = itertools.count()
-
-    def add(self, item: Held) -> int:
-        """Registers an object and returns its handle."""
-        number = next(self._numbers)
-        self[number] = item
-        return number
-
-
+_NUMBERS = itertools.count()
+"""Handles, by which compiled programs know what lies on the host."""
 StatePlacement: TypeAlias = Literal["device", "host", "disk"]
 """Where clients' states are stored."""
 BLOCK_BYTES = 1 << 22
@@ -112,7 +98,8 @@ class RowStore:
             _map_zeros((clients, *leaf.shape), leaf.dtype, placement) for leaf in leaves
         ]
         self._lock = threading.Lock()
-        self.number = STORES.add(self)
+        self.number = next(_NUMBERS)
+        STORES[self.number] = self
 
     def read(self, version: int, ids: np.ndarray) -> list[np.ndarray]:
         """Returns which clients have a row, and the leaves of the rows (zeros for others).
@@ -164,8 +151,8 @@ def _map_zeros(shape: tuple[int, ...], dtype: Any, placement: StatePlacement) ->
 
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 """Without it, Linux refuses arrays that are larger than its memory."""
-STORES: HandleRegistry[RowStore] = HandleRegistry()
-"""All stores by handle."""
+STORES = weakref.WeakValueDictionary[int, RowStore]()
+"""Stores by handle, for as long as something else references them."""
 
 
 def _read(number: Any, version: Any, ids: Any) -> list[np.ndarray]:
@@ -358,9 +345,6 @@ def allocate_stores(tree: Any, placement: StatePlacement) -> tuple[Any, list[Row
     return _with_offloaded(tree, allocate), new_stores
 
 
-_SETS: "HandleRegistry[HostExamples]" = HandleRegistry()
-
-
 class HostExamples:
     """Examples of many clients on the host, by the handle `number`.
 
@@ -370,7 +354,8 @@ class HostExamples:
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self.readers = {name: RowReader(np.asanyarray(values)) for name, values in arrays.items()}
-        self.number = _SETS.add(self)
+        self.number = next(_NUMBERS)
+        _SETS[self.number] = self
 
     def read(self, begin: int, count: int, length: int) -> dict[str, np.ndarray]:
         """Returns `count` consecutive examples, padded with zeros to `length` rows."""
@@ -380,6 +365,9 @@ class HostExamples:
             padded[name] = np.zeros((length, *rows.shape[1:]), rows.dtype)
             padded[name][: len(rows)] = rows
         return padded
+
+
+_SETS = weakref.WeakValueDictionary[int, HostExamples]()
 
 
 class HostRagged(Ragged):
