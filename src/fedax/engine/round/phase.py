@@ -395,7 +395,7 @@ class Colluding(Hostile):
         replaced = jax.tree.unflatten(structure, leaves)
         if isinstance(value, Sent):
             replaced = Sent(replaced, value.state)
-        upload = dataclasses.replace(result.upload, value=result.upload.value[0])
+        upload = eqx.tree_at(lambda sent: sent.value, result.upload, result.upload.value[0])
         return result._replace(upload=upload, rows=(replaced, weights))
 
 
