@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from fedax.core.client import Client
 from fedax.core.federation import ClientStates, Federation
@@ -33,7 +33,7 @@ class Personal(NamedTuple):
     """
 
     work: Callable[..., Float[Array, "dim"]]
-    down: tuple[Any, ...]
+    down: tuple[PyTree, ...]
     states: ClientStates | None = None
 
     @classmethod

@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Key, PyTree
 
 from fedax.core.federation import ClientStates
 from fedax.errors import InvalidInput
+from fedax.examples.ragged import Examples
 from fedax.utils.layout import accumulator
 
 POLICIES = ("average", "local", "frozen")
@@ -40,13 +41,15 @@ class UserFunction:
         takes_training: whether it takes `training`.
     """
 
-    function: Callable[..., Any]
+    function: PerExample
     plain: bool
     takes_key: bool
     takes_state: bool
     takes_training: bool
 
-    def __call__(self, params: PyTree, examples: Any, key: Any, **more: Any) -> Any:
+    def __call__(
+        self, params: PyTree, examples: Examples, key: Key[Array, ""] | None, **more: PyTree
+    ) -> PyTree:
         if self.takes_training:
             more["training"] = key is not None
         if self.takes_key:
@@ -54,7 +57,7 @@ class UserFunction:
         return self.function(params, examples["x"] if self.plain else examples, **more)
 
 
-def per_example(function: Callable[..., Any], plain: bool) -> PerExample:
+def per_example(function: PerExample, plain: bool) -> PerExample:
     """Returns a user's function of parameters and examples in the form `PerExample`.
 
     It may take `key`, `state` and `training` by these names.
@@ -93,10 +96,12 @@ class Bound(eqx.Module):
         """Whether it is a function of this library, which probes of users' functions pass over."""
         return bool(getattr(self.function, "separate", False))
 
-    def __call__(self, params: PyTree, examples: Any, key: Any) -> Any:
+    def __call__(self, params: PyTree, examples: Examples, key: Key[Array, ""] | None) -> PyTree:
         return self.update(params, examples, key)[0]
 
-    def update(self, params: PyTree, examples: Any, key: Any) -> tuple[Any, PyTree]:
+    def update(
+        self, params: PyTree, examples: Examples, key: Key[Array, ""] | None
+    ) -> tuple[PyTree, PyTree]:
         """Returns the values, and the new state (the old one if the function returns none)."""
         params = assembled(params, self.frozen)
         if self.state is None or not getattr(self.function, "takes_state", False):
@@ -106,7 +111,7 @@ class Bound(eqx.Module):
         return values if isinstance(values, tuple) else (values, self.state)
 
 
-def bind(function: PerExample, frozen: PyTree, state: PyTree) -> Callable[..., Any]:
+def bind(function: PerExample, frozen: PyTree, state: PyTree) -> PerExample:
     """Returns a function of the trained parameters alone: itself if there is nothing to bind."""
     return function if frozen is None and state is None else Bound(function, frozen, state)
 
@@ -116,7 +121,11 @@ ROWS = 3
 
 
 def check_per_example(
-    field: str, function: PerExample, params: PyTree, examples: dict[str, Any], key: Any = None
+    field: str,
+    function: PerExample,
+    params: PyTree,
+    examples: Examples,
+    key: Key[Array, ""] | None = None,
 ) -> None:
     """Refuses a function that does not give one value for each example, by shapes alone.
 
@@ -155,7 +164,7 @@ def state_in_reals(state: PyTree) -> PyTree:
     Whole numbers such as counts come back by `state_from_mean`.
     """
 
-    def to_real(leaf: Any) -> Any:
+    def to_real(leaf: Array) -> Array:
         return (
             leaf
             if jnp.issubdtype(leaf.dtype, jnp.floating)
@@ -169,14 +178,14 @@ def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
     """Converts a mean of states to the types of a state; whole numbers are rounded."""
 
     # a mean of counts is rarely whole
-    def convert(value: Any, old: Any) -> Any:
+    def convert(value: Array, old: Array) -> Array:
         is_integer = not jnp.issubdtype(old.dtype, jnp.floating)
         return (jnp.round(value) if is_integer else value).astype(old.dtype)
 
     return jax.tree.map(convert, mean, like)
 
 
-def evaluated_state(state: Any) -> PyTree:
+def evaluated_state(state: PyTree) -> PyTree:
     """Returns the state in which the global model is evaluated.
 
     Where clients store states in this process it is their mean. None if the clients' states are in

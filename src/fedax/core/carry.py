@@ -1,6 +1,8 @@
 """What a run carries from round to round."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jaxtyping import PyTree
 
 from fedax.core.federation import ClientStates
 
@@ -21,11 +23,11 @@ class RunCarry(NamedTuple):
             round.
     """
 
-    state: Any = None
+    state: PyTree = None
     lost: tuple[ClientStates, ...] = ()
-    model_state: Any = None
-    bounds: Any = None
-    downlinks: Any = None
+    model_state: PyTree = None
+    bounds: PyTree = None
+    downlinks: PyTree = None
     solver_states: ClientStates | None = None
 
 

@@ -4,14 +4,16 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key, PyTree
 
+from fedax.core.bound_model import PerExample
 from fedax.core.hyper import MOST_COUNT, PerClient, Scalar, check_declared, entry
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
@@ -52,13 +54,13 @@ class Minibatch(ABC):
     def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
         """Returns the Hessian of `loss` times a direction, at about the cost of two gradients."""
 
-        def slope(params: PyTree) -> Any:
+        def slope(params: PyTree) -> PyTree:
             return optax.tree.vdot(self.gradient(params), direction)
 
         return jax.grad(slope)(params)
 
     @abstractmethod
-    def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+    def mean_of(self, function: PerExample, params: PyTree) -> PyTree:
         """Returns the mean over the batch of a function of its examples, such as features by class.
 
         Args:
@@ -69,12 +71,16 @@ class Minibatch(ABC):
         """
 
     @abstractmethod
-    def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
+    def gradient_of(self, function: PerExample, params: PyTree) -> PyTree:
         """Returns the gradient of `mean_of` by the parameters.
 
         The function gives one number per example, such as another loss that the method defines. The
         task's l2 is not part of it, and the model's state stays.
         """
+
+
+StepGradient: TypeAlias = Callable[[Minibatch, PyTree], PyTree]
+"""What steps take for the gradient of a minibatch at some parameters."""
 
 
 class Client(ABC):
@@ -122,7 +128,7 @@ class Client(ABC):
         self.staleness: Index = 0
         # `_step_trace` is the trace in which gradients train the state, None outside of steps
         self.model_state, self.trained = task.state, False
-        self._step_trace: Any = None
+        self._step_trace: object = None
         self.solver_state: PyTree = None
         self._has_solved = False
         self._minimized: list[tuple[Array, Array]] = []
@@ -150,7 +156,7 @@ class Client(ABC):
         examples, unravel = self.first(MOST_COUNT), self.layout.unravel
         return self.layout.ravel(examples.hessian_product(unravel(w), unravel(direction)))
 
-    def mean_of(self, function: Callable[..., Any], w: Float[Array, "dim"]) -> PyTree:
+    def mean_of(self, function: PerExample, w: Float[Array, "dim"]) -> PyTree:
         """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
         # so many examples are all of them
         return self.first(MOST_COUNT).mean_of(function, self.layout.unravel(w))
@@ -212,7 +218,9 @@ class Client(ABC):
     def _with_state(self, step: Callable[..., Carry]) -> Callable[..., tuple[Carry, PyTree]]:
         """Returns the step with a carry that is a pair: the caller's, and the model's state."""
 
-        def with_state(carry: tuple[Carry, PyTree], *minibatches: Minibatch) -> Any:
+        def with_state(
+            carry: tuple[Carry, PyTree], *minibatches: Minibatch
+        ) -> tuple[Carry, PyTree]:
             # the trace of the step tells later which gradients are training steps, see `take_over`
             previous = self.model_state, self._step_trace
             self.model_state, self._step_trace = carry[1], get_opaque_trace_state()
@@ -232,7 +240,7 @@ class Client(ABC):
         """Returns the first `count` examples, or all if there are fewer, in the given order."""
 
     def adapted(
-        self, w: Float[Array, "dim"], rate: Any, split: Literal["train", "test"]
+        self, w: Float[Array, "dim"], rate: Scalar, split: Literal["train", "test"]
     ) -> Float[Array, "dim"]:
         """Returns the model after one gradient step of size `rate` on the client's first 20
         examples.
@@ -294,12 +302,12 @@ class Client(ABC):
         """Returns this client's random stream of this round for one purpose."""
         return stream(self._streams, purpose)
 
-    def mine(self, value: PerClient) -> Any:
+    def mine(self, value: PerClient) -> Array:
         """Returns the client's entry of a per-client hyperparameter, or the common value."""
         return entry(value, self.index)
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Scalar:
         """The step size of this round, for methods whose formulas have one.
 
         Raises:
@@ -316,7 +324,7 @@ class Client(ABC):
         return moved / (self.learning_rate * jnp.asarray(self.steps, moved.dtype))
 
     @property
-    def plain_learning_rate(self) -> Any:
+    def plain_learning_rate(self) -> Scalar:
         """The step size of this round, for work that takes its steps without the solver.
 
         Raises:
@@ -325,7 +333,7 @@ class Client(ABC):
         return self.solver.plain_step_size() * self.rate
 
     @property
-    def nominal_learning_rate(self) -> Any:
+    def nominal_learning_rate(self) -> Scalar:
         """The learning rate that the solver multiplies its momentum or its gradients by in this
         round, as released code uses it.
 
@@ -335,14 +343,14 @@ class Client(ABC):
         return self.solver.nominal_step_size() * self.rate
 
     @property
-    def objective_weight(self) -> Any:
+    def objective_weight(self) -> Float[Array, ""]:
         r"""Its weight $p_k$ in the objective up to a common factor: $n_k/n$, or 1 where the
         schedule has equal weights.
         """
         return self.share if self.schedule.weights == "size" else jnp.ones_like(self.share)
 
     @property
-    def steps_before(self) -> Any:
+    def steps_before(self) -> Index:
         """The local steps of a client that took part in every round before this one, each of as
         many as this one has.
         """
@@ -355,7 +363,7 @@ class Client(ABC):
         )
 
     @property
-    def rate(self) -> Any:
+    def rate(self) -> Scalar:
         """The solver's factor on the learning rate in this round."""
         return self.solver.factor(self.round, self.layout.dtype)
 
@@ -394,7 +402,7 @@ class Solver(eqx.Module):
         """
         return None
 
-    def factor(self, round: Index, dtype: Any) -> Any:
+    def factor(self, round: Index, dtype: DTypeLike) -> Scalar:
         """Returns the factor on the learning rate in all steps of a round."""
         return 1.0
 

@@ -6,9 +6,10 @@ Each is stated where the score is defined.
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedax.errors import InvalidInput
 
@@ -20,7 +21,7 @@ SCORES: dict[str, Mode] = {"loss": "min", "accuracy": "max"}
 """Directions that every task has; a task states those of its other scores."""
 
 
-def check_mode(field: str, mode: Any) -> None:
+def check_mode(field: str, mode: object) -> None:
     """Refuses anything but `"min"` and `"max"`."""
     if mode not in MODES:
         raise InvalidInput.of(field, mode, '"min" or "max"')
@@ -62,7 +63,7 @@ def is_better(value: float, than: float | None, mode: Mode) -> bool:
     return than is None or (value > than if mode == "max" else value < than)
 
 
-def worst_of(values: Any, mode: Mode) -> float:
+def worst_of(values: ArrayLike, mode: Mode) -> float:
     """Returns the worst of the finite values, or the infinity that is worse than all values if
     there is none.
     """

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.errors import InvalidInput
@@ -72,7 +73,7 @@ class ClientStates(eqx.Module):
         """Returns all states, with a first axis (clients,); for engines and observers."""
         return jax.tree.map(jnp.asarray, self._rows)
 
-    def each(self, function: Callable[[Any], Any]) -> "ClientStates":
+    def each(self, function: Callable[[PyTree], PyTree]) -> "ClientStates":
         """Applies a pure function to each client's state; the result is opaque too."""
         return self._with(jax.vmap(function)(self._rows))
 
@@ -130,7 +131,7 @@ class HiddenStates(ClientStates):
         return self
 
 
-def is_states(node: Any) -> bool:
+def is_states(node: object) -> bool:
     """Returns whether a node of a pytree is a `ClientStates`; for engines."""
     return isinstance(node, ClientStates)
 
@@ -140,7 +141,7 @@ def with_states(tree: PyTree, change: Callable[[ClientStates], ClientStates]) ->
     return jax.tree.map(lambda x: change(x) if is_states(x) else x, tree, is_leaf=is_states)
 
 
-def rows_as(stored: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+def rows_as(stored: np.ndarray, dtype: DTypeLike, shape: tuple[int, ...]) -> np.ndarray:
     """Converts rows read from a file, or their bytes, to a type and a shape."""
     # the bytes are those of `dtype` already, perhaps under another name
     rows = np.ascontiguousarray(stored).view(dtype)
@@ -293,11 +294,11 @@ class Federation(ABC):
     @abstractmethod
     def average(
         self,
-        work: Callable[..., Upload[Any]],
+        work: Callable[..., Upload[Value]],
         cohort: Cohort,
         *down: PyTree,
         states: ClientStates | None = None,
-    ) -> Any:
+    ) -> Value | tuple[Value, ClientStates]:
         r"""Returns the weighted mean $\sum_k \omega_k u_k / \sum_k \omega_k$ of the uploads of a
         phase.
 
@@ -323,11 +324,11 @@ class Federation(ABC):
     @abstractmethod
     def gather(
         self,
-        work: Callable[..., Upload[Any]],
+        work: Callable[..., Upload[Value]],
         cohort: Cohort,
         *down: PyTree,
         states: ClientStates | None = None,
-    ) -> Any:
+    ) -> Gathered[Value] | tuple[Gathered[Value], ClientStates]:
         """Returns all uploads stacked, for servers that need each of them.
 
         O(cohort x dim) memory.
@@ -337,8 +338,8 @@ class Federation(ABC):
     def exchange(
         self,
         graph: Any,
-        send: Callable[..., Upload[Any]],
-        receive: Callable[..., Any],
+        send: Callable[..., Upload[Value]],
+        receive: Callable[..., PyTree],
         states: ClientStates,
     ) -> ClientStates:
         r"""Exchanges uploads with the neighbours on a graph: all clients send, then all receive.

@@ -123,7 +123,7 @@ class RunDetails(NamedTuple):
     origin: dict[str, Any] | None = None
     modes: Mapping[str, Mode] = MappingProxyType({})
     predictor: Task | None = None
-    fixed_state: Any = None
+    fixed_state: PyTree = None
     personal_state: PyTree = None
 
 
@@ -212,12 +212,12 @@ class History:
         return self.details.algorithm
 
     @property
-    def state(self) -> Any:
+    def state(self) -> PyTree:
         """The algorithm's state after the last round."""
         return self.carry.state
 
     @property
-    def model_state(self) -> Any:
+    def model_state(self) -> PyTree:
         """What the final model updates without a gradient, such as batch statistics, if that
         changes: a pytree, or the clients' states of theirs.
         """

@@ -18,12 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, PyTree
 
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples.client_names import by_client_name, in_order
 from fedax.utils.numbers import python_number, python_numbers
 from fedax.utils.plugins import find
+from fedax.utils.random import Index
 
 Owner = TypeVar("Owner")
 
@@ -364,7 +366,7 @@ def is_concrete(value: object, base: type) -> bool:
     return isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
 
 
-def entry(value: PerClient, client: Any) -> Array:
+def entry(value: PerClient, client: Index) -> Array:
     """Returns the entry of one client in a per-client hyperparameter, or the common value.
 
     >>> float(entry(0.5, 3)), float(entry(np.array([1.0, 2.0]), 1))
@@ -415,7 +417,7 @@ def check_population(owner: object, clients: int) -> None:
             raise InvalidInput.found(field, f"{len(getattr(owner, name))} numbers", allowed)
 
 
-def as_arrays(tree: Any, dtype: Any) -> Any:
+def as_arrays(tree: PyTree, dtype: DTypeLike) -> PyTree:
     """Turns the real numbers of a pytree into arrays, so that another value is no other program."""
 
     def convert(leaf: Any) -> Any:

@@ -2,11 +2,12 @@
 
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
+from jaxtyping import Array, PyTree
 
 MOST_PROGRAMS = 128
 """Programs that a process keeps: each takes about a hundred of the memory maps that it may have."""
@@ -17,7 +18,11 @@ _ARRAY = object()
 class _Static(eqx.Module):
     """What a program returns beside arrays, as a part of its type."""
 
-    value: Any = eqx.field(static=True)
+    value: PyTree = eqx.field(static=True)
+
+
+_Constants: TypeAlias = tuple[tuple[Hashable, ...], Any]
+_Program: TypeAlias = Callable[[list[Array], list[Array]], tuple[PyTree, _Static]]
 
 
 class ProgramOwner:
@@ -29,7 +34,7 @@ class ProgramOwner:
     """
 
     def __init__(self) -> None:
-        self._programs: dict[Any, Callable[[Any, Any], Any]] = {}
+        self._programs: dict[Hashable, _Program] = {}
         _OWNERS.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -37,11 +42,11 @@ class ProgramOwner:
 
     def call(
         self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        donated: tuple[Any, ...] = (),
+        function: Callable[..., PyTree],
+        *arguments: PyTree,
+        donated: tuple[PyTree, ...] = (),
         **options: str | bool,
-    ) -> Any:
+    ) -> PyTree:
         """Returns `function(*arguments, *donated)`, compiled.
 
         Arrays are traced, everything else is static: it is compared by its hash.
@@ -86,7 +91,7 @@ SHARED = ProgramOwner()
 """Owner of the programs of tasks of equal functions that read nothing but their arguments."""
 
 
-def _partition(tree: Any) -> tuple[list[Any], tuple[tuple[Any, ...], Any]]:
+def _partition(tree: PyTree) -> tuple[list[Array], _Constants]:
     """Returns the arrays of a pytree, and all else of it, to compare."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
@@ -94,7 +99,7 @@ def _partition(tree: Any) -> tuple[list[Any], tuple[tuple[Any, ...], Any]]:
     return arrays, (others, structure)
 
 
-def _combine(arrays: list[Any], constants: tuple[tuple[Any, ...], Any]) -> Any:
+def _combine(arrays: list[Array], constants: _Constants) -> PyTree:
     others, structure = constants
     remaining = iter(arrays)
     leaves = [next(remaining) if leaf is _ARRAY else leaf for leaf in others]
@@ -102,10 +107,12 @@ def _combine(arrays: list[Any], constants: tuple[tuple[Any, ...], Any]) -> Any:
 
 
 def _compile(
-    function: Callable[..., Any], static: tuple[Any, Any], options: dict[str, str | bool]
-) -> Callable[[list[Any], list[Any]], Any]:
+    function: Callable[..., PyTree],
+    static: tuple[_Constants, _Constants],
+    options: dict[str, str | bool],
+) -> _Program:
     # the type of the inputs must not hold the owner, which would hold itself
-    def program(inputs: list[Any], last_inputs: list[Any]) -> tuple[Any, _Static]:
+    def program(inputs: list[Array], last_inputs: list[Array]) -> tuple[PyTree, _Static]:
         arguments, donated = map(_combine, (inputs, last_inputs), static)
         outputs, others = eqx.partition(function(*arguments, *donated), eqx.is_array)
         return outputs, _Static(others)

@@ -6,16 +6,17 @@ import inspect
 import math
 import operator
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree
 
-from fedax.core.client import Client, Minibatch, Solver
+from fedax.core.bound_model import PerExample
+from fedax.core.client import Client, Minibatch, Solver, StepGradient
 from fedax.core.hyper import Scalar, hyper
 from fedax.core.local_problem import LocalProblem
 from fedax.errors import InvalidInput
@@ -49,7 +50,7 @@ class Descent(Solver):
     """
 
     _: dataclasses.KW_ONLY
-    decay: float | Callable[..., Any] = hyper(
+    decay: float | optax.Schedule = hyper(
         1.0,
         static=True,
         low=0.0,
@@ -85,15 +86,15 @@ class Descent(Solver):
         """Whether the learning rate is another one in every step."""
         return self.decay != 1 and self.decay_by != "round"
 
-    def factor(self, round: Index, dtype: Any) -> Any:
+    def factor(self, round: Index, dtype: DTypeLike) -> Scalar:
         return (
             self._decay_factor(round, dtype)
             if self.decay != 1 and self.decay_by == "round"
             else 1.0
         )
 
-    def _decay_factor(self, count: Index, dtype: Any) -> Array:
-        schedule: Callable[..., Any] = (
+    def _decay_factor(self, count: Index, dtype: DTypeLike) -> Array:
+        schedule: optax.Schedule = (
             self.decay if callable(self.decay) else optax.exponential_decay(1.0, 1, self.decay)
         )
         # a whole number would give 32 bits
@@ -121,7 +122,7 @@ class Descent(Solver):
                 optimizer, optax.scale(client.rate) if self.decay_by == "round" else by_step
             )
 
-        def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
+        def step(carry: tuple[PyTree, PyTree], batch: Minibatch) -> tuple[PyTree, PyTree]:
             params, state = carry
             if step_gradient is None:
                 gradient = batch.gradient(params)
@@ -140,7 +141,7 @@ class Descent(Solver):
         rate = 0.0 if drift is None else client.nominal_learning_rate
         params = layout.unravel(start)
         with jax.numpy_dtype_promotion("standard"):
-            state: Any = optimizer.init(params)
+            state: PyTree = optimizer.init(params)
         if client.solver_state is None:
             return layout.ravel(client.for_each_minibatch(step, (params, state))[0])
         # the count of the decay starts afresh: it has the round in it where it should
@@ -218,7 +219,7 @@ class SGD(Descent):
             # without a pull every gradient counts once
             return jnp.where(pull > 0, jnp.where(pull < 1, series, direct), steps)
 
-        def step(_: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        def step(_: Index, state: tuple[Array, Array]) -> tuple[Array, Array]:
             speed, total = state
             # steps along a gradient of 1: `total` is the change so far, against which the pull acts
             speed = self.momentum * speed + 1 - pull * total
@@ -260,7 +261,7 @@ class Optax(Descent):
         return self.optimizer
 
 
-def sharp_gradient(rho: Any, inner: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def sharp_gradient(rho: Scalar, inner: StepGradient | None = None) -> StepGradient:
     """Returns the `LocalProblem(step_gradient=...)` of `SGD(sharpness=...)`.
 
     Args:
@@ -269,10 +270,10 @@ def sharp_gradient(rho: Any, inner: Callable[..., Any] | None = None) -> Callabl
             minibatch's gradient.
     """
 
-    def take(batch: Minibatch, params: Any) -> Any:
+    def take(batch: Minibatch, params: PyTree) -> PyTree:
         return batch.gradient(params) if inner is None else inner(batch, params)
 
-    def gradient(batch: Minibatch, params: Any) -> Any:
+    def gradient(batch: Minibatch, params: PyTree) -> PyTree:
         ascent = take(batch, params)
         norm = optax.tree.norm(ascent)
         # a gradient of 0 has no direction: the point itself then
@@ -285,21 +286,21 @@ def sharp_gradient(rho: Any, inner: Callable[..., Any] | None = None) -> Callabl
     return gradient
 
 
-def scaled_gradient(factor: Any) -> Callable[..., Any]:
+def scaled_gradient(factor: Scalar) -> StepGradient:
     """Returns the `LocalProblem(step_gradient=...)` of the minibatch gradient times a factor."""
 
-    def gradient(batch: Minibatch, params: Any) -> Any:
+    def gradient(batch: Minibatch, params: PyTree) -> PyTree:
         return jax.tree.map(lambda slope: factor * slope, batch.gradient(params))
 
     return gradient
 
 
-def added_gradient(loss: Callable[..., Any], factor: Any) -> Callable[..., Any]:
+def added_gradient(loss: PerExample, factor: Scalar) -> StepGradient:
     """Returns the `LocalProblem(step_gradient=...)` of the minibatch gradient and that of another
     loss times a factor, see `Minibatch.gradient_of`.
     """
 
-    def gradient(batch: Minibatch, params: Any) -> Any:
+    def gradient(batch: Minibatch, params: PyTree) -> PyTree:
         return jax.tree.map(
             lambda slope, pull: slope + factor * pull,
             batch.gradient(params),
@@ -392,7 +393,7 @@ class Exact(Solver):
             return client.loss(w) + problem.added_value(w)
 
         @objective.defjvp
-        def _(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        def _(primals: tuple[Array, None], tangents: tuple[Array, None]) -> tuple[Array, Array]:
             # the full loss is a loop of dynamic length, which reverse mode cannot differentiate;
             # its gradient is known
             w, tangent = primals[0], tangents[0]
@@ -456,13 +457,13 @@ class Inexact(Solver):
         # no steps for the padding of a chunk
         max_steps = jnp.where(jnp.asarray(client.steps) > 0, self.max_steps, 0)
 
-        def continues(state: tuple[Any, Any, Any]) -> Any:
+        def continues(state: tuple[Array, Array, Array]) -> Array:
             w, gradient, steps = state
             return (steps < max_steps) & (
                 jnp.linalg.norm(gradient) > tolerance_factor * jnp.linalg.norm(w - anchor)
             )
 
-        def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             w, gradient, steps = state
             w = w - self.learning_rate * gradient
             return w, client.gradient_of(problem, w), steps + 1

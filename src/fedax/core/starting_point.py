@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import PyTree
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Key, PyTree
 
 from fedax.errors import InvalidInput
 from fedax.examples.arrays import as_array, check_range
@@ -21,7 +22,7 @@ class Given(eqx.Module):
 
     params: PyTree
 
-    def __call__(self, key: Any) -> PyTree:
+    def __call__(self, key: Key[Array, ""]) -> PyTree:
         return jax.tree.map(jnp.asarray, self.params)
 
 
@@ -36,17 +37,17 @@ class Made:
         has_base: whether frozen leaves may be large; then they are not made again.
     """
 
-    function: Callable[[Any], PyTree]
+    function: Callable[[Key[Array, ""]], PyTree]
     is_frozen: tuple[bool, ...]
-    dtype: Any
+    dtype: DTypeLike | None
     has_base: bool
 
-    def __call__(self, key: Any) -> PyTree:
+    def __call__(self, key: Key[Array, ""]) -> PyTree:
         # XLA removes leaves that are not used
         make = jax.jit(self._select_trained) if self.has_base else self._select_trained
         return jax.tree.map(lambda leaf: _to_real(leaf, self.dtype), make(key))
 
-    def _select_trained(self, key: Any) -> PyTree:
+    def _select_trained(self, key: Key[Array, ""]) -> PyTree:
         leaves, structure = jax.tree.flatten(self.function(key))
         pairs = zip(self.is_frozen, leaves, strict=True)
         return jax.tree.unflatten(structure, [None if kept else leaf for kept, leaf in pairs])
@@ -55,8 +56,8 @@ class Made:
 def starting_point(
     params: PyTree,
     frozen: Which | None = None,
-    always: Callable[[str, Any], bool] | None = None,
-) -> tuple[Callable[[Any], PyTree], PyTree]:
+    always: Callable[[str, ArrayLike], bool] | None = None,
+) -> tuple[Given | Made, PyTree]:
     """Splits a model into the leaves that are trained and the others.
 
     Args:
@@ -123,7 +124,7 @@ def native(leaf: Any, where: str) -> Any:
     return array.astype(np.float64) if array.dtype == np.longdouble else array
 
 
-def _check_leaf(field: str, leaf: Any) -> None:
+def _check_leaf(field: str, leaf: ArrayLike) -> None:
     with np.errstate(over="ignore"):
         array = _to_real(leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -138,7 +139,7 @@ _ALIGNED = 64
 """Bytes: JAX on a CPU shares NumPy arrays that begin at a multiple of them."""
 
 
-def _place(leaf: Any) -> Any:
+def _place(leaf: ArrayLike) -> ArrayLike:
     """Copies a frozen array to where programs run.
 
     Each program would copy one of NumPy there.
@@ -153,5 +154,5 @@ def _place(leaf: Any) -> Any:
     return jax.device_put(aligned)
 
 
-def _to_real(leaf: Any, dtype: Any = None) -> jax.Array:
+def _to_real(leaf: ArrayLike, dtype: DTypeLike | None = None) -> jax.Array:
     return jnp.asarray(leaf, float if dtype is None and not hasattr(leaf, "dtype") else dtype)

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -31,6 +30,7 @@ from fedax.examples.encoding import Encoding
 from fedax.examples.federated import FederatedData
 from fedax.examples.integer_ranges import check_indices
 from fedax.examples.ragged import (
+    Examples,
     Ragged,
 )
 from fedax.utils.numbers import python_number
@@ -231,7 +231,7 @@ class Task(eqx.Module):
         return default_modes | self.modes
 
     @property
-    def functions(self) -> dict[str, Callable[[PyTree, Any, Any], Any]]:
+    def functions(self) -> dict[str, PerExample]:
         """Loss and scores by name, as functions of the trained parameters, the examples and the key
         alone.
         """
@@ -241,7 +241,7 @@ class Task(eqx.Module):
         }
 
     @property
-    def predictions(self) -> Callable[[PyTree, Any, Any], Any] | None:
+    def predictions(self) -> PerExample | None:
         """As `functions`: the model's predictions, None if the task has none."""
         return None if self.predictor is None else self._bind(self.predictor)
 
@@ -295,7 +295,7 @@ class Task(eqx.Module):
         """The owner of the task's compiled programs."""
         return SHARED if self.owner is None else self.owner
 
-    def _bind(self, function: PerExample) -> Callable[[PyTree, Any, Any], Any]:
+    def _bind(self, function: PerExample) -> PerExample:
         return bind(function, self.frozen, self.state)
 
     @property
@@ -306,7 +306,7 @@ class Task(eqx.Module):
         return self.state is not None
 
     @property
-    def test_set(self) -> Mapping[str, Any] | None:
+    def test_set(self) -> Examples | None:
         """The global test examples: `central`, or all clients' test examples, or None if there are
         none.
         """
@@ -362,11 +362,11 @@ class Task(eqx.Module):
 
     def sums(
         self,
-        function: Callable[..., Any],
+        function: PerExample,
         params: PyTree,
-        data: Any,
+        data: Examples,
         weight: Float[Array, "batch"],
-        key: Any,
+        key: Key[Array, ""] | None,
     ) -> PyTree:
         """Returns the weighted sums over the examples of a function that gives a pytree with one
         row per example.
@@ -375,7 +375,11 @@ class Task(eqx.Module):
         return jax.tree.map(lambda rows: weighted_sum(rows, weight), values)
 
     def trained(
-        self, params: PyTree, data: Any, weight: Float[Array, "batch"], key: Any
+        self,
+        params: PyTree,
+        data: Examples,
+        weight: Float[Array, "batch"],
+        key: Key[Array, ""] | None,
     ) -> tuple[Float[Array, ""], PyTree]:
         """Returns the weighted sum of a minibatch's losses, and the model's state after it.
 
@@ -388,7 +392,7 @@ class Task(eqx.Module):
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
 
 
-def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:
+def weighted_sum(values: Array, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:
     """Returns a weighted sum of rows; values of weight 0 do not count, not even NaN."""
     # one weight for each row, shape (batch, 1, ...)
     if values.ndim > 1:
@@ -397,7 +401,7 @@ def weighted_sum(values: Any, weight: Float[Array, "batch"]) -> Float[Array, "*r
     return jnp.sum(jnp.where(weight > 0, weight * values.astype(weight.dtype), 0), axis=0)
 
 
-def initial_params(task: Task, seed: int) -> tuple[Any, Key[Array, ""]]:
+def initial_params(task: Task, seed: int) -> tuple[PyTree, Key[Array, ""]]:
     """Returns the initial parameters of a run, and the root key of all its other random streams.
 
     Args:

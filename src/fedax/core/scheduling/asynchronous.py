@@ -148,7 +148,7 @@ class ServerSteps(KnownTimeline):
         server: Asynchronous,
         cohort: int,
         weights: np.ndarray,
-        seed: Any,
+        seed: Sequence[int],
         cost: Callable[[np.ndarray, int], Cost],
         draw: Callable[[int], np.ndarray],
         busy: float = 0.0,
@@ -317,7 +317,7 @@ class _Ranking:
         self.remove(client)
         return client
 
-    def _set(self, client: int, weight: Any) -> None:
+    def _set(self, client: int, weight: int) -> None:
         row, column = divmod(client, len(self.sums))
         self.sums[row] += weight - self.free[row, column]
         self.free[row, column] = weight

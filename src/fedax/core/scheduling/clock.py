@@ -21,7 +21,9 @@ from fedax.utils.plugins import is_reference, load
 
 Numbers: TypeAlias = Float[np.ndarray, "some"]
 Clients: TypeAlias = Int[np.ndarray, "some"] | Sequence[int]
-Amount: TypeAlias = float | Sequence[float] | np.ndarray | Callable[[np.ndarray, int], Any]
+Amount: TypeAlias = (
+    float | Sequence[float] | np.ndarray | Callable[[np.ndarray, int], np.ndarray | float]
+)
 """A number, one for each client, or a function of clients' numbers and a round."""
 
 RATES = "speed", "down", "up"
@@ -154,9 +156,9 @@ class Clock:
         self,
         clients: Clients,
         round: int,
-        down_bits: Any,
-        up_bits: Any,
-        examples: Any,
+        down_bits: float | np.ndarray,
+        up_bits: float | np.ndarray,
+        examples: float | np.ndarray,
     ) -> Numbers:
         """Returns the seconds that a phase takes each of some clients.
 
@@ -180,8 +182,8 @@ class Clock:
         seconds: float,
         clients: Clients,
         round: int,
-        down_bits: Any,
-        examples: Any,
+        down_bits: float | np.ndarray,
+        examples: float | np.ndarray,
     ) -> Numbers:
         """Returns how many examples clients have processed some seconds after the start of a phase.
 
@@ -198,9 +200,9 @@ class Clock:
         self,
         clients: Clients,
         round: int,
-        down_bits: Any,
-        up_bits: Any,
-        examples: Any,
+        down_bits: float | np.ndarray,
+        up_bits: float | np.ndarray,
+        examples: float | np.ndarray,
     ) -> Numbers:
         """Returns the joules that a phase takes each of some clients; arguments as in `seconds`."""
         names = ("energy_down", "energy_up", "energy")
@@ -208,7 +210,7 @@ class Clock:
         return down * down_bits + up * up_bits + energy * examples
 
 
-def _check(name: str, value: Any) -> None:
+def _check(name: str, value: object) -> None:
     """Refuses values of a characteristic that are out of range, or no numbers."""
     array = np.asarray(value)
     is_rate = name in RATES

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.federation import Cohort
-from fedax.core.hyper import MOST_COUNT, check_declared, hyper
+from fedax.core.hyper import MOST_COUNT, Scalar, check_declared, hyper
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.conditions import Conditions, spelled
 from fedax.core.scheduling.sampling import (
@@ -393,7 +393,7 @@ class Schedule(eqx.Module):
             amount = jnp.where(is_late, partial_amount, amount)
         return Work(self._count_steps(amount, size, batch, jnp.maximum), batch)
 
-    def _draw_geometric(self, key: Key[Array, ""]) -> Any:
+    def _draw_geometric(self, key: Key[Array, ""]) -> Index:
         """Draws the steps up to and including the first of which a coin says that it ends the
         round.
         """
@@ -406,7 +406,7 @@ class Schedule(eqx.Module):
         return 1 + jnp.floor(jnp.log(uniform) / single(tail)).astype(jnp.int32)
 
     @property
-    def _log_tail(self) -> Any:
+    def _log_tail(self) -> float | Float[Array, ""]:
         """The logarithm of the probability that a coin does not end the round."""
         p = self.sync_probability
         assert p is not None, "no coins"
@@ -420,7 +420,7 @@ class Schedule(eqx.Module):
         return self.steps is None and self.times is None and self.sync_probability is None
 
     def _count_steps(
-        self, amount: Any, size: Any, batch: Any, larger: Callable[[Any, Any], Any] = max
+        self, amount: Index, size: Index, batch: Index, larger: Callable[..., Index] = max
     ) -> Any:
         """Returns the steps of an amount of work, which is in epochs or in steps already."""
         if not self._is_in_epochs:
@@ -440,7 +440,9 @@ class Schedule(eqx.Module):
         if self.sync_probability is not None:
             # the steps that the smallest draw gives
             longest = SMALLEST_LUCK / self._log_tail
-            return 1 + (int(longest) if isinstance(longest, float) else longest.astype(jnp.int32))
+            if isinstance(longest, int | float):
+                return 1 + int(longest)
+            return 1 + longest.astype(jnp.int32)
         # the most epochs, at the smallest batch
         return self._count_steps(self._amount_bounds[1], largest, self._batch_bounds(largest)[0])
 
@@ -539,12 +541,12 @@ def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
     return tuple(inputs)
 
 
-def counts(value: Any) -> bool:
+def counts(value: object) -> bool:
     """Returns whether a value is a whole number from 1 on that fits into 32 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
 
 
-def real(value: Any) -> bool:
+def real(value: object) -> bool:
     """Returns whether a value is a number and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -554,6 +556,6 @@ def can_happen(probability: float | Float[Array, ""]) -> bool:
     return not isinstance(probability, int | float) or probability > 0
 
 
-def single(value: float | Float[Array, ""]) -> Any:
+def single(value: float | Float[Array, ""]) -> Scalar:
     """Returns a number that single-precision draws are compared with."""
     return value if isinstance(value, int | float) else value.astype(jnp.float32)

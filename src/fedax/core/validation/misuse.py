@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 from collections.abc import Callable, Generator
-from typing import Any
 
 import equinox as eqx
 from jax.errors import (
@@ -28,7 +27,7 @@ IN_A_METHOD = (
 """Advice on values of arrays in methods."""
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., object]) -> str:
     """Returns the name of a function for messages, a method with that of its object's class.
 
     >>> name_of("text".upper), name_of(max)
@@ -40,7 +39,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{type(owner).__name__}.{name}" if is_method else name
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Returns a value in words, arrays by their shapes.
 
     >>> import jax.numpy as jnp
@@ -52,7 +51,7 @@ def described(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def explained(function: Callable[..., Any], advice: str = IN_A_METHOD) -> Generator[None]:
+def explained(function: Callable[..., object], advice: str = IN_A_METHOD) -> Generator[None]:
     """Adds a note with the user's function to JAX's errors about what compiled functions cannot do.
 
     Args:

@@ -3,20 +3,20 @@ functions cannot do is named in the terms of who wrote the method.
 """
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from fedax.core.algorithm import Algorithm
+from fedax.core.algorithm import Algorithm, State
 from fedax.core.federation import Upload, is_states
 from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
 
 
-def as_upload(work: Callable[..., Any], output: Any, receives: bool) -> Upload[Any]:
+def as_upload(work: Callable[..., PyTree], output: PyTree, receives: bool) -> Upload[PyTree]:
     """Returns what a work function returned as an upload.
 
     Args:
@@ -34,7 +34,7 @@ def as_upload(work: Callable[..., Any], output: Any, receives: bool) -> Upload[A
     return jax.tree.map(jnp.asarray, upload)
 
 
-def check_state(algorithm: Algorithm[Any], old: Any, new: Any) -> None:
+def check_state(algorithm: Algorithm[State], old: State, new: State) -> None:
     """Refuses a state after a round of another structure than the one before it."""
     old_form, new_form = (jax.tree.structure(state, is_leaf=is_states) for state in (old, new))
     if old_form != new_form:
@@ -42,7 +42,7 @@ def check_state(algorithm: Algorithm[Any], old: Any, new: Any) -> None:
         _refuse(algorithm.round, new, allowed)
 
 
-def call_model(algorithm: Algorithm[Any], state: Any, dim: int) -> Float[Array, "dim"]:
+def call_model(algorithm: Algorithm[State], state: State, dim: int) -> Float[Array, "dim"]:
     """Calls `Algorithm.model` and checks that it returns a flat vector.
 
     Raises:
@@ -55,5 +55,5 @@ def call_model(algorithm: Algorithm[Any], state: Any, dim: int) -> Float[Array, 
     return model
 
 
-def _refuse(function: Callable[..., Any], result: Any, allowed: str) -> NoReturn:
+def _refuse(function: Callable[..., PyTree], result: object, allowed: str) -> NoReturn:
     raise InvalidInput.found(f"{name_of(function)}, its result", described(result), allowed)

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
+from fedax.core.bound_model import PerExample
 from fedax.errors import DataError
 from fedax.examples.encoding import Encoding
 from fedax.examples.integer_ranges import check_indices
@@ -17,12 +17,12 @@ PIECE = 2048
 
 
 def predict(
-    function: Callable[[PyTree, Any, Any], Any],
+    function: PerExample,
     params: PyTree,
     x: Any,
     like: Examples,
     encoding: Encoding | None,
-    call: Callable[..., Any],
+    call: Callable[..., Array],
     tokens: tuple[int, int] | None,
 ) -> np.ndarray:
     """Returns one row for each example.
@@ -90,5 +90,5 @@ def _check_tokens(examples: Examples, low: int, high: int) -> None:
     raise DataError.found("predict(x)['x']", got, f"{low} to {high}, the tokens of the model")
 
 
-def _predict_piece(function: Callable[..., Any], params: PyTree, examples: Any) -> jax.Array:
+def _predict_piece(function: PerExample, params: PyTree, examples: Examples) -> Array:
     return function(params, examples, None)
