@@ -139,7 +139,7 @@ _ALIGNED = 64
 """Bytes: JAX on a CPU shares NumPy arrays that begin at a multiple of them."""
 
 
-def _place(leaf: ArrayLike) -> ArrayLike:
+def _place(leaf: PyTree) -> PyTree:
     """Copies a frozen array to where programs run.
 
     Each program would copy one of NumPy there.

@@ -392,7 +392,7 @@ class Task(eqx.Module):
         return weighted_sum(values, weight), jax.lax.stop_gradient(state)
 
 
-def weighted_sum(values: Array, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:
+def weighted_sum(values: Array | np.ndarray, weight: Float[Array, "batch"]) -> Float[Array, "*row"]:
     """Returns a weighted sum of rows; values of weight 0 do not count, not even NaN."""
     # one weight for each row, shape (batch, 1, ...)
     if values.ndim > 1:

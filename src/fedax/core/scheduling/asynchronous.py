@@ -317,7 +317,7 @@ class _Ranking:
         self.remove(client)
         return client
 
-    def _set(self, client: int, weight: int) -> None:
+    def _set(self, client: int, weight: int | np.integer) -> None:
         row, column = divmod(client, len(self.sums))
         self.sums[row] += weight - self.free[row, column]
         self.free[row, column] = weight
