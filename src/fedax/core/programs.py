@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, PyTree
 
 MOST_PROGRAMS = 128
@@ -22,7 +23,9 @@ class _Static(eqx.Module):
 
 
 _Constants: TypeAlias = tuple[tuple[Hashable, ...], Any]
-_Program: TypeAlias = Callable[[list[Array], list[Array]], tuple[PyTree, _Static]]
+_Program: TypeAlias = Callable[
+    [list[Array | np.ndarray], list[Array | np.ndarray]], tuple[PyTree, _Static]
+]
 
 
 class ProgramOwner:
@@ -91,7 +94,7 @@ SHARED = ProgramOwner()
 """Owner of the programs of tasks of equal functions that read nothing but their arguments."""
 
 
-def _partition(tree: PyTree) -> tuple[list[Array], _Constants]:
+def _partition(tree: PyTree) -> tuple[list[Array | np.ndarray], _Constants]:
     """Returns the arrays of a pytree, and all else of it, to compare."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
@@ -99,7 +102,7 @@ def _partition(tree: PyTree) -> tuple[list[Array], _Constants]:
     return arrays, (others, structure)
 
 
-def _combine(arrays: list[Array], constants: _Constants) -> PyTree:
+def _combine(arrays: list[Array | np.ndarray], constants: _Constants) -> PyTree:
     others, structure = constants
     remaining = iter(arrays)
     leaves = [next(remaining) if leaf is _ARRAY else leaf for leaf in others]
@@ -112,7 +115,9 @@ def _compile(
     options: dict[str, str | bool],
 ) -> _Program:
     # the type of the inputs must not hold the owner, which would hold itself
-    def program(inputs: list[Array], last_inputs: list[Array]) -> tuple[PyTree, _Static]:
+    def program(
+        inputs: list[Array | np.ndarray], last_inputs: list[Array | np.ndarray]
+    ) -> tuple[PyTree, _Static]:
         arguments, donated = map(_combine, (inputs, last_inputs), static)
         outputs, others = eqx.partition(function(*arguments, *donated), eqx.is_array)
         return outputs, _Static(others)

@@ -1,6 +1,5 @@
 """Tasks: per-example losses and scores, federated data, the starting point."""
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -218,9 +217,8 @@ class Task(eqx.Module):
 
     def with_data(self, data: FederatedData) -> "Task":
         """Returns the task of other examples of the same form, which are not checked again."""
-        task = copy.copy(self)
-        object.__setattr__(task, "data", data)
-        return task
+        # a copy by `copy.copy` would count as being made for good, and its programs stay
+        return eqx.tree_at(lambda task: task.data, self, data)
 
     @property
     def score_modes(self) -> dict[str, Mode]:

@@ -148,7 +148,7 @@ class ServerSteps(KnownTimeline):
         server: Asynchronous,
         cohort: int,
         weights: np.ndarray,
-        seed: Sequence[int],
+        seed: int | Sequence[int],
         cost: Callable[[np.ndarray, int], Cost],
         draw: Callable[[int], np.ndarray],
         busy: float = 0.0,
