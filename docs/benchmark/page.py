@@ -147,7 +147,7 @@ HEAD = """# The benchmark: which methods beat tuned FedAvg
 
 All methods have the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
 The reference is tuned FedAvg, or tuned DSGD where there is no server. Methods have the form of their
-paper's text, which is the default; the released code of some is another method
+paper's text, which is the default; FedBC and FedAWARE have also run as released, which is another method
 ([why](../reproduction/README.md)).
 
 Numbers are costs to the target where the reference needs 100, in `rounds`, `gradients` and
