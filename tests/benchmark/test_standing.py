@@ -72,7 +72,7 @@ def test_gains_are_logarithms_of_paired_costs():
     results, tasks = pd.read_csv(ARCHIVE), family("networks")
     frame = compare_methods(results, tasks)
     rows = {(row["task"], row["method"], row["seed"]): row for row in results.to_dict("records")}
-    assert len(frame) == 36
+    assert len(frame) == 44
     for method, cost in itertools.product(("FedDyn", "Krum", "FedLin"), COSTS):
         means = []
         for task in tasks:
@@ -86,8 +86,6 @@ def test_gains_are_logarithms_of_paired_costs():
                 gains.append(gain)
             means.append(sum(gains) / 5)
         assert frame.at[method, f"gain_{cost}"] == pytest.approx(sum(means) / len(tasks))
-    # a mean over clients that is missing on one task is compared on none
-    assert not frame.at["Krum", "area_rounds"]
 
 
 def test_areas_and_intervals_are_those_of_loops():
@@ -118,13 +116,22 @@ def test_a_run_that_diverged_has_the_worst_quality_of_its_task():
     assert told.equals(expected)
 
 
+RELEASED = {
+    f"{name} as released": f"{name}:{options}"
+    for name, options in {
+        "FedBC": "start=global,dual_momentum=0.5,dual_buffer=shared",
+        "FedAWARE": "normalize=unit,startup=all,feedback=true,ids=mixed",
+    }.items()
+}
+
+
 def test_the_archive_is_what_would_be_made_now():
     """Tasks, targets, spaces and budget of every row are the standing ones."""
     tasks = load_tasks()
     results = pd.read_csv(ARCHIVE)
-    assert len(results) == 5 * 527
+    assert len(results) == 5 * 627
     for (name, label), rows in results.groupby(["task", "method"]):
-        task, method = tasks[name], parse_method(label.lower().replace(" ", ":", 1))
+        task, method = tasks[name], parse_method(RELEASED.get(label, label.replace(" ", ":", 1)))
         fixed = task.options_for(method)
         space = space_of(algorithm_class(method.name), task.target.learning_rate, fixed, SPACES)
         assert set(rows["key"]) == {key_of(task, method, space)}, (name, label)

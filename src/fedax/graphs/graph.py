@@ -433,13 +433,14 @@ class Graph(eqx.Module):
 
     def renumbered(self, order: Sequence[int]) -> "Graph":
         """Returns the same graph where the client `order[i]` has become client i."""
+        order = list(order)
         if sorted(order) != list(range(self.clients)):
             raise InvalidInput.of(
-                "Graph.renumbered(order=...)", list(order), f"an order of 0 to {self.clients - 1}"
+                "Graph.renumbered(order=...)", order, f"an order of 0 to {self.clients - 1}"
             )
         matrices = [self._sparse(t)[order][:, order] for t in range(self.period)]
         neighbours, weights = tables(matrices)
-        nodes = None if self.nodes is None else self.nodes.taken(order)
+        nodes = self.nodes and self.nodes.taken(order)
         return dataclasses.replace(self, neighbours=neighbours, weights=weights, nodes=nodes)
 
     def bound_to(self, names: Sequence[str] | None, clients: int) -> "Graph":
