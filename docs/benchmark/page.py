@@ -147,7 +147,9 @@ HEAD = """# The benchmark: which methods beat tuned FedAvg
 
 All methods have the same tasks, seeds and budget of tuning ([protocol](../benchmark/protocol.md)).
 The reference is tuned FedAvg, or tuned DSGD where there is no server. Methods have the form of their
-paper's text, which is the default; FedBC and FedAWARE have also run as released, which is another method
+paper's text, which is the default; as released FedBC
+(`start=global,dual_momentum=0.5,dual_buffer=shared`) and FedAWARE
+(`normalize=unit,startup=all,feedback=true,ids=mixed`) are other methods
 ([why](../reproduction/README.md)).
 
 Numbers are costs to the target where the reference needs 100, in `rounds`, `gradients` and
