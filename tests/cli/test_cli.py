@@ -106,7 +106,7 @@ def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):
 def test_bad_input_is_one_message(tmp_path):
     (tmp_path / "bad.toml").write_text(TINY.replace("mu = 1", "mo = 1"))
     (tmp_path / "broken.toml").write_text("name = \n")
-    assert "bad.toml, line 23: hyperparameter of FedProx: got 'mo'" in refused("run", "bad.toml")
+    assert "bad.toml: hyperparameter of FedProx: got 'mo'" in refused("run", "bad.toml")
     assert "broken.toml: not valid TOML" in refused("run", "broken.toml")
     assert "cannot be read" in refused("run", "none.toml")
     for name, near in (("fedavgg", "fedavg"), ("fedrap", "fedrep")):

@@ -57,8 +57,8 @@ def test_a_recipe_from_file_to_report(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('shows = "Table 9"', 'showz = "Table 9"', "line 3: .*Did you mean 'shows'"),
-        ("[scale.small]\nset = { rounds = 3 }", "", "line .*: scale: got"),
+        ('shows = "Table 9"', 'showz = "Table 9"', "Did you mean 'shows'"),
+        ("[scale.small]\nset = { rounds = 3 }", "", "scale: got"),
         ("Only = {", "Ony = {", "targets: got 'Ony'"),
         ("Plain = [2.0", "Plan = [2.0", "Did you mean 'Plain'"),
         ('b = "Prox"', 'b = "Prx"', "Did you mean 'Prox'"),

@@ -3,7 +3,6 @@
 import pytest
 
 import fedax
-from fedax.core import SpecError
 from fedax.experiments.config.experiment import Experiment
 
 TEXT = """name = "s"
@@ -29,5 +28,5 @@ def test_options_reach_the_engine():
 
 
 def test_other_engines_have_none():
-    with pytest.raises(SpecError, match="line 9: engine: got 'eager'"):
+    with pytest.raises(InvalidInput, match="engine: got 'eager'"):
         Experiment.parse('engine = "eager"\n' + TEXT).plan()

@@ -101,7 +101,7 @@ def submitted(tmp_path, monkeypatch, ids):
 def test_without_scancel_it_says_which_jobs_remain(tmp_path, monkeypatch):
     submitted(tmp_path, monkeypatch, "12\n13\n")
     with pytest.raises(FedaxError, match=r"--slurm: scancel is not found here, and jobs 12, 13 "):
-        list(pools.run_on_cluster([Batch(())], [], tmp_path, SLURM))
+        list(pools.run_on_cluster([Batch(())], tmp_path, SLURM))
 
 
 @pytest.mark.parametrize("options", [[], ["--trust-code"]])
@@ -183,7 +183,7 @@ def test_jobs_are_cancelled_where_the_caller_stops(tmp_path, monkeypatch):
     monkeypatch.setattr(pools, "import_submitit", lambda: fake)
     experiment = Experiment.parse(TINY.replace("[0, 1]", "[0, 1, 2]"))
     batches = [Batch((run,)) for run in planned_runs([experiment])[:3]]
-    done = pools.run_on_cluster(batches, [experiment], tmp_path, SLURM)
+    done = pools.run_on_cluster(batches, tmp_path, SLURM)
     next(done)
     done.close()
     assert [job.cancelled for job in fake.jobs] == [False, True, True]

@@ -47,7 +47,7 @@ def fake(monkeypatch):
 def test_every_tracker_gets_the_curves_of_a_run(fake, tmp_path):
     tracking = trackers.Tracking(list(trackers.TRACKERS), {"mu": 0.1}, folder=tmp_path)
     tracking(trackers.Progress(3, 9, 0.5, {"train_loss": 2.0, "client_accuracy": [1.0, 2.0]}))
-    tracking.finish()
+    tracking.__exit__()
     assert fake.named("add_scalar") == [(("train_loss", 2.0, 3), {}), (("seconds", 0.5, 3), {})]
     assert fake.named("SummaryWriter") == [
         ((str(tmp_path / "tensorboard" / "run"),), {"purge_step": 3})

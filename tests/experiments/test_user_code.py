@@ -15,7 +15,7 @@ from fedax import cli
 from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.user_code import fingerprint_sources
+from fedax.experiments.config.user_code import fingerprint_sources, hash_sources
 from fedax.experiments.results.store import RunDirectory, merge
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
@@ -156,7 +156,7 @@ def test_everything_in_a_file_may_be_the_users(here):
         "Half, lr=0.5",
     }
     half = next(record for record in directory.records if record.label.startswith("Half"))
-    assert half.settings["algorithm"]["type"] == "Half"
+    assert half.settings["algorithm"]["type"] == "code.py:Half"
     assert set(half.settings["sources"]) >= {
         "code.py:Half",
         "code.py:Plain",
@@ -238,6 +238,8 @@ def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, mo
 
 def test_a_file_that_changes_while_it_runs_is_refused(here):
     experiment = Experiment.read(Path("mine.toml"))
+    sources = hash_sources(experiment.resolved())
+    experiment = experiment.model_copy(update={"sources": sources})
     Path("code.py").write_text(CODE + "\nseven = 8\n")
     with pytest.raises(InvalidInput, match=r"code.py:\w+: its file has changed"):
         experiment.plan()
@@ -259,8 +261,8 @@ name = "m/code.py:lines"
     (here / "two.toml").write_text(text)
 
     def fingerprint():
-        experiment = Experiment.read(Path("two.toml"))
-        return fingerprint_sources(experiment, experiment.members()[0], {})
+        values = Experiment.read(Path("two.toml")).resolved()
+        return fingerprint_sources(values, hash_sources(values))
 
     before = fingerprint()
     assert fingerprint() == before
@@ -312,7 +314,7 @@ def test_entry_points_are_names(here, monkeypatch):
         'name = "a"\nrounds = 1\n[task]\nname = "code.py:lines"\n[[algorithm]]\nname = "half"\n'
     )
     directory = run_experiment(Experiment.read(Path("half.toml")), here / "out", Display())
-    assert directory.records[0].settings["sources"].keys() == {"half", "code.py:lines"}
+    assert directory.records[0].settings["sources"].keys() == {"code.py:lines"}
     cited = call("cite", "half.toml")
     assert cited.exit_code == 0, cited.output
     assert "% half: your own code (half)" in cited.stdout

@@ -104,7 +104,7 @@ def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
         ([], "4 runs of 5 rounds."),
         (
             ["grid.solver.learning_rate=[0.1,0.2,0.3]"],
-            "16 runs of 5 rounds: 12 to select in the grid, 4 to report.",
+            "16 runs of 5 rounds, 12 of them to select in the grid.",
         ),
     ],
 )

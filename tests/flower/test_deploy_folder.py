@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedax.cli import app
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.user_code import user_code
+from fedax.experiments.config.user_code import references
 from fedax.flower.deploy import folder as made
 from fedax.flower.deploy.worker import worker_for
 
@@ -91,7 +91,7 @@ def test_files_of_equal_names_are_copied_under_their_own(
     with jax.enable_x64(False):
         site = made.pack(folder, 1, "")
         experiment = Experiment.read(site / "experiment.toml")
-        assert all(name.startswith(f"{site}/") for name in user_code(experiment))
+        assert all(name.startswith(f"{site}/") for name in references(experiment.resolved()))
         assert experiment.rounds == (3 if changes else 2)
         plan = experiment.plan()
         assert [type(method).__name__ for method in plan.algorithms.values()] == ["Mine"]

@@ -11,11 +11,10 @@ import pytest
 import fedax
 from fedax.core import InvalidInput, Outcome
 from fedax.results.compare import EMPTY, compare_runs
-from fedax.results.differences import differences_sheet
 from fedax.results.forms import format_tables, note_of, tables_of
 from fedax.results.page import describe_methods
 from fedax.results.record import Record
-from fedax.results.tables.statistics import holm, mean_text, paired_t
+from fedax.results.tables.statistics import effect_of, holm, mean_text
 from problems import regression
 
 OK, NON_FINITE = Outcome(), Outcome("non-finite", 1)
@@ -112,7 +111,6 @@ def test_a_single_common_seed_is_not_tested():
     assert rows["A"]["mean"] == pytest.approx(0.13)
     assert "4 of 5 runs of A left out" in note(records)
     assert "Nothing is tested" in note(records)
-    assert differences_sheet(records, {}) == []
 
 
 def test_a_method_that_diverged_in_all_runs_has_no_number_and_no_mark():
@@ -211,7 +209,7 @@ def test_all_methods_share_the_runs_of_a_column():
     assert rows["A"]["mean"] == pytest.approx(0.1 + 0.01 * 4 / 3)
     seeds = np.array([0, 1, 3])
     gaps = [np.full(3, 0.4), 0.2 + 0.01 * seeds**2 - 0.01 * seeds]
-    raw = [float(paired_t(gap[None])[2][0]) for gap in gaps]
+    raw = [effect_of(gap, "seeds").ahead for gap in gaps]
     assert [rows[label]["p"] for label in "BC"] == pytest.approx(holm(raw), abs=1e-9)
 
 

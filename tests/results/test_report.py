@@ -10,7 +10,7 @@ from fedax.results import Page, Sheet, render
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import save
 from fedax.results.figures import draw_curves
-from fedax.results.frame import clients_csv, curves_csv
+from fedax.results.frame import curves_csv
 from fedax.results.tables.summary import columns_of
 from samples import record
 
@@ -86,10 +86,8 @@ def test_all_charts_are_there(page):
         "Train loss, A": 2,
         "Test accuracy, A": 2,
         "Dissimilarity B, A": 2,
-        "Accuracy by client, A": 1,
         f"Train loss, {EVIL}": 2,
         f"Test accuracy, {EVIL}": 2,
-        f"Accuracy by client, {EVIL}": 1,
     }
     assert "the 1 that diverged count" in page
     texts = reader.cells("text")
@@ -265,17 +263,3 @@ def test_figures_as_files(tmp_path):
     unknown = [dataclasses.replace(run, gradients=None) for run in runs()]
     with pytest.raises(InvalidInput, match="against: got 'gradients'"):
         draw_curves(unknown, against="gradients")
-
-
-def test_the_csv_of_clients_says_which_runs_are_reported():
-    runs = [
-        dataclasses.replace(
-            record("FedAvg", "A", seed, client_accuracy=np.full((3, 1), 0.5)), clients=["north"]
-        )
-        for seed in range(2)
-    ]
-    assert clients_csv(runs, [False, *[True] * (len(runs) - 1)]).splitlines() == [
-        "task,algorithm,seed,draw,purpose,client,client_accuracy (fraction)",
-        "A,FedAvg,0,0,selection,north,0.5",
-        "A,FedAvg,1,0,report,north,0.5",
-    ]

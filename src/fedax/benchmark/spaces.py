@@ -11,7 +11,7 @@ import scipy  # imports what is asked for, and only then
 
 from fedax.core import SGD, InvalidInput, UnknownName
 from fedax.core.hyper import Hyper, declared
-from fedax.experiments.config.toml import Source
+from fedax.experiments.config.toml import read_toml
 
 FILE = Path(__file__).parent / "spaces.toml"
 """Declared search spaces by the name of a method's class."""
@@ -94,7 +94,7 @@ def read_spaces(file: Path = FILE) -> dict[str, dict[str, Any]]:
     >>> read_spaces()["fedprox"]["mu"]
     {'log': [0.001, 1.0]}
     """
-    return {name.lower(): entry for name, entry in Source.read(file).document.items()}
+    return {name.lower(): entry for name, entry in read_toml(file).items()}
 
 
 def space_of(

@@ -14,7 +14,7 @@ from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import AlgorithmSection, Table, check_names
 from fedax.experiments.config.shorthand import parse_section
-from fedax.experiments.config.toml import Source
+from fedax.experiments.config.toml import read_toml, spec_errors, validate
 
 FOLDER = Path(__file__).parent / "tasks"
 """The folder of the benchmark's tasks."""
@@ -167,7 +167,8 @@ def load_tasks(folder: Path = FOLDER) -> dict[str, BenchTask]:
         SpecError: a file that is no experiment, or targets of another form.
         InvalidInput: a task without a target's table, or none at all.
     """
-    targets = Source.read(folder / TARGETS).validate(RootModel[dict[str, Target]]).root
+    with spec_errors(str(folder / TARGETS)):
+        targets = validate(RootModel[dict[str, Target]], read_toml(folder / TARGETS)).root
     found = []
     for file in sorted(folder.glob("*.toml")):
         if file.name == TARGETS:
@@ -175,9 +176,9 @@ def load_tasks(folder: Path = FOLDER) -> dict[str, BenchTask]:
         if file.stem not in targets:
             allowed = f"a table [{file.stem}]"
             raise InvalidInput.found(str(folder / TARGETS), "no such table", allowed)
-        # its errors name the file and the line
+        # its errors name the file
         Experiment.read(file)
-        found.append(BenchTask(file.stem, Source.read(file).document, targets[file.stem]))
+        found.append(BenchTask(file.stem, read_toml(file), targets[file.stem]))
     if not found:
         raise InvalidInput.found("tasks", f"no task in {folder}", "a folder with tasks")
 

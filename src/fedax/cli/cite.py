@@ -78,13 +78,13 @@ def read_run(path: Path) -> tuple[list[dict[str, Any]], str]:
     paper of its recipe, if any.
     """
     from fedax.experiments.config.experiment import Experiment
-    from fedax.experiments.config.toml import Source
+    from fedax.experiments.config.toml import parse_toml
     from fedax.papers.study import PaperDirectory, open_directory
 
     if path.is_file():
         return [Experiment.read(path).resolved()], ""
     directory = open_directory(path)
-    study = Source(directory.study, str(path)).document
+    study = parse_toml(directory.study, str(path))
     paper = directory.recipe.paper if isinstance(directory, PaperDirectory) else ""
     return study.get("experiment", [study]), paper
 

@@ -35,7 +35,6 @@ def validate(
     experiment = Experiment.read(file, settings or ())
     check_installed(experiment.trackers)
     plan = experiment.plan()
-    experiment = experiment.with_step_sizes(plan.task)
     # the file goes to the standard output, remarks to the error output
     echo(experiment.toml())
     for title, text in plan.task.data.summary.items():

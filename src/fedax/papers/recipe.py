@@ -11,7 +11,14 @@ from pydantic import Field, model_validator
 
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import AuditSection, Table, check_names
-from fedax.experiments.config.toml import Source, key_path_of, place_value
+from fedax.experiments.config.toml import (
+    key_path_of,
+    parse_toml,
+    place_value,
+    read_source,
+    spec_errors,
+    validate,
+)
 from fedax.papers.claims import Claim
 from fedax.results.figures import Figure
 from fedax.results.record import AUDITED
@@ -113,10 +120,10 @@ class Recipe(Table):
         """Reads and checks TOML text.
 
         Raises:
-            SpecError: malformed, an unknown key, a value out of range, a name that is not in it;
-                with the line.
+            SpecError: malformed, an unknown key, a value out of range, a name that is not in it.
         """
-        return Source(text, name).validate(cls)
+        with spec_errors(name):
+            return validate(cls, parse_toml(text, name))
 
     @model_validator(mode="after")
     def check(self) -> "Recipe":
@@ -274,4 +281,4 @@ def load(name: str) -> Recipe:
     if path.suffix != ".toml":
         check_names("recipe", [name], recipe_files())
         path = recipe_files()[name]
-    return Recipe.parse(Source.read(path).text, str(path))
+    return Recipe.parse(read_source(path), str(path))

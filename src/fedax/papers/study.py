@@ -64,7 +64,7 @@ class PaperDirectory(RunDirectory):
         return [*figures, *super().pictures(against, metrics)]
 
     def sheets(self) -> list[Sheet]:
-        return [*self.comparison().sheets(), *self.grid_sheets()]
+        return [*self.comparison().sheets(), *super().sheets()]
 
     def write_tables(self) -> None:
         """Writes tables, and the pictures of an archive."""

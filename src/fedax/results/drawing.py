@@ -24,7 +24,7 @@ from fedax.core import InvalidInput
 from fedax.core.directions import Mode, worst_of
 from fedax.observe.modes import mode_of
 from fedax.results.looks import THEME, Look, choose_looks
-from fedax.results.record import Record, is_percent
+from fedax.results.record import is_percent
 from fedax.results.tables.statistics import deviation_of, units_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write, writing
@@ -46,7 +46,6 @@ TITLES = {
     "seconds": "seconds",
     "hours": "hours on the virtual clock",
     "joules": "energy of all clients, J",
-    "rank": "clients, sorted",
 }
 """Of columns that are horizontal axes; other columns are titled by their names."""
 PUBLISHED = "the paper, ± standard deviation"
@@ -251,9 +250,7 @@ def curves(
                 colour = looks[str(label)].colour
                 axes.axhline(printed[0], color=colour, linestyle=":", linewidth=1.1)
         if drawn:
-            # those that are served worst are in sight
-            whole = panel.rows["axis"].iloc[0] == "rank"
-            _scale(axes, panel.metric, drawn.values(), numbers, log, whole)
+            _scale(axes, panel.metric, drawn.values(), numbers, log)
         best = _best(drawn, lines, directions[panel.metric])
         for position, (label, curve) in enumerate(drawn.items()):
             if label not in best:
@@ -404,7 +401,7 @@ def _scale(
     drawn: Iterable[pd.DataFrame],
     numbers: Sequence[float],
     log: bool | None,
-    whole: bool,
+    whole: bool = False,
 ) -> None:
     """Sets scale and limits of a vertical axis: logarithmic only where all can be shown, and
     accuracies from where they are, unless the `whole` axis is to be seen.
@@ -452,7 +449,7 @@ def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) 
                 axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
                 axis.set_minor_formatter(ticker.NullFormatter())
             elif name == "x" and title in TITLES.values():
-                integer = title in (TITLES["round"], TITLES["rank"])
+                integer = title == TITLES["round"]
                 axis.set_major_locator(ticker.MaxNLocator(4, integer=integer, min_n_ticks=1))
                 if high >= 1e4:
                     axis.set_major_formatter(ticker.EngFormatter(sep=""))
@@ -615,22 +612,3 @@ def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure
         panel.axes.grid(axis="y", visible=False)
     _title_axes(panels, [_title_of(panel.metric) for panel in panels], [""] * len(panels))
     return _add_legend(panels)
-
-
-def accuracies(records: Sequence[Record]) -> pd.DataFrame:
-    """Returns the final accuracies of the clients with test examples, sorted within each run.
-
-    One that is not finite counts as the worst of all.
-    """
-    parts = []
-    for number, run in enumerate(records):
-        if "client_accuracy" not in run.metrics:
-            continue
-        curve = np.asarray(run.metrics["client_accuracy"], float)
-        # of a client without test examples all are NaN
-        curve = curve[:, np.isfinite(curve[0])]
-        final = np.where(np.isfinite(curve[-1]), curve[-1], worst_of(curve[[0, -1]].ravel(), "max"))
-        ranks = np.arange(1, len(final) + 1)
-        columns = {"round": ranks, "rank": ranks, "client_accuracy": np.sort(final)}
-        parts.append(pd.DataFrame(columns).assign(task=run.task, method=run.label, run=number))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

@@ -10,7 +10,7 @@ import pandas as pd
 from fedax.core import InvalidInput
 from fedax.core.directions import Mode, column_name, worst_of
 from fedax.observe.modes import is_higher_better, mode_of
-from fedax.results.record import Record, by_task, has_named_clients
+from fedax.results.record import Record, by_task
 from fedax.results.tables.reductions import is_value_reduction, read_curve
 from fedax.results.tables.summary import scale_of
 
@@ -68,26 +68,6 @@ def curves_csv(records: Sequence[Record]) -> str:
     if "clock_seconds" in frame:
         frame["clock_seconds"] *= 3600
     return frame.rename(columns=column_name).to_csv(index=False, float_format="%.9g")
-
-
-def clients_csv(records: Sequence[Record], reported: Sequence[bool]) -> str:
-    """Returns the clients' final numbers as CSV, one line for each run and client. Clients without
-    examples have no number.
-
-    Args:
-        records: all runs.
-        reported: of each, whether reports show it; the others have the purpose `selection`.
-    """
-    heads = ["task", "algorithm", "seed", "draw", "purpose", "client"]
-    parts = [pd.DataFrame(columns=heads)]
-    for run, is_reported in zip(records, reported, strict=True):
-        if not has_named_clients(run):
-            continue
-        purpose = "report" if is_reported else "selection"
-        about = dict(zip(heads, (run.task, run.label, run.seed, run.draw, purpose), strict=False))
-        values = {column_name(name): curve[-1] for name, curve in run.by_client.items()}
-        parts.append(pd.DataFrame(about | {"client": run.clients} | values))
-    return pd.concat(parts).to_csv(index=False, float_format="%.9g")
 
 
 def numbers_frame(

@@ -7,6 +7,7 @@ system's light or dark, and fits a phone.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fedax.results import drawing
@@ -15,9 +16,11 @@ from fedax.results.drawing import Picture, to_svg
 from fedax.results.forms import cell_text, grid_of, note_of
 from fedax.results.frame import curves_frame, describe_early_ends
 from fedax.results.looks import THEME, choose_looks
-from fedax.results.record import Record, by_label, by_task
+from fedax.results.record import Record, by_label, by_task, describe_endings
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.summary import ABOUT, columns_of
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +59,13 @@ class Page:
     title: str
     summary: str
     records: Sequence[Record]
-    notes: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    versions: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    notes: Mapping[str, str] = _NOTHING
+    settings: Mapping[str, str] = _NOTHING
+    versions: Mapping[str, Any] = _NOTHING
     sheets: Sequence[Sheet] = ()
     pictures: Sequence[Picture] = ()
-    reads: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    selected: Mapping[str, Mapping[str, str]] = dataclasses.field(
-        default_factory=dict[str, Mapping[str, str]]
-    )
+    reads: Mapping[str, str] = _NOTHING
+    selected: Mapping[str, Mapping[str, str]] = _NOTHING
 
 
 PRIVACY = (
@@ -128,11 +129,6 @@ def _describe_task(
         for column in columns
         if column.chart and frame.groupby("method")[column.metric].count().any()
     ]
-    mean = "; mean of the runs" if has_several_runs else ""
-    accuracies = drawing.accuracies(runs)
-    if len(accuracies):
-        figure = drawing.curves(accuracies, "rank", "client_accuracy", band=False, **options)
-        charts.append(("Accuracy by client", f"on its own test examples{mean}", {"": figure}))
     caption = f"{describe_reduction(page.reads.get(title, 'last'))}. {note_of(compared)}"
     if has_several_runs:
         caption += " Bands stay within the range of the runs."
@@ -153,19 +149,13 @@ def _describe_task(
 
 def describe_methods(runs: Sequence[Record]) -> dict[str, dict[str, Any]]:
     """Returns by method the number of its runs, their rounds, and how they ended."""
-    methods = {}
-    for label, own in by_label(runs).items():
-        kinds = ["diverged" if run.diverged else run.outcome.kind for run in own]
-        outcome = own[0].ending
-        if len(own) > 1:
-            order = ("ok", "stopped", "diverged", "interrupted")
-            counts = [f"{kinds.count(kind)} {kind}" for kind in order if kind in kinds]
-            outcome = "ok" if set(kinds) == {"ok"} else ", ".join(counts)
-        methods[label] = {
+    return {
+        label: {
             "method": label,
             "runs": len(own),
             "rounds": max(int(run.rounds[-1]) for run in own),
-            "outcome": outcome,
-            "ok": set(kinds) <= {"ok", "stopped"},
+            "outcome": describe_endings(own),
+            "ok": not any(run.diverged or run.outcome.kind == "interrupted" for run in own),
         }
-    return methods
+        for label, own in by_label(runs).items()
+    }

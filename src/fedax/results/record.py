@@ -1,6 +1,7 @@
 """The record of a run: its curves, without model and state."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 from fedax.core import History, Outcome
 from fedax.core.directions import Mode
 from fedax.core.directions import is_percent as is_percent
-from fedax.core.history import is_by_client
 from fedax.errors import printable
 from fedax.observe.modes import mode_of
 
@@ -128,15 +128,6 @@ class Record:
         return {name: values for name, values in self.metrics.items() if values.ndim == 1}
 
     @property
-    def by_client(self) -> dict[str, np.ndarray]:
-        """The metrics that are one number for each client, shape (observations, clients)."""
-        return {
-            name: values
-            for name, values in self.metrics.items()
-            if is_by_client(name, values, self.clients)
-        }
-
-    @property
     def diverged(self) -> bool:
         """Whether the run diverged: it was stopped for that, is not finite, or ended above its
         initial training loss.
@@ -164,9 +155,12 @@ class Record:
         return dataclasses.replace(self, label=label)
 
 
-def has_named_clients(record: Record) -> bool:
-    """Returns whether a run has numbers of clients with names."""
-    return bool(record.clients and record.by_client)
+def describe_endings(records: Iterable[Record]) -> str:
+    """Returns how runs ended: `ok`, or how many in which way."""
+    endings = Counter(record.ending for record in records)
+    if len(endings) == 1:
+        return next(iter(endings))
+    return ", ".join(f"{count} {ending}" for ending, count in endings.items())
 
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:

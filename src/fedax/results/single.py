@@ -13,7 +13,6 @@ from fedax.core import History, InvalidInput, UnknownName
 from fedax.errors import short
 from fedax.results import drawing
 from fedax.results.compare import compare_runs
-from fedax.results.differences import differences_sheet
 from fedax.results.drawing import FORMATS, Picture, save_as
 from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
@@ -108,7 +107,6 @@ def compare(
         records,
         settings=settings,
         versions=versions(),
-        sheets=differences_sheet(records, {}),
     )
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,17 @@
 """One experiment: several algorithms and seeds on one task, as a validated TOML file."""
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
-import numpy as np
 import tomli_w
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field
 
 from fedax import tasks
 from fedax.audit import check_auditable
-from fedax.communication.channel import Channel
-from fedax.core import Algorithm, InvalidInput, Schedule, Solver, SpecError, Task
-from fedax.core.hyper import bound_to, check_population, declared
+from fedax.core import InvalidInput, Task
+from fedax.core.hyper import bound_to
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
@@ -25,7 +22,6 @@ from fedax.experiments.config.observers import (
 )
 from fedax.experiments.config.plan import Member, Plan
 from fedax.experiments.config.sections import (
-    BY_THEORY,
     ENGINES,
     TEXT,
     AlgorithmSection,
@@ -44,7 +40,15 @@ from fedax.experiments.config.sections import (
     made,
     schedule_of,
 )
-from fedax.experiments.config.toml import KeyPath, Source, explain_error, map_texts, to_toml_values
+from fedax.experiments.config.toml import (
+    map_texts,
+    override,
+    parse_toml,
+    read_toml,
+    spec_errors,
+    to_toml_values,
+    validate,
+)
 from fedax.experiments.config.user_code import (
     check_sources,
     refuse_code,
@@ -53,16 +57,13 @@ from fedax.experiments.config.user_code import (
 )
 from fedax.observe.base import Observer
 from fedax.results.tables.reductions import ValueReduction
-from fedax.tasks.sources import find_task, task_options
-from fedax.theory.constants import Measured
+from fedax.tasks.sources import task_options
 from fedax.utils.numbers import python_tree
-from fedax.utils.plugins import title_of
 
 MOST_MEMBERS = 1_000
 """Algorithms of an experiment with its grid."""
 WRITTEN = ("rounds", "observe_every", "seeds", "solver", "schedule")
 """Keys that are written out at their defaults too."""
-_NEEDS_CLOCK = "a table [clock], whose virtual clock it needs"
 
 
 class Experiment(Table):
@@ -138,8 +139,6 @@ class Experiment(Table):
     data: dict[str, str] = {}
     """Hashes of the data, see `Plan.data_hashes`; a run directory's copy has them."""
 
-    _source: Source | None = PrivateAttr(None)
-
     @classmethod
     def read(cls, path: Path, settings: Sequence[str] = ()) -> "Experiment":
         """Reads and checks a TOML file, with some of its values replaced.
@@ -150,18 +149,18 @@ class Experiment(Table):
                 `algorithm.0.mu=1`.
 
         Raises:
-            SpecError: unreadable, malformed, an unknown key, a value out of range; with file, line
+            SpecError: unreadable, malformed, an unknown key, a value out of range; with the file
                 and what is allowed.
         """
-        source = Source.read(path)
-        document = map_texts(source.document, lambda text: resolve_code_path(text, path.parent))
-        source.document = resolve_data_paths(document, path.parent)
+        document = map_texts(read_toml(path), lambda text: resolve_code_path(text, path.parent))
+        document = resolve_data_paths(document, path.parent)
         for setting in settings:
-            source.override(setting)
+            override(document, setting)
         if settings:
             # those of the command line begin in the working directory
-            source.document = resolve_data_paths(source.document, Path())
-        return cls._from_source(source)
+            document = resolve_data_paths(document, Path())
+        with spec_errors(str(path)):
+            return cls._of(document)
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment", trust: bool = True) -> "Experiment":
@@ -175,105 +174,48 @@ class Experiment(Table):
         Raises:
             SpecError: as `read`; user code that is not trusted.
         """
-        return cls._from_source(Source(text, name), trust)
+        document = parse_toml(text, name)
+        with spec_errors(name):
+            if not trust:
+                refuse_code(document)
+            return cls._of(document)
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
         """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
-        try:
-            return cls.model_validate(python_tree(sections))._checked()
-        except ValidationError as error:
-            raise explain_error(error)[1] from error
+        return cls._of(python_tree(sections))
 
     @classmethod
-    def _from_source(cls, source: Source, trust: bool = True) -> "Experiment":
-        experiment = source.validate(cls)
-        experiment._source = source
-        return experiment._checked(trust)
+    def _of(cls, document: dict[str, Any]) -> "Experiment":
+        experiment = validate(cls, document)
+        experiment._check()
+        return experiment
 
-    def _checked(self, trust: bool = True) -> "Experiment":
-        """Checks everything that needs no data and no single key says, and records user code.
-
-        Raises:
-            InvalidInput: the first problem; a `SpecError` with its line if read from a file.
-        """
+    def _check(self) -> None:
+        """Checks everything that needs no data and no single key says."""
+        check_sources(self)
         members = self.members()
-        with self._at("grid"):
-            self._check_grid(len(members))
-        with self._at("algorithm"):
-            check_labels([section.shown() for section in self.algorithm])
-            check_labels([member.label for member in members])
-        if not trust:
-            refuse_code(self)
-        for position, name in enumerate(self.observe or ()):
-            with self._at("observe", position):
-                self._observer(name)
-        with self._at("task"):
-            find_task(self.task.name)
-        self._make_common()
-        with self._at("budget"):
-            if self.budget is not None and self.clock is None:
-                raise InvalidInput.found("budget", "no table [clock]", _NEEDS_CLOCK)
-        for position, section in enumerate(self.algorithm):
-            with self._at("algorithm", position):
-                section.make()
-        for member in members:
-            self._make_member(member)
-        return self.model_copy(update={"sources": check_sources(self)})
-
-    def _check_grid(self, members: int) -> None:
-        """Checks what the grid names, and the number of runs."""
-        if self.grid is None:
-            return
-        owners = [owner for section in self.algorithm for owner in section.owners]
-        self.grid.check(owners, self.seeds, self.validates)
-        if members > MOST_MEMBERS:
+        if self.grid is not None:
+            owners = [owner for section in self.algorithm for owner in section.owners]
+            self.grid.check(owners, self.seeds, self.validates)
+        if len(members) > MOST_MEMBERS:
             allowed = f"at most {MOST_MEMBERS}"
             raise InvalidInput.found("grid", f"more than {MOST_MEMBERS} algorithms", allowed)
+        check_labels([section.shown() for section in self.algorithm])
+        check_labels([member.label for member in members])
+        self._make_common()
+        for member in members:
+            member.make()
 
     def _make_common(self) -> dict[str, Any]:
         """Makes what all members have in common, as arguments of `fedax.run`."""
-        with self._at("solver"):
-            self._make_solver(self.solver)
-        with self._at("schedule"):
-            self._make_schedule(self.schedule)
-        with self._at("clock"):
-            clock = self.clock and self.clock.make()
-        messages: dict[str, Any] = {}
-        for name, section in self.channel or ():
-            with self._at("channel", name):
-                messages[name] = section and section.make()
-        with self._at("channel"):
-            channel = Channel(**messages) if messages else None
-        return {"clock": clock, "channel": channel}
-
-    def _make_member(self, member: Member) -> tuple[Algorithm[Any], dict[str, Any]]:
-        """Makes the algorithm of a member, and its solver and schedule by these names."""
-        place = ("grid",) if self.grid else ("algorithm", member.position)
-        with self._at(*place):
-            algorithm = member.algorithm.make()
-        with self._at(*place, "solver"):
-            solver = self._make_solver(member.solver)
-        with self._at(*place, "schedule"):
-            schedule = self._make_schedule(member.schedule)
-        return algorithm, {"solver": solver, "schedule": schedule}
-
-    def _make_solver(self, section: SolverSection) -> Solver:
-        """Makes a solver; one whose step size follows from the data with any number, to check its
-        other options.
-        """
-        if not section.by_theory:
-            return section.make()
-        if self._is_private or self.engine not in ("simulation", "eager"):
-            allowed = "numbers where examples are private or on other machines"
-            raise InvalidInput.of("SGD(learning_rate=...)", BY_THEORY, allowed)
-        return section.model_copy(update={"learning_rate": 1.0}).make()
-
-    def _make_schedule(self, arguments: dict[str, Any]) -> Schedule:
-        schedule = schedule_of(arguments)
-        if schedule.timed_field and self.clock is None:
-            raise InvalidInput.found(schedule.timed_field, "no table [clock]", _NEEDS_CLOCK)
-        return schedule
+        channel = self.channel
+        return {
+            "solver": self.solver.make(),
+            "schedule": schedule_of(self.schedule),
+            "clock": self.clock and self.clock.make(),
+            "channel": channel and channel.make(),
+        }
 
     def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
         """Returns the experiment with some of its algorithms, and with what its grid says about
@@ -352,55 +294,36 @@ class Experiment(Table):
             clients: how many take part, where the task is a stand-in with one.
 
         Raises:
-            InvalidInput: options that do not fit the task or its data; a `SpecError` with the line
-                if read from a file.
+            InvalidInput: options that do not fit the task or its data.
         """
+        made = {member.label: member.make() for member in self.members()}
         task = self._make_task() if task is None else task
-        resolved = self.with_step_sizes(task)
-        if resolved is not self:
-            return resolved.plan(task, clients)
         engine = self._make_engine()
         clients = clients or getattr(engine, "clients", None)
         task = task.for_clients(clients)
-        sizes = np.asarray(task.train.sizes).tolist() * (clients or 1 if task.is_single else 1)
-        common = self._make_common()
-        algorithms: dict[str, Algorithm[Any]] = {}
-        overrides: dict[str, dict[str, Any]] = {}
-        for member in self.members():
-            algorithm, made = self._make_member(member)
-            with self._at("grid" if self.grid else "schedule"):
-                made["schedule"].check_population(sizes)
-                algorithms[member.label] = bound_to(algorithm, task.names, len(sizes))
-                check_population(algorithms[member.label], len(sizes))
-            overrides[member.label] = made
-        with self._at("observe"):
-            observers = self._make_observers(task)
-        for section, metric in self.required_metrics().items():
-            if metric in OBSERVERS and self._observer(metric) not in observers:
-                with self._at(section):
-                    self._observer(metric).check(task)
-                    allowed = f"lists with {metric!r}, which `{section}` needs"
-                    raise InvalidInput.of("observe", self.observe, allowed)
+        count = task.train.clients * (clients or 1 if task.is_single else 1)
+        algorithms = {
+            label: bound_to(algorithm, task.names, count) for label, (algorithm, _) in made.items()
+        }
+        observers = self._make_observers(task)
         best = self.best_by
-        if best in OBSERVERS and self._observer(best) not in observers:
+        if best in OBSERVERS and best not in observers:
             best = None
         stop = [self.stop, self.early_stopping, self.budget]
-        arguments = common | {
-            "solver": self._make_solver(self.solver),
-            "schedule": self._make_schedule(self.schedule),
+        arguments = self._make_common() | {
             "rounds": self.rounds,
-            "observe": observers,
+            "observe": list(observers.values()),
             "engine": engine,
             "observe_every": self.observe_every,
             "stop": [rule for rule in stop if rule is not None],
             "on_bad_client": self.on_bad_client,
             "keep_best": best,
         }
+        overrides = {label: options for label, (_, options) in made.items()}
         plan = Plan(task, algorithms, arguments, overrides)
         # a check with a stand-in would be one of a single client; its runs are checked at the start
-        if len(sizes) == task.train.clients:
-            with self._at("algorithm"):
-                plan.check()
+        if count == task.train.clients:
+            plan.check()
         return plan
 
     def _make_engine(self) -> Engine:
@@ -408,72 +331,36 @@ class Experiment(Table):
             return ENGINES[self.engine]()
         if self.engine != "simulation":
             allowed = "simulation, where there is a table [simulation]"
-            self.refuse(("simulation",), InvalidInput.of("engine", self.engine, allowed))
+            raise InvalidInput.of("engine", self.engine, allowed)
         return self.simulation
 
     def _make_task(self) -> Task:
         check_sources(self)
-        with self._at("task"):
-            task = tasks.task(self.task.name, **self.task.options)
-            if self.engine == "mpi":
-                engine: Any = ENGINES["mpi"]()
-                engine.check_clients(task.train.clients)
-            if self.audit is not None:
-                check_auditable(task)
+        task = tasks.task(self.task.name, **self.task.options)
+        if self.engine == "mpi":
+            engine: Any = ENGINES["mpi"]()
+            engine.check_clients(task.train.clients)
+        if self.audit is not None:
+            check_auditable(task)
         return task
 
-    def with_step_sizes(self, task: Task | None = None) -> "Experiment":
-        """Returns the experiment with numbers for `learning_rate = {theory = true}`.
+    def required_metrics(self) -> list[str]:
+        """Returns the metrics that sections need."""
+        needed = ["train_loss"] if self.stop else []
+        needed += [self.early_stopping.metric] if self.early_stopping else []
+        return needed + ([self.select] if self.grid else [])
 
-        They are those of `fedax.theory.step_size` for the seeds and each algorithm's schedule; of
-        several schedules in a grid, the smallest.
-
-        Args:
-            task: what the table `[task]` makes, where that was done before.
-
-        Raises:
-            InvalidInput: losses without curvature.
-        """
-        members = self.members()
-        if not any(owner.solver.by_theory for owner in (self, *members)):
-            return self
-        constants = Measured(self._make_task() if task is None else task, seeds=self.seeds)
-        solver = self.solver
-        algorithms: list[AlgorithmSection] = []
-        with self._at("solver"):
-            if solver.by_theory:
-                step_size = constants.step_size(schedule_of(self.schedule))
-                solver = solver.model_copy(update={"learning_rate": step_size})
-            for section in self.algorithm:
-                step_sizes = [
-                    constants.step_size(schedule_of(member.schedule))
-                    for member in members
-                    if member.solver.by_theory and member.method == section.shown()
-                ]
-                numbers = {"learning_rate": min(step_sizes)} if step_sizes else {}
-                algorithms.append(section.model_copy(update={"solver": section.solver | numbers}))
-        return self.model_copy(update={"solver": solver, "algorithm": algorithms})
-
-    def required_metrics(self) -> dict[str, str]:
-        """Returns the metrics that sections need, by section."""
-        needed: dict[str, str] = {}
-        if self.stop:
-            needed["stop"] = "train_loss"
-        if self.early_stopping:
-            needed["early_stopping"] = self.early_stopping.metric
-        if self.grid:
-            needed["grid"] = self.select
-        return needed
-
-    def _observer(self, name: str) -> Observer:
-        return make_observer(name, self.minimum, self.unseen_steps)
-
-    def _make_observers(self, task: Task) -> list[Observer]:
-        if self.observe is None:
-            needed = self.required_metrics().values()
-            return default_observers(task, self._observer, needed, self._is_private)
-        observers = [self._observer(name) for name in self.observe]
-        for observer in observers:
+    def _make_observers(self, task: Task) -> dict[str, Observer]:
+        """Makes the observers that are named, or else fit the task, and those that are needed."""
+        names = self.observe
+        if names is None:
+            names = default_observers(task, self._is_private)
+        names = [*names, *(name for name in self.required_metrics() if name in OBSERVERS)]
+        observers = {
+            name: make_observer(name, self.minimum, self.unseen_steps)
+            for name in dict.fromkeys(names)
+        }
+        for observer in observers.values():
             observer.check(task)
         return observers
 
@@ -486,13 +373,13 @@ class Experiment(Table):
         defaults = {key: option.default for key, option in options.items()}
         plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
         values["task"] = plain | values["task"]
-        values["schedule"] = self._make_schedule(self.schedule).options
-        values["solver"] = self._all_values(self.solver)
+        values["schedule"] = schedule_of(self.schedule).options
+        values["solver"] = self.solver.values
         values["algorithm"] = [
-            self._all_values(section)
+            section.values
             | {
                 "label": section.shown(),
-                "solver": self._all_values(self._merge_solver(section)) if section.solver else None,
+                "solver": self._merge_solver(section).values if section.solver else None,
                 "schedule": section.schedule or None,
             }
             for section in self.algorithm
@@ -502,49 +389,6 @@ class Experiment(Table):
             values["grid"] |= {"select": self.select, "seeds": seeds}
         return to_toml_values(values)
 
-    def _all_values(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
-        """Returns name and hyperparameters of a section."""
-        values = {"name": section.name} | section.options
-        is_by_theory = isinstance(section, SolverSection) and section.by_theory
-        owner = self._make_solver(section) if isinstance(section, SolverSection) else section.make()
-        values |= {name: getattr(owner, name) for name in declared(owner)}
-        return values | ({"learning_rate": BY_THEORY} if is_by_theory else {})
-
-    def hyperparameters_of(self, section: AlgorithmSection | SolverSection) -> dict[str, Any]:
-        """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by
-        name.
-        """
-        values = self._all_values(section)
-        title = title_of(values.pop("name"))
-        if section.kind is None or section.name in self.sources:
-            return {"type": title} | values
-        # TOML has no word for None
-        known = declared(section.kind)
-        full = {name: values.get(name, limits.default) for name, limits in known.items()}
-        return {"type": section.kind.__name__} | {
-            name: value
-            for name, value in full.items()
-            if not (known[name].later and value == known[name].default)
-        }
-
     def toml(self) -> str:
         """Returns `resolved` as TOML text: reading it gives the same runs."""
         return tomli_w.dumps(self.resolved())
-
-    def refuse(self, key_path: KeyPath, error: InvalidInput) -> NoReturn:
-        """Raises an error about one key; a `SpecError` with its line if the experiment was read
-        from a file.
-        """
-        if self._source is None:
-            raise error
-        raise self._source.error(key_path, error) from error
-
-    @contextlib.contextmanager
-    def _at(self, *key_path: str | int) -> Iterator[None]:
-        """Turns `InvalidInput` about a table into a `SpecError` with the line."""
-        try:
-            yield
-        except SpecError:
-            raise
-        except InvalidInput as error:
-            self.refuse(key_path, error)

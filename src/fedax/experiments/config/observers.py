@@ -1,7 +1,7 @@
 """The observers of an experiment."""
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from fedax import observe
@@ -66,20 +66,17 @@ def _is_observer(value: object) -> bool:
     return isinstance(value, Observer) or is_concrete(value, Observer)
 
 
-def default_observers(
-    task: Task, make: Callable[[str], Observer], required_metrics: Collection[str], is_private: bool
-) -> list[Observer]:
-    """Makes the observers that fit a task: those of `BY_DEFAULT`, and those that are needed.
+def default_observers(task: Task, is_private: bool) -> list[str]:
+    """Returns the observers of `BY_DEFAULT` that fit a task.
 
     With privacy others than those on a test set at the server are on demand too.
     """
     default: tuple[str, ...] = BY_DEFAULT
     if is_private:
         default = () if task.central is None else ("test_loss", "test_accuracy")
-    observers: list[Observer] = []
-    for name in OBSERVERS:
-        if name in default or name in required_metrics:
-            with contextlib.suppress(InvalidInput):
-                make(name).check(task)
-                observers.append(make(name))
-    return observers
+    names: list[str] = []
+    for name in default:
+        with contextlib.suppress(InvalidInput):
+            OBSERVERS[name]().check(task)
+            names.append(name)
+    return names

@@ -12,7 +12,7 @@ from fedax.core.task import Given
 from fedax.engine.compilation.identity import hash_arrays
 from fedax.engine.driver.grid import Grid, program_key
 from fedax.engine.driver.options import RunOptions
-from fedax.experiments.config.sections import AlgorithmSection, SolverSection
+from fedax.experiments.config.sections import AlgorithmSection, SolverSection, schedule_of
 
 MOST_HASHED = 1 << 29
 """Bytes of data in memory of which every number is hashed, in about half a second; of more data and
@@ -132,3 +132,8 @@ class Member:
     def label(self) -> str:
         """The title, which no other member has."""
         return ", ".join([self.method, *(f"{k}={v}" for k, v in self.settings.items())])
+
+    def make(self) -> tuple[Algorithm[Any], dict[str, Any]]:
+        """Makes the algorithm, and its solver and schedule by these names."""
+        options = {"solver": self.solver.make(), "schedule": schedule_of(self.schedule)}
+        return self.algorithm.make(), options

@@ -17,11 +17,11 @@ from pydantic import (
 from fedax import algorithms
 from fedax.audit import Attack
 from fedax.communication import attacks, codecs
-from fedax.communication.channel import Codec
+from fedax.communication.channel import Channel, Codec
 from fedax.communication.privacy import Privacy
 from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
-from fedax.core.hyper import MOST_COUNT, construct, is_concrete
+from fedax.core.hyper import MOST_COUNT, construct, declared, is_concrete
 from fedax.core.scheduling.clock import Clock
 from fedax.core.solver import optax_solver
 from fedax.engine.backends.mpi import MPI
@@ -41,9 +41,6 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "exact": Exact, "inexact": Inexact}
 """Local solvers by their name in experiment files, besides Optax's optimizers."""
-
-BY_THEORY = {"theory": True}
-"""As `learning_rate` of SGD, stands for the number of `fedax.theory.step_size`."""
 
 TEXT = 200
 """Most characters of titles and labels."""
@@ -115,19 +112,44 @@ class Section(OpenTable):
     name: str
 
 
-class SolverSection(Section):
+class MethodSection(Section):
+    """A table of a class with hyperparameters."""
+
+    @property
+    def kind(self) -> Any:
+        """The class; None of your own code."""
+
+    def make(self) -> Any:
+        """Makes an object of it."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its name and all hyperparameters."""
+        owner = self.make()
+        made = {name: getattr(owner, name) for name in declared(owner)}
+        return {"name": self.name} | self.options | made
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The name of its class as `type`, and the hyperparameters by name."""
+        values = self.values
+        name = values.pop("name")
+        if self.kind is None:
+            return {"type": name} | values
+        known = declared(self.kind)
+        return {"type": self.kind.__name__} | {
+            name: value
+            for name, value in values.items()
+            if not (known[name].later and value == known[name].default)
+        }
+
+
+class SolverSection(MethodSection):
     """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer such as `"adam"`, or
     your own, and its hyperparameters.
-
-    With `learning_rate = {theory = true}`, SGD has the step size of `fedax.theory.step_size`.
     """
 
     name: str = "sgd"
-
-    @property
-    def by_theory(self) -> bool:
-        """Whether the step size follows from the data, see `Experiment.with_step_sizes`."""
-        return self.name == "sgd" and self.options.get("learning_rate") == BY_THEORY
 
     @property
     def kind(self) -> type[Solver] | None:
@@ -142,7 +164,7 @@ class SolverSection(Section):
         return construct(f"option of solver {self.name!r}", kind, self.options)
 
 
-class AlgorithmSection(Section):
+class AlgorithmSection(MethodSection):
     """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client),
     and its own options of solver and schedule.
     """
@@ -349,6 +371,9 @@ class ChannelSection(Table):
     """Attack of some of the clients."""
     privacy: PrivacySection | None = None
     """Clipping and noise."""
+
+    def make(self) -> Channel:
+        return Channel(**{name: section and section.make() for name, section in self})
 
 
 class ClusterSection(OpenTable):

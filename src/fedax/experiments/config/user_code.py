@@ -4,14 +4,13 @@
 """
 
 import hashlib
-import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedax.core import InvalidInput
-from fedax.experiments.config.plan import Member
 from fedax.experiments.config.toml import map_texts
-from fedax.utils.plugins import is_reference, is_user_code, load, without_folders
+from fedax.utils.plugins import is_reference, load, without_folders
 
 PATHS = ("folder", "params")
 """Options of tasks that are paths."""
@@ -19,40 +18,29 @@ TABLES = ("table", "test", "central")
 """Options of the task `table` that are paths."""
 
 
-def user_code(experiment: Any, member: Member | None = None) -> dict[str, str]:
-    """Returns the names in an experiment that stand for user code, each with its kind (see
-    `fedax.utils.plugins`).
+def references(values: Any) -> list[str]:
+    """Returns the references to user code among the values of an experiment, titles aside.
 
-    Args:
-        experiment: the experiment.
-        member: one of its members, for its code alone; by default the code of all.
+    >>> references({"name": "half.py:A", "task": {"name": "digits", "model": "net.py:Net"}})
+    ['net.py:Net']
     """
-    # (kind, name) of everything that may be a reference; None where the file has no such table
-    references: list[tuple[str, Any]] = [
-        ("task", experiment.task.name),
-        ("model", experiment.task.options.get("model")),
-    ]
-    references += [("observer", name) for name in experiment.observe or ()]
-    for field, kind in (("up", "codec"), ("down", "codec"), ("attack", "attack")):
-        section = getattr(experiment.channel, field, None)
-        # the codec inside `ef21` or `diana`
-        for owner in (section, getattr(section, "codec", None)):
-            references.append((kind, getattr(owner, "name", None)))
-    if experiment.clock:
-        values = experiment.clock.options.values()
-        references += [("device", value) for value in values if is_reference(value)]
-    for entry in experiment.members() if member is None else [member]:
-        references += [("algorithm", entry.algorithm.name), ("solver", entry.solver.name)]
-        for kind in ("sampling", "availability"):
-            rule = entry.schedule.get(kind)
-            # a text, or a table with options
-            references.append((kind, rule.get("name") if isinstance(rule, dict) else rule))
-    return {
-        name: kind
-        for kind, name in references
-        # an entry point may be installed only where the experiment ran
-        if is_user_code(kind, name) or name in experiment.sources
-    }
+    if not isinstance(values, dict):
+        return []
+    # [cluster] is of submitit, with values such as "gpu:a100"
+    tables = {key: value for key, value in values.items() if key not in ("name", "cluster")}
+    return list(dict.fromkeys(_find_references(tables)))
+
+
+def _find_references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key != "label":
+                yield from _find_references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _find_references(item)
+    elif is_reference(value):
+        yield value
 
 
 def resolve_code_path(text: str, folder: Path) -> str:
@@ -83,28 +71,31 @@ def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]
     return document | {"task": section | absolute}
 
 
-def check_sources(experiment: Any) -> dict[str, str]:
-    """Returns the SHA-256 of the files of user code, by the name in the experiment.
+def hash_sources(values: Any) -> dict[str, str]:
+    """Returns the SHA-256 of the files of the user code that an experiment's values name."""
+    return {name: load("code", name).sha256 for name in references(values)}
+
+
+def check_sources(experiment: Any) -> None:
+    """Refuses user code of which a run directory has another hash.
 
     Raises:
-        InvalidInput: a file that has changed since the experiment was read.
+        InvalidInput: a file that has changed since.
     """
-    hashes = {name: load(kind, name).sha256 for name, kind in user_code(experiment).items()}
-    for name, current in hashes.items():
-        recorded = experiment.sources.get(name, current)
+    for name, recorded in experiment.sources.items():
+        current = load("code", name).sha256
         if current != recorded:
             reason = f"its file has changed (SHA-256 {recorded[:12]} then, {current[:12]} now)"
             hint = "Put it back as it was, or run in another folder."
             raise InvalidInput.because(name, reason, hint)
-    return hashes
 
 
-def refuse_code(experiment: Any) -> None:
+def refuse_code(document: dict[str, Any]) -> None:
     """Refuses user code, before any of it is loaded, in what may come from somebody else."""
-    if code := user_code(experiment):
+    if code := references(document):
         reason = f"the run directory names code ({', '.join(code)})"
         hint = "Read it: --trust-code runs it, if its files are those of the runs."
-        raise InvalidInput.because(experiment.name, reason, hint)
+        raise InvalidInput.because(str(document.get("name")), reason, hint)
 
 
 def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
@@ -113,43 +104,39 @@ def copy_code(experiment: Any, folder: Path) -> dict[str, Any]:
 
     A file keeps its name, unless another file of that name was copied before it. Its name then ends
     in the first digits of its SHA-256.
-
-    Raises:
-        InvalidInput: a file that has changed since the experiment was read.
     """
     document = experiment.resolved()
-    hashes = dict[str, str]()  # by the name of the copy, in small letters
-    for name, sha256 in experiment.sources.items():
+    copied = dict[str, bytes]()  # by the name of the copy, in small letters
+    for name in references(document):
         location, _, title = name.rpartition(":")
         if not location.endswith(".py"):
             continue
         file = Path(location).expanduser()
+        content = file.read_bytes()
         target = file.name
         # some file systems do not tell small letters from capitals
-        if hashes.setdefault(target.casefold(), sha256) != sha256:
-            target = f"{file.stem}-{sha256[:8]}.py"
-        shutil.copyfile(file, folder / target)
-        if hashlib.sha256((folder / target).read_bytes()).hexdigest() != sha256:
-            raise InvalidInput.because(name, "its file has changed since it was read")
+        if copied.setdefault(target.casefold(), content) != content:
+            target = f"{file.stem}-{hashlib.sha256(content).hexdigest()[:8]}.py"
+        (folder / target).write_bytes(content)
         document = _replace_name(document, name, f"{target}:{title}")
-    # the copies may be edited there
-    document.pop("sources", None)
     return document
 
 
-def fingerprint_sources(
-    experiment: Any, member: Member, settings: dict[str, Any]
-) -> dict[str, Any]:
+def fingerprint_sources(settings: dict[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
     """Returns the settings of a run with the files of its user code, by their hash and without
     their folders.
+
+    Args:
+        settings: of the run.
+        sources: hashes of the files, see `hash_sources`.
     """
     hashes = dict[str, str]()
-    for name in user_code(experiment, member):
+    for name in references(settings):
         # a moved file must not change the fingerprint
         short = without_folders(name)
         settings = _replace_name(settings, name, short)
         # of files of equal names in several folders, one after the other
-        hashes[short] = hashes.get(short, "") + experiment.sources.get(name, "")
+        hashes[short] = hashes.get(short, "") + sources.get(name, "")
     return settings | ({"sources": hashes} if hashes else {})
 
 

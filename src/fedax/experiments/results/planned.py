@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from fedax.experiments.config.experiment import Experiment, Member
-from fedax.experiments.config.toml import Source
+from fedax.experiments.config.toml import parse_toml
 from fedax.experiments.config.user_code import fingerprint_sources
 from fedax.experiments.results.runs import Run
 from fedax.experiments.results.store import STUDY, RunDirectory
@@ -34,13 +34,13 @@ class PlannedRun(NamedTuple):
 
     Attributes:
         run: as a folder lists it.
-        experiment: index of the experiment.
+        experiment: that needs it.
         member: the algorithm with its settings.
         settings: all that determines it, as plain values.
     """
 
     run: Run
-    experiment: int
+    experiment: Experiment
     member: Member
     settings: dict[str, Any]
 
@@ -52,14 +52,14 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
     when the selecting ones have run. Runs of equal settings have one id.
     """
     runs: list[PlannedRun] = []
-    for position, experiment in enumerate(experiments):
+    for experiment in experiments:
         members = experiment.members()
         methods = [member.method for member in members]
         resolved = experiment.resolved()
         common = {name: value for name, value in resolved.items() if name not in _NO_SETTINGS}
         if experiment.observe is None:
             # by default those that fit the task, and those that are needed
-            common["observe"] = ["default", *sorted(experiment.required_metrics().values())]
+            common["observe"] = ["default", *sorted(experiment.required_metrics())]
         for member in members:
             settings = _settings_of(experiment, member, common)
             about = {
@@ -76,7 +76,7 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
             for seed, selects in seeds:
                 full = settings | {"seed": seed}
                 run = Run(id=run_id(full), seed=seed, selects=selects, **about)
-                runs.append(PlannedRun(run, position, member, full))
+                runs.append(PlannedRun(run, experiment, member, full))
     return runs
 
 
@@ -103,7 +103,7 @@ def read_study(directory: RunDirectory, trust: bool = False) -> list[Experiment]
         InvalidInput: no experiments, or code that is not trusted, is not there, or has changed.
     """
     name = str(directory.path / STUDY)
-    documents = Source(directory.study, name).document.get("experiment")
+    documents = parse_toml(directory.study, name).get("experiment")
     texts = [directory.study] if documents is None else map(tomli_w.dumps, documents)
     return [Experiment.parse(text, name, trust) for text in texts]
 
@@ -112,12 +112,12 @@ def _settings_of(
     experiment: Experiment, member: Member, common: Mapping[str, Any]
 ) -> dict[str, Any]:
     settings = dict(common) | {
-        "algorithm": experiment.hyperparameters_of(member.algorithm),
-        "solver": experiment.hyperparameters_of(member.solver),
+        "algorithm": member.algorithm.settings,
+        "solver": member.solver.settings,
         # the member's options come over the common ones
         "schedule": common["schedule"] | member.schedule,
     }
-    settings = fingerprint_sources(experiment, member, settings)
+    settings = fingerprint_sources(settings, experiment.sources)
     # through JSON, so that it is what a file holds
     return json.loads(json.dumps(settings, sort_keys=True, default=_to_plain))
 

@@ -20,12 +20,11 @@ from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.runs import Name, Pairs, Run
 from fedax.results import Page, Record, Sheet, render
 from fedax.results.compare import compare_runs
-from fedax.results.differences import differences_sheet
 from fedax.results.doubts import find_doubts
 from fedax.results.drawing import Picture
 from fedax.results.figures import draw_curves
-from fedax.results.frame import clients_csv, curves_csv
-from fedax.results.record import by_task, has_named_clients
+from fedax.results.frame import curves_csv
+from fedax.results.record import by_task
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import versions
@@ -46,7 +45,6 @@ class _Summary(BaseModel):
     notes: dict[Name, Name]
     status: Status
     reason: Name = ""
-    jobs: int = 1
     versions: dict[Name, Name | bool | int | float | None]
     reads: dict[Name, Name] = {}
     selects: dict[Name, Name] = {}
@@ -61,8 +59,7 @@ class RunDirectory:
     `study.toml` (the experiments with every default, from which it can be continued), and
     `runs/<id>/` (of each run `run.json` with its settings and versions, `curves.npz` with all
     observations, and its models). When the runs have ended also `metrics.csv` (all scalars as one
-    long table), `clients.csv` (the clients' own numbers at the end, where clients have names) and
-    `report.html`.
+    long table) and `report.html`.
 
     Attributes:
         path: the folder.
@@ -75,7 +72,6 @@ class RunDirectory:
         selects: the metric by which grids select, by task.
         study: the experiments as a file.
         versions: of the libraries that the runs were made with, and the machine.
-        jobs: processes among which the runs were spread.
         reason: why a run failed or was interrupted, where that is known.
     """
 
@@ -89,7 +85,6 @@ class RunDirectory:
     selects: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
     study: str = dataclasses.field(default="", repr=False)
     versions: dict[str, Any] = dataclasses.field(default_factory=versions)
-    jobs: int = 1
     reason: str = ""
 
     @classmethod
@@ -222,24 +217,15 @@ class RunDirectory:
 
     def texts(self) -> dict[str, str]:
         """Returns the tables as text files by name; an archive has no long ones."""
-        records = self.records
         texts = dict[str, str]()
         if grids := [judged.astype({"selected": int}) for _, judged in self.grids().values()]:
             texts["grid.csv"] = pd.concat(grids).to_csv(index=False, float_format="%.9g")
         if not is_archive(self.path):
-            texts["metrics.csv"] = curves_csv(records)
-            if any(map(has_named_clients, records)):
-                chosen = self.selections()
-                reported = [run.is_reported(chosen) for run, _ in self.pairs()]
-                texts["clients.csv"] = clients_csv(records, reported)
+            texts["metrics.csv"] = curves_csv(self.records)
         return texts
 
     def sheets(self) -> list[Sheet]:
-        """Returns the further tables of the report."""
-        return [*self.grid_sheets(), *differences_sheet(self.shown(), self.reads)]
-
-    def grid_sheets(self) -> list[Sheet]:
-        """Returns the tables of its grids."""
+        """Returns the further tables of the report: its grids."""
         return [grid_sheet(*grid, self.reads[task]) for task, grid in self.grids().items()]
 
     def figures(self) -> list[Picture]:

@@ -20,7 +20,7 @@ from fedax.experiments.config.experiment import Experiment, Member, Plan
 from fedax.experiments.config.plan import majority_of
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of
-from fedax.experiments.results.planned import PlannedRun, data_seed, planned_runs
+from fedax.experiments.results.planned import PlannedRun, planned_runs
 from fedax.flower.server.engine import current_engine
 from fedax.results import Record
 from fedax.results.store import run_id
@@ -42,8 +42,7 @@ class Batch:
     runs: tuple[PlannedRun, ...]
 
     @property
-    def experiment(self) -> int:
-        """Its place among those of the directory."""
+    def experiment(self) -> Experiment:
         return self.runs[0].experiment
 
     @property
@@ -75,12 +74,11 @@ class Batch:
         word = "selection seed" if self.selecting else "seed"
         return f"{self.runs[0].run.task}: {labels}, {word} {', '.join(map(str, self.seeds))}"
 
-    def run(self, experiment: Experiment, out: Path, hook: Hook | None = None) -> list[Record]:
+    def run(self, out: Path, hook: Hook | None = None) -> list[Record]:
         """Runs it, from its newest checkpoint on if there is one."""
-        plan, label = plan_of(experiment), self.labels[0]
-        options: dict[str, Any] = {
-            "task": experiment.name, "draw": data_seed(experiment), "hook": hook
-        }  # fmt: skip
+        experiment, run = self.experiment, self.runs[0].run
+        plan, label = plan_of(experiment), run.label
+        options: dict[str, Any] = {"task": run.task, "draw": run.draw, "hook": hook}
         every = experiment.checkpoint_every
         every = max(experiment.rounds // 10, 1) if every is None else every
         # 0 means no checkpoints
@@ -125,7 +123,8 @@ def plan_of(experiment: Experiment) -> Plan:
     # with the plan, so that no other engine gets its id
     server = current_engine() if experiment.engine == "flower" else None
     # with the data folder: another one may hold other files of the same name
-    key = repr((str(data_folder()), id(server), experiment.model_dump(exclude={"data"})))
+    values = experiment.model_dump(exclude={"data"})
+    key = repr((str(data_folder()), id(server), values))
     if key not in _newest:
         _newest.clear()  # before the next data are made
         _newest[key] = server, experiment.plan()
@@ -145,7 +144,7 @@ def batches_of(
             report; without, those that select (none, where there is nothing to select).
         done: ids of the runs that are there.
     """
-    # by label, the runs in the order of their seeds; each id once
+    # by experiment and label, the runs in the order of their seeds; each id once
     missing: dict[tuple[int, str], list[PlannedRun]] = {}
     ids = set[str]()
     for planned in planned_runs(experiments):
@@ -153,11 +152,11 @@ def batches_of(
         is_wanted = run.selects if chosen is None else run.is_reported(chosen)
         if is_wanted and run.id not in done and run.id not in ids:
             ids.add(run.id)
-            missing.setdefault((planned.experiment, run.label), []).append(planned)
+            missing.setdefault((id(planned.experiment), run.label), []).append(planned)
     # members of one program that lack the same seeds, of all seeds together or of each
     batches: dict[Any, list[PlannedRun]] = {}
     for (position, _), runs in missing.items():
-        experiment = experiments[position]
+        experiment = runs[0].experiment
         program = _batch_key(experiment, runs[0].member)
         for part in [runs] if shares_program(experiment) else [[run] for run in runs]:
             seeds = tuple(planned.run.seed for planned in part)
@@ -192,14 +191,13 @@ def count_runs(experiment: Experiment) -> str:
     ...     grid={"schedule": {"cohort": [5, 10]}},
     ... )
     >>> count_runs(experiment)
-    'The experiment makes 6 runs of 100 rounds: 4 to select in the grid, 2 to report.'
+    'The experiment makes 6 runs of 100 rounds, 4 of them to select in the grid.'
     """
     selecting = sum(planned.run.selects for planned in planned_runs([experiment]))
     # whichever member is selected, its method needs as many runs
-    reporting = len(experiment.algorithm) * len(experiment.seeds)
-    runs, rounds = counted(selecting + reporting, "run"), counted(experiment.rounds, "round")
-    breakdown = f": {selecting} to select in the grid, {reporting} to report" if selecting else ""
-    return f"The experiment makes {runs} of {rounds}{breakdown}."
+    runs = selecting + len(experiment.algorithm) * len(experiment.seeds)
+    rest = f", {selecting} of them to select in the grid" if selecting else ""
+    return f"The experiment makes {counted(runs, 'run')} of {experiment.rounds} rounds{rest}."
 
 
 def shares_program(experiment: Experiment) -> bool:

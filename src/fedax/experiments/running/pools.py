@@ -15,7 +15,6 @@ from typing import Any
 
 from fedax.core import FedaxError, RunFailed
 from fedax.errors import install_hint
-from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.running.batches import Batch
 from fedax.experiments.running.setup import set_up_jax, share_of_cores
@@ -29,9 +28,7 @@ Done = Iterator[tuple[Batch, list[Record]]]
 """Batches with their records, in the order in which they end."""
 
 
-def run_in_processes(
-    batches: Sequence[Batch], experiments: Sequence[Experiment], folder: Path, jobs: int
-) -> Done:
+def run_in_processes(batches: Sequence[Batch], folder: Path, jobs: int) -> Done:
     """Runs batches in processes of this machine, each on separate cores.
 
     If the caller stops early, batches that have not begun are cancelled.
@@ -43,10 +40,7 @@ def run_in_processes(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, _set_up_worker, (context.Value("i", 0), jobs))
     try:
-        futures = {
-            pool.submit(batch.run, experiments[batch.experiment], folder): batch
-            for batch in batches
-        }
+        futures = {pool.submit(batch.run, folder): batch for batch in batches}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool as error:
@@ -83,12 +77,7 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def run_on_cluster(
-    batches: Sequence[Batch],
-    experiments: Sequence[Experiment],
-    folder: Path,
-    cluster: ClusterSection,
-) -> Done:
+def run_on_cluster(batches: Sequence[Batch], folder: Path, cluster: ClusterSection) -> Done:
     """Runs each batch as a job of an array on a cluster, after cancelling the jobs of an earlier
     process that was killed.
 
@@ -113,10 +102,9 @@ def run_on_cluster(
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
     logs.mkdir(exist_ok=True)
-    own = [experiments[batch.experiment] for batch in batches]
     # within an allocation, its variables would reach the jobs
     with submitit.helpers.clean_env():
-        jobs = executor.map_array(work_on, batches, own, itertools.repeat(folder))
+        jobs = executor.map_array(work_on, batches, itertools.repeat(folder))
     # a killed process leaves the ids of its jobs
     write(ids_file, "\n".join(job.job_id for job in jobs))
     batch_of = dict(zip(jobs, batches, strict=True))
@@ -177,7 +165,7 @@ def import_submitit() -> Any:
         ) from error
 
 
-def work_on(batch: Batch, experiment: Experiment, folder: Path) -> list[Record]:
+def work_on(batch: Batch, folder: Path) -> list[Record]:
     """Works on a batch as a job of a cluster; `folder` is the run directory."""
     set_up_jax()
-    return batch.run(experiment, folder)
+    return batch.run(folder)

@@ -1,7 +1,6 @@
 """Progress of runs in a terminal or a log."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +8,7 @@ from rich.console import Console
 
 from fedax.engine.driver.options import Progress as Observation
 from fedax.engine.driver.progress_bar import add_bar, make_bars
-from fedax.results.record import Record
+from fedax.results.record import Record, describe_endings
 
 
 class Display:
@@ -79,6 +78,5 @@ def summary_line(title: str, records: Sequence[Record]) -> str:
     phrases = [f"{title}: {rounds} rounds in {seconds:.1f} s"]
     if losses:
         phrases.append(f"train_loss {np.mean(losses):.4g}")
-    endings = Counter(record.ending for record in records)
-    phrases += [f"{count} {ending}" for ending, count in endings.items() if ending != "ok"]
-    return ", ".join(phrases)
+    ending = describe_endings(records)
+    return ", ".join([*phrases, *([ending] if ending != "ok" else [])])

@@ -17,6 +17,7 @@ from fedax.engine.driver.options import Progress
 from fedax.errors import printable
 from fedax.experiments.config.experiment import Experiment, Plan
 from fedax.experiments.config.sections import ClusterSection
+from fedax.experiments.config.user_code import hash_sources
 from fedax.experiments.results.planned import PlannedRun, read_study, study_of
 from fedax.experiments.results.store import RunDirectory, open_folder, slug
 from fedax.experiments.running.batches import Batch, batches_of, client_sizes, plan_of
@@ -97,13 +98,12 @@ def run_experiments(
     check_installed(experiments[0].trackers)
     experiments, notes = _prepare(experiments)
     about = {"title": printable(title), "notes": notes} | study_of(experiments)
-    directory = make(path=out, jobs=jobs, **about)
+    directory = make(path=out, **about)
     if earlier is None:
         directory.make_folder()
     else:
         _check_earlier(directory, earlier, exactly)
-        directory.versions, directory.jobs = earlier.versions, earlier.jobs
-        directory.runs = earlier.runs
+        directory.versions, directory.runs = earlier.versions, earlier.runs
     # interrupted ones go on
     directory.runs = {
         name: run for name, run in directory.runs.items() if run.outcome.kind != "interrupted"
@@ -144,17 +144,18 @@ def _check_versions(directory: RunDirectory) -> None:
 def _prepare(
     experiments: Sequence[Experiment],
 ) -> tuple[list[Experiment], dict[str, str]]:
-    """Returns experiments with step sizes and hashes of their data, and the notes on their tasks.
+    """Returns experiments with hashes of their code and data, and the notes on their tasks.
 
     It shows before anything is compiled what is missing or does not fit.
     """
     prepared, notes = list[Experiment](), dict[str, str]()
     # the plan of the first is kept for its runs
     for experiment in reversed(experiments):
-        resolved = experiment.with_step_sizes()
-        plan = plan_of(resolved)
-        notes = {resolved.name: describe(resolved, plan)} | notes
-        prepared.append(resolved.model_copy(update={"data": plan.data_hashes}))
+        sources = hash_sources(experiment.resolved())
+        experiment = experiment.model_copy(update={"sources": sources})
+        plan = plan_of(experiment)
+        notes = {experiment.name: describe(experiment, plan)} | notes
+        prepared.append(experiment.model_copy(update={"data": plan.data_hashes}))
     return prepared[::-1], notes
 
 
@@ -170,8 +171,8 @@ def resume(
     go on where they were.
 
     The results are those of a run without a break, bit for bit (on the same machine with the same
-    versions and the same number of jobs; another number is said, because sums over other devices
-    may differ in the last bits). Damaged files of runs are made again.
+    versions and the same number of jobs: sums over other devices may differ in the last bits).
+    Damaged files of runs are made again.
 
     Args:
         out: the run directory.
@@ -229,13 +230,6 @@ def _run_missing(
     directory.status, directory.reason = "running", ""
     elsewhere = jobs > 1 or cluster is not None
     with display, Interruption(display, elsewhere, ranks) as interruption:
-        if directory.jobs != jobs:
-            change = f"Begun with --jobs {directory.jobs}, continued with --jobs {jobs}"
-            display.say(
-                f"{change}: numbers may differ in the last bits from those of a run "
-                "without a break."
-            )
-            directory.jobs = jobs
         if cluster is not None:
             work = functools.partial(run_on_cluster, cluster=cluster)
         elif jobs > 1:
@@ -283,21 +277,21 @@ def _run_stage(
     experiments: Sequence[Experiment],
     display: Display,
     interruption: Interruption,
-    work: Callable[[Sequence[Batch], Sequence[Experiment], Path], Done],
+    work: Callable[[Sequence[Batch], Path], Done],
     chosen: Mapping[str, Mapping[str, str]] | None,
 ) -> None:
     """Makes the missing runs that select, or, with what is `chosen`, those to report."""
     folder = directory.path
     batches = batches_of(experiments, chosen, directory.runs)
-    for position, (batch, records) in enumerate(work(batches, experiments, folder), start=1):
-        experiment = experiments[batch.experiment]
+    for position, (batch, records) in enumerate(work(batches, folder), start=1):
+        experiment = batch.experiment
         display.end(f"[{position}/{len(batches)}] {batch.title}", records)
         # by now the clients have said how many examples they have
         if experiment.engine == "flower":
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
         if experiment.trackers and (interruption.later or len(batch.runs) > 1):
             for planned, record in zip(batch.runs, records, strict=True):
-                with _make_tracking(experiment, planned, folder) as tracking:
+                with _make_tracking(planned, folder) as tracking:
                     tracking.replay(record)
         directory.take(dict(zip(batch.ids, records, strict=True)))
         if any(record.outcome.kind == "interrupted" for record in records):
@@ -310,18 +304,14 @@ def _run_stage(
 
 
 def _run_in_turn(
-    batches: Sequence[Batch],
-    experiments: Sequence[Experiment],
-    folder: Path,
-    display: Display,
-    interruption: Interruption,
+    batches: Sequence[Batch], folder: Path, display: Display, interruption: Interruption
 ) -> Done:
     for position, batch in enumerate(batches, start=1):
-        experiment = experiments[batch.experiment]
+        experiment = batch.experiment
         live = None
         # a batch of several runs is sent to trackers when it has ended
         if experiment.trackers and len(batch.runs) == 1:
-            live = _make_tracking(experiment, batch.runs[0], folder)
+            live = _make_tracking(batch.runs[0], folder)
 
         def hook(observation: Progress, live: Tracking | None = live) -> bool:
             display.observe(observation)
@@ -332,34 +322,35 @@ def _run_in_turn(
         display.begin(f"[{position}/{len(batches)}] {batch.title}", experiment.rounds)
         # all ranks get rank 0's records, and stop together
         with live or contextlib.nullcontext():
-            records = interruption.synchronize(batch.run(experiment, folder, hook))
+            records = interruption.synchronize(batch.run(folder, hook))
         yield batch, records
 
 
-def _make_tracking(experiment: Experiment, planned: PlannedRun, folder: Path) -> Tracking:
+def _make_tracking(planned: PlannedRun, folder: Path) -> Tracking:
     run = planned.run
     label = run.label.replace(".", "p")
     name = slug(f"{run.task} {label} draw {run.draw} seed {run.seed}")
     config = {"label": run.label, "draw": run.draw} | planned.settings
-    return Tracking(experiment.trackers, config, project=experiment.name, name=name, folder=folder)
+    trackers = planned.experiment.trackers
+    return Tracking(trackers, config, project=run.task, name=name, folder=folder)
 
 
 def describe(experiment: Experiment, plan: Plan) -> str:
     """Returns one line about task, schedule and solver, for reports."""
 
     def list_options(options: dict[str, Any]) -> str:
-        return (
-            ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in options.items())
-            or "the defaults"
-        )
+        texts = [f"{key.replace('_', ' ')} {value}" for key, value in options.items()]
+        return ", ".join(texts) or "the defaults"
 
     task, sizes = experiment.task, client_sizes(plan)
     counts = "" if sizes is None else f": {len(sizes)} clients, {sum(sizes)} training examples"
-    data = f"{task.name} ({list_options(task.options)}){counts}."
-    solver = f"{experiment.solver.name}, {list_options(experiment.solver.options)}"
-    audit = (
-        " Membership inference: target and shadow model have a quarter of them each."
-        if experiment.audit
-        else ""
-    )
-    return f"{data} Schedule: {list_options(experiment.schedule)}. Solver: {solver}.{audit}"
+    sentences = [
+        f"{task.name} ({list_options(task.options)}){counts}.",
+        f"Schedule: {list_options(experiment.schedule)}.",
+        f"Solver: {experiment.solver.name}, {list_options(experiment.solver.options)}.",
+    ]
+    if experiment.audit:
+        sentences.append(
+            "Membership inference: target and shadow model have a quarter of them each."
+        )
+    return " ".join(sentences)

@@ -60,15 +60,13 @@ class Tracking:
         self.project = project
         self.name = name
         self.folder = Path(folder)
-        self._trackers: dict[str, _Tracker] = {}
         if isinstance(trackers, str) or callable(trackers):
             trackers = [trackers]
-        for tracker in trackers:
-            if callable(tracker):
-                self._trackers[repr(tracker)] = _own(tracker)
-            else:
-                check_installed([tracker])
-                self._trackers[tracker] = TRACKERS[tracker](self)
+        check_installed([tracker for tracker in trackers if isinstance(tracker, str)])
+        self._trackers = {
+            str(tracker): _own(tracker) if callable(tracker) else TRACKERS[tracker](self)
+            for tracker in trackers
+        }
         # up to where they wait for the first round
         self._call_each(next)
 
@@ -76,7 +74,7 @@ class Tracking:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.finish()
+        self._call_each(lambda tracker: tracker.close())
 
     def __call__(self, observation: Progress) -> None:
         """Logs the progress of a run; for `fedax.run(progress=...)`."""
@@ -92,10 +90,6 @@ class Tracking:
         for i, done in enumerate(rounds):
             metrics = {name: values[i] for name, values in history.metrics.items()}
             self(Progress(done, rounds[-1], float(history.seconds[i]), metrics))
-
-    def finish(self) -> None:
-        """Ends the run."""
-        self._call_each(lambda tracker: tracker.close())
 
     def _call_each(self, act: Callable[[_Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):

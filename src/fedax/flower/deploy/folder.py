@@ -82,9 +82,7 @@ def check_experiment(
     experiment = Experiment.read(path, [*changes, 'engine="flower"'])
     for name in ("simulation", "audit"):
         if getattr(experiment, name) is not None:
-            experiment.refuse(
-                (name,), InvalidInput.found(name, f"a table [{name}]", "none, in a deployment")
-            )
+            raise InvalidInput.found(name, f"a table [{name}]", "none, in a deployment")
     rehearsed = experiment.model_copy(update={"engine": "simulation"})
     task_clients = rehearsed.plan(clients=clients or CLIENTS).task.train.clients
     if clients is not None and task_clients not in (1, clients):

@@ -118,27 +118,6 @@ def deviation_of(values: np.ndarray) -> float:
     return float(values.std(ddof=1))
 
 
-def paired_t(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Computes Student's t-test on differences.
-
-    Args:
-        values: shape (..., units), at least two units, all finite; at least two axes.
-
-    Returns:
-        Over the last axis: the mean, half the width of its interval, and the p-values `ahead` and
-        `behind` of `Effect`.
-    """
-    count = values.shape[-1]
-    mean, error = values.mean(-1), values.std(-1, ddof=1) / math.sqrt(count)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # without any spread t is infinite, but 0 if there is no difference either
-        ratio = np.where(mean == 0, 0.0, mean / error)
-    # twice the one-sided p-values, see `Effect`
-    p = 2 * special.stdtr(count - 1, -np.abs(ratio))
-    ahead, behind = np.where(mean > 0, p, 1.0), np.where(mean < 0, p, 1.0)
-    return mean, special.stdtrit(count - 1, 1 - LEVEL / 2) * error, ahead, behind
-
-
 def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     """Computes the effect that differences of some units show.
 
@@ -165,8 +144,18 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
         return effect._replace(ahead=p[0], behind=p[1])
     if count == 1:
         return effect
-    mean, reach, ahead, behind = (float(result[0]) for result in paired_t(values[None]))
-    return Effect(mean, mean - reach, mean + reach, ahead, behind, count, unit)
+    mean, error = effect.mean, float(values.std(ddof=1)) / math.sqrt(count)
+    reach = float(special.stdtrit(count - 1, 1 - LEVEL / 2)) * error
+    # without any spread t is infinite
+    ratio = abs(mean) / error if error else math.inf
+    # twice the one-sided p-value, see `Effect`
+    p = 2 * float(special.stdtr(count - 1, -ratio))
+    return effect._replace(
+        low=mean - reach,
+        high=mean + reach,
+        ahead=p if mean > 0 else 1.0,
+        behind=p if mean < 0 else 1.0,
+    )
 
 
 def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Effect:
