@@ -133,7 +133,7 @@ def judge(experiment, records):
         for record in records
     ]
     judged = judge_members(pairs, experiment.select, experiment.reads)
-    return judged, edges(pairs, judged)
+    return judged, edges(judged)
 
 
 def made_up(path, *records):

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedax import cli, papers
-from fedax.core import InvalidInput, Outcome
+from fedax.core import InvalidInput, Outcome, RunExists
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import PACKED, RunDirectory
 from fedax.experiments.running.progress import Display
@@ -137,5 +137,5 @@ def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     with pytest.raises(InvalidInput, match=r"b: holds 1 of 2 runs"):
         made.keep(tmp_path / "b")
     assert (tmp_path / "b" / PACKED).read_bytes() == before
-    with pytest.raises(InvalidInput, match=r"cannot be continued in place"):
+    with pytest.raises(RunExists, match=r"cannot be continued in place"):
         resume(tmp_path / "b", Display())

@@ -59,9 +59,7 @@ class PaperDirectory(RunDirectory):
         the curves.
         """
         figures = [] if against or metrics else self.figures()
-        if figures and self.recipe.figure:
-            return figures
-        return [*figures, *super().pictures(against, metrics)]
+        return figures or super().pictures(against, metrics)
 
     def sheets(self) -> list[Sheet]:
         return [*self.comparison().sheets(), *super().sheets()]
@@ -93,7 +91,7 @@ def reproduce(
     out: Path,
     display: Display,
     jobs: int = 1,
-) -> PaperDirectory:
+) -> RunDirectory:
     """Runs a recipe at one of its scales.
 
     The directory also holds `results.csv`, `claims.csv` and `recipe.toml`. Runs that it has already

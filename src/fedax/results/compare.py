@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedax.core import InvalidInput, UnknownName
+from fedax.core import InvalidInput
 from fedax.results.frame import numbers_frame
-from fedax.results.record import Record, by_label, by_task
+from fedax.results.record import Record, by_label, by_task, check_metrics
 from fedax.results.tables.statistics import LEVEL, deviation_of, effect_of, holm, units_of
-from fedax.results.tables.summary import column_of, columns_of, unit_of
+from fedax.results.tables.summary import column_of, columns_of
 
 WATCHED = ("dissimilarity", "weight_gap")
 """Metrics with a direction by which no method is better than another."""
@@ -65,10 +65,7 @@ def compare_runs(
     """
     if not records:
         raise InvalidInput.found("table", "no runs", "at least one")
-    known = list(dict.fromkeys(name for record in records for name in record.scalars))
-    for metric in metrics or ():
-        if metric not in known:
-            raise UnknownName.among("metric", metric, known)
+    check_metrics(records, metrics or ())
     parts = []
     for task, runs in by_task(records).items():
         # runs without any number still have their rows
@@ -79,7 +76,7 @@ def compare_runs(
         labels = by_label(runs)
         for metric in shown:
             rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
-            title = f"{column_of(metric).title} ({unit_of(metric)})".removesuffix(" ()")
+            title = column_of(metric).head
             heads = EMPTY | {"table": task, "column": title, "task": task, "metric": metric}
             for label in labels:
                 chosen = (selected or {}).get(task, {}).get(label, "")

@@ -1,6 +1,6 @@
-"""Figures by Matplotlib: curves, means against a value, and the paper's numbers beside ours.
+"""Figures by Matplotlib: curves, and means against a value beside the paper's numbers.
 
-All of them take a data frame with a row for each observation (`curves_frame`) or run and return a
+Both take a data frame with a row for each observation (`curves_frame`) or run and return a
 figure of Matplotlib: a panel for each value of the columns `col`, a line for each value of `hue`.
 """
 # pandas states columns and groups of a frame as unions that nothing narrows
@@ -259,7 +259,7 @@ def curves(
             else:
                 _draw_line(axes, label, curve, looks[label], (position, len(drawn)), band)
     xs = [TITLES.get(column, column) for column in (panel.rows["axis"].iloc[0] for panel in panels)]
-    _title_axes(panels, xs, [y_title or _title_of(panel.metric) for panel in panels])
+    _title_axes(panels, xs, [y_title or column_of(panel.metric).head for panel in panels])
     if on_page or (len(panels) == 1 and _name_ends(panels[0].axes)):
         return panels[0].axes.figure
     return _add_legend(panels)
@@ -312,13 +312,7 @@ def _melt(
 
 
 def _divide(
-    rows: pd.DataFrame,
-    hues: Sequence[str],
-    cols: Sequence[str],
-    width: float = 0,
-    most: int = 4,
-    height: float = 0,
-    **options: Any,
+    rows: pd.DataFrame, hues: Sequence[str], cols: Sequence[str], width: float = 0, **options: Any
 ) -> list[_Panel]:
     """Makes a figure with a panel for each combination of values in columns, the first column
     slowest, and divides rows among them, with the labels of their lines.
@@ -331,11 +325,11 @@ def _divide(
     parts = dict(iter(rows.groupby(cols, sort=False)))
     keys = [key for key in itertools.product(*orders.values()) if key in parts]
     differing = [name for name, order in orders.items() if len(order) > 1]
-    columns = -(-len(keys) // -(-len(keys) // most))
+    columns = -(-len(keys) // -(-len(keys) // 4))
     if len(differing) > 1 and len(keys) == math.prod(map(len, orders.values())):
         columns = len(orders[differing[-1]])
     width, count = width or _WIDTHS.get(columns, _WIDTH), -(-len(keys) // columns)
-    size = width, count * (height or _HEIGHTS.get(columns, 1.6))
+    size = width, count * _HEIGHTS.get(columns, 1.6)
     figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
     places = figure.subplots(count, columns, squeeze=False, **options)
     for empty in places.flat[len(keys) :]:
@@ -423,11 +417,6 @@ def _scale(
         axes.set_ylim(low - pad, high + pad)
 
 
-def _title_of(metric: str) -> str:
-    unit = {1.0: "", 100.0: " (%)"}.get(scale_of(metric), " (points²)")
-    return column_of(metric).title + unit
-
-
 def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) -> None:
     """Sets the titles of the axes, of equal ones at the edge of the figure, and plain ticks."""
     from matplotlib import ticker
@@ -491,55 +480,6 @@ def _add_legend(panels: Sequence[_Panel]) -> "matplotlib.figure.Figure":
     return figure
 
 
-def _draw_means(
-    panel: _Panel,
-    x: str,
-    categories: Sequence[Any],
-    looks: Mapping[str, Look],
-    paper: Paper,
-    across: bool = False,
-) -> pd.DataFrame:
-    """Draws means of units at the places of their categories, with bars of one standard deviation,
-    and the paper's numbers as diamonds; across also the single units.
-
-    Returns:
-        `mean`, `low` and `high` of what is drawn.
-    """
-    axes, drawn = panel.axes, []
-
-    def draw(place: float, mean: float, deviation: float, **look: Any) -> None:
-        bars = {"xerr" if across else "yerr": deviation, "elinewidth": 0.9}
-        axes.errorbar(*((mean, -place) if across else (place, mean)), **bars, **look)
-        drawn.append({"mean": mean, "low": mean - deviation, "high": mean + deviation})
-
-    labels = list(dict.fromkeys(panel.rows["label"]))
-    for position, label in enumerate(labels):
-        rows, look, line = panel.rows[panel.rows["label"] == label], looks[label], []
-        # the paper's diamonds stand before the first line
-        shift = 0.6 * (position + 1) / (len(labels) + 1) - 0.25
-        # a panel of one method has its name as title
-        named = {} if label in panel.title else {"label": label}
-        for place, category in enumerate(categories):
-            runs = rows[rows[x] == category]
-            if not len(runs):
-                continue
-            if runs.groupby(["task", "method"]).ngroups > 1:
-                allowed = f"what keeps the points of {label!r} apart"
-                raise InvalidInput.of("panels", panel.title, allowed)
-            if printed := paper.get(_key(runs.iloc[0])):
-                draw(place - 0.25, *(*printed, 0.0)[:2], label=PUBLISHED, **_DIAMOND)
-            numbers, _ = units_of(runs["value"].to_numpy(), runs["draw"].to_numpy())
-            if across:
-                at = np.full(len(numbers), -place - shift)
-                axes.plot(numbers, at, ".", color=look.colour, alpha=0.45, markersize=4)
-            deviation = np.nan_to_num(deviation_of(numbers))
-            draw(place + shift, numbers.mean(), deviation, **look.options, **named)
-            line.append((place + shift, numbers.mean()))
-        if not across:
-            axes.plot(*np.transpose(line), **look.options | {"marker": ""})
-    return pd.DataFrame(drawn)
-
-
 _DIAMOND = {
     "color": _QUIET,
     "marker": "D",
@@ -578,37 +518,36 @@ def against_value(
     step = 2 if len(values) > 4 < panels[0].axes.get_gridspec().ncols else 1
     looks = _looks_of(panels, order)
     for panel in panels:
-        drawn = _draw_means(panel, x, values, looks, paper)
+        axes, drawn = panel.axes, list[dict[str, float]]()
+        lines = panel.rows.groupby("label", sort=False)
+        for position, (label, rows) in enumerate(lines):
+            look, line = looks[label].options, []
+            # the paper's diamonds stand before the first line
+            shift = 0.6 * (position + 1) / (len(lines) + 1) - 0.25
+            for value, runs in rows.groupby(x):
+                if runs.groupby(["task", "method"]).ngroups > 1:
+                    allowed = f"what keeps the points of {label!r} apart"
+                    raise InvalidInput.of("panels", panel.title, allowed)
+                place = values.index(value)
+                if printed := paper.get(_key(runs.iloc[0])):
+                    mean, deviation = (*printed, 0.0)[:2]
+                    drawn.append({"mean": mean, "low": mean - deviation, "high": mean + deviation})
+                    at = place - 0.25
+                    axes.errorbar(at, mean, deviation, elinewidth=0.9, label=PUBLISHED, **_DIAMOND)
+                numbers, _ = units_of(runs["value"].to_numpy(), runs["draw"].to_numpy())
+                mean, deviation = numbers.mean(), np.nan_to_num(deviation_of(numbers))
+                line.append({"mean": mean, "low": mean - deviation, "high": mean + deviation})
+                line[-1] |= {"place": place + shift, "deviation": deviation}
+            drawn += line
+            points = pd.DataFrame(line)
+            # a panel of one method has its name as title
+            named = {} if label in panel.title else {"label": label}
+            ends = points["place"], points["mean"], points["deviation"]
+            axes.errorbar(*ends, elinewidth=0.9, **look, **named)
         texts = [f"{value:g}" for value in values]
-        panel.axes.set_xticks(range(0, len(values), step), texts[::step])
-        panel.axes.set_xlim(-0.5, len(values) - 0.5)
-        _scale(panel.axes, panel.metric, [drawn], (), log, True)
-    _title_axes(panels, [x_title] * len(panels), [y_title or _title_of(p.metric) for p in panels])
-    return _add_legend(panels)
-
-
-@_style()
-def beside_paper(frame: pd.DataFrame, paper: Paper) -> "matplotlib.figure.Figure":
-    """Draws a row for each method in a panel for each task: the paper's number with its deviation,
-    and below it the mean of ours with its deviation and the single units.
-
-    Args:
-        frame: a row for each run, as `numbers_frame` gives them for one metric.
-        paper: the paper's numbers.
-    """
-    rows = frame.assign(source="ours, ± standard deviation")
-    height = 0.7 + 0.26 * rows.groupby("task")["method"].nunique().max()
-    panels = _divide(rows, ["source"], ["task"], _WIDTH, 2, height)
-    looks = _looks_of(panels)
-    for panel in panels:
-        lost = panel.rows.groupby("method", sort=False)["lost"].agg(["sum", "size"])
-        _draw_means(panel, "method", list(lost.index), looks, paper, across=True)
-        texts = [
-            f"{method}\n{count} of {runs} diverged" if count else method
-            for method, count, runs in lost.itertuples()
-        ]
-        panel.axes.set_yticks(-np.arange(len(texts)), texts)
-        panel.axes.set_ylim(0.5 - len(texts), 0.5)
-        panel.axes.grid(axis="y", visible=False)
-    _title_axes(panels, [_title_of(panel.metric) for panel in panels], [""] * len(panels))
+        axes.set_xticks(range(0, len(values), step), texts[::step])
+        axes.set_xlim(-0.5, len(values) - 0.5)
+        _scale(axes, panel.metric, [pd.DataFrame(drawn)], (), log, True)
+    heads = [y_title or column_of(panel.metric).head for panel in panels]
+    _title_axes(panels, [x_title] * len(panels), heads)
     return _add_legend(panels)

@@ -7,13 +7,13 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from fedax.core import InvalidInput, UnknownName
+from fedax.core import InvalidInput
 from fedax.results import drawing
 from fedax.results.drawing import Picture
 from fedax.results.frame import curves_frame, describe_early_ends, numbers_frame
-from fedax.results.record import AUDITED, Record, by_label
+from fedax.results.record import AUDITED, Record, by_label, check_metrics
 from fedax.results.tables.reductions import Reduction, describe_reduction
-from fedax.results.tables.summary import column_of, columns_of
+from fedax.results.tables.summary import columns_of
 
 DIMENSIONS = {"variant": "task", "algorithm": "method", "metric": "metric", "x": "axis"}
 """What divides a figure into panels, with its column in data frames."""
@@ -36,9 +36,9 @@ class Figure(BaseModel):
     Args:
         name: of its file.
         title: its heading on the page.
-        x: `paper` (the paper's values beside ours, a row for each algorithm), one or several of
-            `AXES` (curves), or the dotted path of a setting in which the runs differ, such as
-            `task.clients` or `algorithm.gamma` (means against that value, evenly spaced).
+        x: one or several of `AXES` (curves), or the dotted path of a setting in which the runs
+            differ, such as `task.clients` or `algorithm.gamma` (means against that value, evenly
+            spaced).
         x_title: of the horizontal axis, where it is the path of a setting.
         y: the metrics, by default that of the recipe.
         y_title: of the vertical axis, where a panel has several metrics.
@@ -122,7 +122,7 @@ class Drawer:
             # so that a method looks the same in all figures
             "order": list(by_label(self.records)) if "method" in lines else (),
         }
-        if figure.against_value or figure.x == "paper":
+        if figure.against_value:
             frame = numbers_frame(runs, {run.task: read for run in runs}, metrics)
         else:
             frame = curves_frame(runs, metrics)
@@ -132,9 +132,7 @@ class Drawer:
             frame[path] = [_find_setting(runs[i], path) for i in frame["run"]]
         for path in paths[figure.against_value :]:
             frame[path] = _title(path) + " " + frame[path].map(str)
-        if figure.x == "paper":
-            drawn = drawing.beside_paper(frame, self.numbers)
-        elif figure.against_value:
+        if figure.against_value:
             path = str(figure.x)
             # what the horizontal axis varies is no line
             varied = "method" if path.startswith("algorithm.") else "task"
@@ -148,7 +146,7 @@ class Drawer:
                 frame, axes, metrics, lines, columns, band=figure.band, **options
             )
         has_numbers = any(map(self.targets.get, metrics))
-        if figure.against_value or figure.x == "paper":
+        if figure.against_value:
             texts = [f"{describe_reduction(read)}, means of the runs; bars: standard deviation."]
             texts += ["Diamonds: the paper, with its standard deviation."] * has_numbers
         else:
@@ -159,22 +157,8 @@ class Drawer:
         return Picture(figure.name, drawn, figure.title, " ".join(filter(None, texts)))
 
     def draw_all(self, figures: Sequence[Figure]) -> list[Picture]:
-        """Returns the figures of a recipe, after the paper's numbers beside ours where it has
-        several for a task and no figure against a value shows them.
-        """
-        against = [figure.y or self.metric for figure in figures if figure.against_value]
-        beside = [
-            Figure(
-                name="paper" if metric == self.metric else f"paper_{metric}",
-                title=f"The paper beside ours: {column_of(metric).title.lower()}",
-                x="paper",
-                y=metric,
-                variants=list(targets),
-            )
-            for metric, targets in self.targets.items()
-            if metric not in against and any(len(numbers) > 1 for numbers in targets.values())
-        ]
-        drawn = [self.draw(figure) for figure in (*beside, *figures)]
+        """Returns the pictures of figures for which there are runs."""
+        drawn = map(self.draw, figures)
         return [picture for picture in drawn if picture is not None]
 
     @property
@@ -198,14 +182,10 @@ def draw_curves(
         InvalidInput: an axis that is none of `AXES`, or of which the runs have no record.
         UnknownName: a metric that no run has.
     """
-    known = {name for record in records for name in record.scalars}
-    for metric in metrics or ():
-        if metric not in known:
-            raise UnknownName.among("metric", metric, known)
-    drawer = Drawer(records)
+    check_metrics(records, metrics or ())
     metrics = metrics or [column.metric for column in columns_of(records) if column.chart]
-    drawn = [drawer.draw(Figure(name=metric, x=against, y=metric)) for metric in metrics]
-    return [picture for picture in drawn if picture is not None]
+    figures = [Figure(name=metric, x=against, y=metric) for metric in metrics]
+    return Drawer(records).draw_all(figures)
 
 
 def _check_axis(frame: pd.DataFrame, axis: str) -> str:

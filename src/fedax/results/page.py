@@ -5,10 +5,9 @@ system's light or dark, and fits a phone.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedax.results import drawing
 from fedax.results.compare import compare_runs
@@ -23,8 +22,7 @@ from fedax.results.tables.summary import ABOUT, columns_of
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclasses.dataclass(frozen=True)
-class Sheet:
+class Sheet(NamedTuple):
     """A further table: a title, the heads of its columns, rows of texts, and a line below it.
 
     The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
@@ -38,8 +36,7 @@ class Sheet:
     lead: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """The content of a report.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedax.core import History, Outcome
+from fedax.core import History, Outcome, UnknownName
 from fedax.core.directions import Mode
 from fedax.core.directions import is_percent as is_percent
 from fedax.errors import printable
@@ -161,6 +161,14 @@ def describe_endings(records: Iterable[Record]) -> str:
     if len(endings) == 1:
         return next(iter(endings))
     return ", ".join(f"{count} {ending}" for ending, count in endings.items())
+
+
+def check_metrics(records: Iterable[Record], metrics: Iterable[str]) -> None:
+    """Refuses metrics that no run has."""
+    known = {name: None for record in records for name in record.scalars}
+    for metric in metrics:
+        if metric not in known:
+            raise UnknownName.among("metric", metric, known)
 
 
 def by_label(records: Iterable[Record]) -> dict[str, list[Record]]:

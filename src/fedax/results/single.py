@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedax.core import History, InvalidInput, UnknownName
-from fedax.errors import short
 from fedax.results import drawing
 from fedax.results.compare import compare_runs
-from fedax.results.drawing import FORMATS, Picture, save_as
+from fedax.results.drawing import Picture, save_as
 from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
 from fedax.results.page import Page, render
@@ -64,8 +63,9 @@ def compare(
         The path.
 
     Raises:
-        InvalidInput: no runs, something else than runs, another ending, or lists that can be paired
-            neither by seed nor by place (see `table`).
+        InvalidInput: no runs, or lists that can be paired neither by seed nor by place (see
+            `table`).
+        ValueError: another ending.
         WriteFailed: a file that cannot be written.
 
     Example:
@@ -86,14 +86,8 @@ def compare(
     path = Path(path)
     listed = _list_runs(histories, "compare")
     records = _make_records(listed, title, "compare")
-    if path.suffix.removeprefix(".") in FORMATS:
+    if path.suffix != ".html":
         return _write_figure(records, path)
-    if path.suffix not in (".html", ".htm"):
-        raise InvalidInput.of(
-            "compare(path=...)",
-            str(path),
-            "names that end in .html, " + ", ".join(f".{f}" for f in FORMATS),
-        )
     settings = {
         label: json.dumps(
             [{"settings": run.details.settings, "origin": run.details.origin} for run in runs],
@@ -143,9 +137,8 @@ def table(
         title: of the table.
 
     Raises:
-        InvalidInput: no runs, something else than runs, another form, or lists that can be paired
-            neither by seed nor by place.
-        UnknownName: a metric that no run has.
+        InvalidInput: no runs, or lists that can be paired neither by seed nor by place.
+        UnknownName: another form, or a metric that no run has.
 
     Example:
         >>> import fedax
@@ -164,16 +157,17 @@ def table(
     return Table(format_tables(compare_runs(records, metrics=metrics), form))
 
 
-def _list_runs(histories: Any, name: str) -> dict[str, list[History]]:
+def _list_runs(
+    histories: Mapping[str, History | Sequence[History]], name: str
+) -> dict[str, list[History]]:
     """Returns lists of runs by label; `name` is that of the public function, for messages."""
-    listed: dict[str, list[History]] = {}
-    if isinstance(histories, Mapping):
-        for label, runs in histories.items():
-            listed[label] = list(runs) if isinstance(runs, Sequence) else [runs]
-    is_empty = not listed or not all(listed.values())
-    if is_empty or not all(isinstance(run, History) for runs in listed.values() for run in runs):
+    listed = {
+        label: [runs] if isinstance(runs, History) else list(runs)
+        for label, runs in histories.items()
+    }
+    if not listed or not all(listed.values()):
         allowed = 'a dict of one or more runs by name, as in {"FedAvg": history}'
-        raise InvalidInput.found(f"{name}(histories=...)", short(repr(histories)), allowed)
+        raise InvalidInput.of(f"{name}(histories=...)", histories, allowed)
     return listed
 
 
@@ -208,8 +202,5 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
 def _write_figure(records: Sequence[Record], path: Path) -> Path:
     """Draws the curves of all metrics into one file, a panel for each."""
     metrics = [column.metric for column in columns_of(records) if column.chart]
-    if not metrics:
-        got = "runs without curves that figures show"
-        raise InvalidInput.found("compare(path=...)", got, "runs with losses or scores")
     figure = drawing.curves(curves_frame(records), y=metrics, col=[])
     return save_as(Picture(path.stem, figure), path)

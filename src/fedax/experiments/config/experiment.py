@@ -39,6 +39,7 @@ from fedax.experiments.config.sections import (
     check_labels,
     made,
     schedule_of,
+    values_of,
 )
 from fedax.experiments.config.toml import (
     map_texts,
@@ -273,14 +274,13 @@ class Experiment(Table):
         grid = self.grid or GridSection()
         members = (
             Member(
-                position=position,
                 method=section.shown(),
                 algorithm=section.model_copy(update=point["algorithm"]),
                 solver=self._merge_solver(section, **point["solver"]),
                 schedule=self.schedule | section.schedule | point["schedule"],
                 values=point,
             )
-            for position, section in enumerate(self.algorithm)
+            for section in self.algorithm
             for point in grid.points(section)
         )
         # more are refused
@@ -374,12 +374,12 @@ class Experiment(Table):
         plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
         values["task"] = plain | values["task"]
         values["schedule"] = schedule_of(self.schedule).options
-        values["solver"] = self.solver.values
+        values["solver"] = values_of(self.solver)
         values["algorithm"] = [
-            section.values
+            values_of(section)
             | {
                 "label": section.shown(),
-                "solver": self._merge_solver(section).values if section.solver else None,
+                "solver": values_of(self._merge_solver(section)) if section.solver else None,
                 "schedule": section.schedule or None,
             }
             for section in self.algorithm

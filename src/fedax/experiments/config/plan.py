@@ -104,7 +104,6 @@ class Member:
     """One algorithm of the grid.
 
     Attributes:
-        position: of its section in the file.
         method: the label of its section.
         algorithm: the section with the grid's values.
         solver: with the values of the section and of the grid.
@@ -112,7 +111,6 @@ class Member:
         values: what the grid gives it, by `algorithm`, `solver` and `schedule`.
     """
 
-    position: int
     method: str
     algorithm: AlgorithmSection
     solver: SolverSection

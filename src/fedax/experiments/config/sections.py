@@ -112,39 +112,7 @@ class Section(OpenTable):
     name: str
 
 
-class MethodSection(Section):
-    """A table of a class with hyperparameters."""
-
-    @property
-    def kind(self) -> Any:
-        """The class; None of your own code."""
-
-    def make(self) -> Any:
-        """Makes an object of it."""
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Its name and all hyperparameters."""
-        owner = self.make()
-        made = {name: getattr(owner, name) for name in declared(owner)}
-        return {"name": self.name} | self.options | made
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The name of its class as `type`, and the hyperparameters by name."""
-        values = self.values
-        name = values.pop("name")
-        if self.kind is None:
-            return {"type": name} | values
-        known = declared(self.kind)
-        return {"type": self.kind.__name__} | {
-            name: value
-            for name, value in values.items()
-            if not (known[name].later and value == known[name].default)
-        }
-
-
-class SolverSection(MethodSection):
+class SolverSection(Section):
     """`[solver]`: `name = "sgd"`, `"exact"`, `"inexact"`, an Optax optimizer such as `"adam"`, or
     your own, and its hyperparameters.
     """
@@ -164,7 +132,7 @@ class SolverSection(MethodSection):
         return construct(f"option of solver {self.name!r}", kind, self.options)
 
 
-class AlgorithmSection(MethodSection):
+class AlgorithmSection(Section):
     """`[[algorithm]]`: a name, an optional label, hyperparameters (a list is one value per client),
     and its own options of solver and schedule.
     """
@@ -196,6 +164,27 @@ class AlgorithmSection(MethodSection):
     def owners(self) -> list[str]:
         """The names in a grid under which values for it stand."""
         return list(dict.fromkeys((self.name, self.shown(), "solver", "schedule")))
+
+
+def values_of(section: AlgorithmSection | SolverSection) -> dict[str, Any]:
+    """Returns the name and all hyperparameters."""
+    owner = section.make()
+    made = {name: getattr(owner, name) for name in declared(owner)}
+    return {"name": section.name} | section.options | made
+
+
+def settings_of(section: AlgorithmSection | SolverSection) -> dict[str, Any]:
+    """Returns the name of the class as `type`, and the hyperparameters by name."""
+    values = values_of(section)
+    name = values.pop("name")
+    if section.kind is None:
+        return {"type": name} | values
+    known = declared(section.kind)
+    return {"type": section.kind.__name__} | {
+        name: value
+        for name, value in values.items()
+        if not (known[name].later and value == known[name].default)
+    }
 
 
 def _check_choices(choices: list[Any]) -> list[Any]:

@@ -80,10 +80,7 @@ def validate(model: type[Model], document: Any) -> Model:
         if isinstance(cause, InvalidInput):
             raise cause from error
         field = ".".join(map(str, first["loc"]))
-        if first["type"] == "missing":
-            raise InvalidInput.because(field, "missing") from error
-        allowed = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        raise InvalidInput.of(field, first["input"], allowed) from error
+        raise InvalidInput.of(field, first["input"], first["msg"]) from error
 
 
 def override(document: dict[str, Any], setting: str) -> None:

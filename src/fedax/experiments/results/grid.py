@@ -10,7 +10,7 @@ from fedax.observe.modes import is_higher_better
 from fedax.results import Sheet
 from fedax.results.frame import numbers_frame
 from fedax.results.tables.reductions import describe_reduction
-from fedax.results.tables.summary import column_of, unit_of
+from fedax.results.tables.summary import column_of
 
 HEADS = {
     "task": "Task",
@@ -72,7 +72,8 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
         [
             {"task": run.task, "algorithm": run.method, "label": label} | run.settings
             for label, run in members.items()
-        ]
+        ],
+        dtype=object,  # whole numbers stay whole where some members lack a setting
     )
     judged = rows.join(groups, on="label").assign(metric=select)
     judged["mean"] = judged["mean"].mask(judged["lost"])
@@ -87,28 +88,26 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
 
 def selected(judged: pd.DataFrame) -> dict[str, str]:
     """Returns by algorithm the label of its selected member."""
-    rows = judged[judged["selected"].astype(bool)]
+    rows = judged[judged["selected"]]
     return dict(zip(rows["algorithm"], rows["label"], strict=True))
 
 
-def grid_sheet(pairs: Pairs, judged: pd.DataFrame, read: str) -> Sheet:
+def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
     """Returns the grid of a task for the report: one row per member, with the runs that select."""
     select = str(judged["metric"][0])
     shown = judged.drop(columns=["task", "label", "metric"]).astype(object)
     shown["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
     shown["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
-    title = f"{column_of(select).title} ({unit_of(select)})".removesuffix(" ()")
-    shown = shown.fillna("-").rename(columns=HEADS | {"mean": title})
-    seeds = dict.fromkeys(str(run.seed) for run, _ in pairs if run.selects)
+    shown = shown.fillna("-").rename(columns=HEADS | {"mean": column_of(select).head})
     # the reading in words that fit into the sentence below
     words = {"last": "final value", "best": "best value over the rounds"}
     reading = words.get(read) or describe_reduction(read).replace("Means", "mean", 1)
     highest = "highest" if is_higher_better(select) else "lowest"
     sentences = [
-        f"Selected: the {highest} {reading} in the mean over the runs with the seeds "
-        f"{', '.join(seeds)}, which are not reported; a member with a diverged run "
-        "counts as worst. Algorithms of one member are shown with their own runs.",
-        *edges(pairs, judged),
+        f"Selected: the {highest} {reading} in the mean over runs with separate seeds, which are "
+        "not reported; a member with a diverged run counts as worst. Algorithms of one member are "
+        "shown with their own runs.",
+        *edges(judged),
     ]
     if select.startswith("test"):
         sentences.append("These are test examples: on new ones the numbers would be worse.")
@@ -116,24 +115,22 @@ def grid_sheet(pairs: Pairs, judged: pd.DataFrame, read: str) -> Sheet:
     return Sheet(f"Grid: {judged['task'][0]}", list(shown), rows, " ".join(sentences))
 
 
-def edges(pairs: Pairs, judged: pd.DataFrame) -> list[str]:
+def edges(judged: pd.DataFrame) -> list[str]:
     """Returns a sentence for each selected number that is the smallest or the largest of its list,
     and not 0: the best value may lie beyond the list.
     """
-    members = {run.label: run for run, _ in pairs}
     sentences = []
-    for label in selected(judged).values():
-        member = members[label]
-        rivals = [run for run in members.values() if run.method == member.method]
-        for key, value in member.settings.items():
-            values = [run.settings[key] for run in rivals]
+    for method, members in judged.groupby("algorithm", sort=False):
+        settings = members.drop(columns=list(HEADS))
+        for key, value in settings[members["selected"]].iloc[0].items():
+            values = settings[key].dropna()
             tried = sorted({value for value in values if type(value) in (int, float)})
             # most ranges begin at 0, below which there is nothing to try
-            if value == 0 or len(tried) < 2 or value not in (tried[0], tried[-1]):
+            if len(tried) < 2 or value == 0 or value not in (tried[0], tried[-1]):
                 continue
             words = ("smallest", "smaller") if value == tried[0] else ("largest", "larger")
             sentences.append(
-                f"{member.method}: {key} = {value} is the {words[0]} of its list "
+                f"{method}: {key} = {value} is the {words[0]} of its list "
                 f"({', '.join(map(str, tried))}). Try {words[1]} values."
             )
     return sentences

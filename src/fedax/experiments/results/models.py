@@ -81,12 +81,10 @@ def kept_model(folder: Path, which: str = "") -> Path:
     path = model_path(folder, which)
     if path.exists():
         return path
-    if which:
-        reason = {
-            "best": "kept no best model; it takes a validation share in [task], or early stopping",
-            "personal": 'kept no models of the clients; it takes keep_models = "personal" and a '
-            "method that has them",
-        }[which]
-    else:
-        reason = "kept no model; audits and runs that only select in a grid have none"
+    reason = {
+        "": "kept no model; audits and runs that only select in a grid have none",
+        "best": "kept no best model; it takes a validation share in [task], or early stopping",
+        "personal": 'kept no models of the clients; it takes keep_models = "personal" and a '
+        "method that has them",
+    }[which]
     raise InvalidInput.because(f"run {folder.name}", reason)

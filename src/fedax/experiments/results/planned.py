@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from fedax.experiments.config.experiment import Experiment, Member
+from fedax.experiments.config.sections import settings_of
 from fedax.experiments.config.toml import parse_toml
 from fedax.experiments.config.user_code import fingerprint_sources
 from fedax.experiments.results.runs import Run
@@ -112,8 +113,8 @@ def _settings_of(
     experiment: Experiment, member: Member, common: Mapping[str, Any]
 ) -> dict[str, Any]:
     settings = dict(common) | {
-        "algorithm": member.algorithm.settings,
-        "solver": member.solver.settings,
+        "algorithm": settings_of(member.algorithm),
+        "solver": settings_of(member.solver),
         # the member's options come over the common ones
         "schedule": common["schedule"] | member.schedule,
     }

@@ -24,7 +24,6 @@ from fedax.results.doubts import find_doubts
 from fedax.results.drawing import Picture
 from fedax.results.figures import draw_curves
 from fedax.results.frame import curves_csv
-from fedax.results.record import by_task
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import versions
@@ -218,15 +217,16 @@ class RunDirectory:
     def texts(self) -> dict[str, str]:
         """Returns the tables as text files by name; an archive has no long ones."""
         texts = dict[str, str]()
-        if grids := [judged.astype({"selected": int}) for _, judged in self.grids().values()]:
-            texts["grid.csv"] = pd.concat(grids).to_csv(index=False, float_format="%.9g")
+        if grids := self.grids():
+            judged = pd.concat(grids.values()).infer_objects().astype({"selected": int})
+            texts["grid.csv"] = judged.to_csv(index=False, float_format="%.9g")
         if not is_archive(self.path):
             texts["metrics.csv"] = curves_csv(self.records)
         return texts
 
     def sheets(self) -> list[Sheet]:
         """Returns the further tables of the report: its grids."""
-        return [grid_sheet(*grid, self.reads[task]) for task, grid in self.grids().items()]
+        return [grid_sheet(judged, self.reads[task]) for task, judged in self.grids().items()]
 
     def figures(self) -> list[Picture]:
         """Returns the figures of its recipe, none here."""
@@ -290,24 +290,23 @@ class RunDirectory:
         """Compares the runs that reports show, see `compare_runs`."""
         return compare_runs(self.shown(), self.reads, metrics, self.selections())
 
-    def grids(self) -> dict[str, tuple[Pairs, pd.DataFrame]]:
-        """Returns by task the runs of a grid and its judged members, see `judge_members`."""
+    def grids(self) -> dict[str, pd.DataFrame]:
+        """Returns by task the judged members of a grid, see `judge_members`."""
         grids = {}
         for task in dict.fromkeys(run.task for run in self.planned if run.selects):
             if pairs := [pair for pair in self.pairs() if pair[0].task == task]:
-                judged = judge_members(pairs, self.selects[task], self.reads[task])
-                grids[task] = pairs, judged
+                grids[task] = judge_members(pairs, self.selects[task], self.reads[task])
         return grids
 
     def selections(self) -> dict[str, dict[str, str]]:
         """Returns by task and algorithm the label of the member that a grid's rule selects among
         those that have run.
         """
-        return {task: selected(judged) for task, (_, judged) in self.grids().items()}
+        return {task: selected(judged) for task, judged in self.grids().items()}
 
     def warnings(self) -> list[str]:
         """Returns a sentence for each selected value at an edge of its grid."""
-        return [sentence for grid in self.grids().values() for sentence in edges(*grid)]
+        return [sentence for judged in self.grids().values() for sentence in edges(judged)]
 
     def doubts(self) -> list[str]:
         """Returns a sentence for each task whose numbers cannot mean anything."""
@@ -315,15 +314,17 @@ class RunDirectory:
 
     def line(self) -> str:
         """Returns the results in one line: how many runs, and how they ended."""
+        there = [run for run, _ in self.pairs()]
         records = self.records
-        names = {(run.method, run.label) for run, _ in self.pairs()}
-        counts = [
-            counted(len({method for method, _ in names}), "algorithm"),
-            counted(len(by_task(records)), "task"),
-            counted(len(records), "run"),
-        ]
-        if any(run.selects for run in self.planned):
-            counts.insert(1, counted(len({label for _, label in names}), "setting"))
+        names = {
+            "algorithm": {run.method for run in there},
+            "setting": {run.label for run in there},
+            "task": {run.task for run in there},
+            "run": records,
+        }
+        if not any(run.selects for run in self.planned):
+            del names["setting"]
+        counts = [counted(len(each), noun) for noun, each in names.items()]
         ended = {
             "diverged": sum(record.diverged for record in records),
             "interrupted": sum(record.outcome.kind == "interrupted" for record in records),
@@ -358,9 +359,10 @@ def open_folder(
     if path.exists() and not path.is_dir():
         raise RunExists(f"{path} is a file, not a folder; {advice}.")
     if is_archive(path):
-        hint = f"Unpack its {PACKED} into `runs/` of a new folder, and run into that one."
-        reason = "a copy made by `fedax report --keep`, which cannot be continued in place"
-        raise InvalidInput.because(str(path), reason, hint)
+        raise RunExists(
+            f"{path} is a copy made by `fedax report --keep`, which cannot be continued in place. "
+            f"Unpack its {PACKED} into `runs/` of a new folder, and run into that one."
+        )
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if SUMMARY in names:
         return load(path, True)

@@ -35,16 +35,16 @@ def of_split(task: Task, split: str, client: int | None = None) -> Chosen:
     Raises:
         UnknownName: no split that the task, or the client, has.
     """
-    splits: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "train": task.train,
         "validation": task.validation,
         "test": task.test,
         "central": task.central if client is None else None,
         "unseen": task.unseen.test if task.unseen and client is None else None,
     }
-    available = [name for name, examples in splits.items() if examples is not None]
-    if split not in available:
-        raise UnknownName.among("EXAMPLES", split, available)
+    splits = {name: examples for name, examples in parts.items() if examples is not None}
+    if split not in splits:
+        raise UnknownName.among("EXAMPLES", split, splits)
     data = splits[split]
     if split == "central":
         return Chosen({name: np.asarray(values) for name, values in data.items()})

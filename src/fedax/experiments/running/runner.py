@@ -8,7 +8,7 @@ import functools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedax.core import FedaxError, InvalidInput, RunExists, WriteFailed
 from fedax.engine.compilation.identity import random_settings
@@ -30,8 +30,6 @@ from fedax.results.tables.summary import counted
 from fedax.results.versions import differing_versions, packages
 from fedax.utils.files import writing
 from fedax.utils.lock import held
-
-Directory = TypeVar("Directory", bound=RunDirectory)
 
 
 def run_experiment(
@@ -75,9 +73,9 @@ def run_experiments(
     jobs: int = 1,
     *,
     cluster: ClusterSection | None = None,
-    make: Callable[..., Directory] = RunDirectory,
+    make: Callable[..., RunDirectory] = RunDirectory,
     exactly: bool = False,
-) -> Directory:
+) -> RunDirectory:
     """Runs several experiments into one directory, as `run_experiment` does one.
 
     `out` may hold some of the runs, also nothing but the folders of runs that were copied to
@@ -214,12 +212,12 @@ def follow(ranks: ProcessGroup) -> None:
 
 
 def _run_missing(
-    directory: Directory,
+    directory: RunDirectory,
     experiments: Sequence[Experiment],
     display: Display,
     jobs: int,
     cluster: ClusterSection | None = None,
-) -> Directory:
+) -> RunDirectory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
     """

@@ -20,6 +20,11 @@ class Column(NamedTuple):
     brief: bool = False
 
     @property
+    def head(self) -> str:
+        """The title with the unit."""
+        return f"{self.title} ({unit_of(self.metric)})".removesuffix(" ()")
+
+    @property
     def logarithmic(self) -> bool:
         """Whether a logarithmic axis shows more."""
         return self.metric.endswith("loss") or self.metric == "objective_gap"
