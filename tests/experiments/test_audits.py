@@ -43,7 +43,7 @@ every = 2
 epochs = 3
 [scale.smoke]
 [scale.small]
-set = { rounds = 2, "audit.every" = 1, "audit.hidden" = 5 }
+set = { rounds = 2, "audit.every" = 1 }
 variants = ["Digits, membership inference"]
 [scale.paper]
 [[claim]]

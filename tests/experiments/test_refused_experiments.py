@@ -26,7 +26,7 @@ REFUSED = [
     ("[solver]", "[[solver]]", "solver"),
     ("mu = 1", "mu = 1\n[clock]\nspeed = [[1, 2], [3]]", "clock.speed"),
     ("[[algorithm]]", "", "schedule: got 'name'"),
-    ("mu = 1", "mu = 1\n[audit]\nhidden = 99999999999", "audit.hidden"),
+    ("mu = 1", "mu = 1\n[audit]\nevery = 0", "audit.every"),
     ("mu = 1", "mu = 1\n[cluster]\ntimeout_min = 0", "cluster.timeout_min"),
     ("mu = 1", "mu = 1\n[budget]\nhours = 1.0", "Budget(hours=1.0"),
     ("mu = 1", "mu = 1\n[clock]\n[budget]", "Budget"),
@@ -60,7 +60,7 @@ REFUSED = [
     ("mu = 1", "mu = 1\n[grid]\nschedule.cohort = [9]", "the number of clients"),
     ("mu = 1", "mu = 1\n[grid]\nsolver.rate = [1]", "option of solver 'sgd': got 'rate'"),
     ("mu = 1", "mu = 1\n[grid]\nseeds = [0, 5]\nfedprox.mu = [1.0]", "grid.seeds"),
-    ("mu = 1", 'mu = 1\n[grid]\nselect = "validation_loss"', "grid.select"),
+    ("mu = 1", 'mu = 1\n[grid]\nselect = "validation_loss"', "validation"),
     ("mu = 1", f"mu = 1\n[grid.schedule]\n{AXES}\n", "algorithms"),
     # the text
     (ROUNDS, "rounds = = 2", "line 2, column 10"),

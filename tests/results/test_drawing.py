@@ -40,13 +40,14 @@ def lines(axes):
     }
 
 
-def bars(axes, label, side=1):
-    """The means with a label and their ends, rows of three, along x or y."""
+def bars(axes, label):
+    """The means with a label and their ends, rows of three."""
     found = [bar for bar in axes.containers if bar.get_label() == label]
     return np.array(
         [
-            [bar[0].get_xydata()[0, side], *np.sort(bar[2][0].get_segments()[0][:, side])]
+            [mean, *np.sort(segment[:, 1])]
             for bar in found
+            for mean, segment in zip(bar[0].get_ydata(), bar[2][0].get_segments(), strict=True)
         ]
     )
 
@@ -80,11 +81,11 @@ def test_accuracies_against_a_value_of_the_variants():
         expected = [[mean, mean - deviation, mean + deviation] for mean in means]
         np.testing.assert_allclose(bars(axes, label), expected)
     a, b = (
-        [bar[0].get_xdata()[0] for bar in axes.containers if bar.get_label() == label]
+        next(bar[0].get_xdata() for bar in axes.containers if bar.get_label() == label)
         for label in "AB"
     )
-    assert (np.array(a) < b).all(), "beside each other"
-    assert (np.abs([np.array(a) - axes.get_xticks(), np.array(b) - axes.get_xticks()]) < 0.4).all()
+    assert (a < b).all(), "beside each other"
+    assert (np.abs([a - axes.get_xticks(), b - axes.get_xticks()]) < 0.4).all()
 
 
 def test_the_papers_numbers_stand_beside_ours_against_a_value():
@@ -112,7 +113,7 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value():
     np.testing.assert_allclose(bars(bc, PAPER), [[72.5, 72.0, 73.0], [91.0, 89.5, 92.5]])
     np.testing.assert_allclose(bars(avg, PAPER)[:, 0], [61.0])
     ours = [bar for bar in bc.containers if bar.get_label() != PAPER]
-    np.testing.assert_allclose([bar[0].get_ydata()[0] for bar in ours], [71.0, 91.0])
+    np.testing.assert_allclose(ours[0][0].get_ydata(), [71.0, 91.0])
     colours = choose_looks(["FedAvg", "FedBC"])
     assert ours[0][0].get_color() == colours["FedBC"].colour
     assert picture.note == (

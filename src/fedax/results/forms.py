@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
-from rich.cells import cell_len
 
 from fedax.core import UnknownName
 from fedax.results.tables.statistics import LEVEL, mean_text
@@ -146,16 +145,12 @@ def to_text(title: str, table: Sequence[Row]) -> str:
     """Formats a table for terminals: the best and those level with it have a star."""
     # without the star two spaces keep the numbers below each other
     rows = grid_of(table, lambda row: cell_text(row) + (" *" if row["top"] else "  "), "-")
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    lines = [title]
-    for first, *cells in rows:
-        pads = [
-            " " * (width - cell_len(text)) for text, width in zip(cells, widths[1:], strict=True)
-        ]
-        head = first + " " * (widths[0] - cell_len(first))
-        padded = [pad + text for pad, text in zip(pads, cells, strict=True)]
-        lines.append("  ".join([head, *padded]).rstrip())
-    return "\n".join([*lines, note_of(table).replace("Bold", "*")])
+    width, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([first.ljust(width), *map(str.rjust, cells, widths)]).rstrip()
+        for first, *cells in rows
+    ]
+    return "\n".join([title, *lines, note_of(table).replace("Bold", "*")])
 
 
 def to_markdown(title: str, table: Sequence[Row]) -> str:

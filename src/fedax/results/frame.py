@@ -49,9 +49,9 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
         columns = {name: value for name, value in about.items() if value is not None}
         parts.append(pd.DataFrame(columns | run.scalars))
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_ABOUT)
-    own = [name for name in frame if name not in (*_ABOUT, *_SPENT)]
-    floats = [*_ABOUT[7:], *(name for name in _SPENT if name in frame), *(metrics or own)]
-    frame = frame.reindex(columns=[*_ABOUT[:7], *floats]).astype(dict.fromkeys(floats, float))
+    spent = [name for name in _SPENT if name in frame]
+    names = list(dict.fromkeys([*_ABOUT, *spent, *(metrics or frame)]))
+    frame = frame.reindex(columns=names).astype(dict.fromkeys(names[7:], float))
     frame.attrs["modes"] = {
         name: mode for run in records for name, mode in (run.modes or {}).items()
     }

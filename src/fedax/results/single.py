@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedax.core import History, InvalidInput, UnknownName
+from fedax.core import History, InvalidInput
 from fedax.results import drawing
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import Picture, save_as
 from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
 from fedax.results.page import Page, render
-from fedax.results.record import Record
+from fedax.results.record import Record, check_metrics
 from fedax.results.tables.summary import columns_of, counted
 from fedax.results.versions import versions
 from fedax.utils.files import write, writing
@@ -34,12 +34,10 @@ def plot(history: History, *metrics: str) -> Any:
         UnknownName: a metric that the run does not have.
     """
     curves = {name: values for name, values in history.metrics.items() if values.ndim == 1}
-    for name in metrics:
-        if name not in curves:
-            raise UnknownName.among("History.plot(metrics)", name, curves)
     if not curves:
         raise InvalidInput.found("History.plot", "a run without metrics", "one with observers")
     record = Record.of(history, task="", label=history.algorithm, seed=0)
+    check_metrics([record], metrics)
     return drawing.curves(curves_frame([record]), y=list(metrics or curves), col=[])
 
 

@@ -198,7 +198,7 @@ class Experiment(Table):
         members = self.members()
         if self.grid is not None:
             owners = [owner for section in self.algorithm for owner in section.owners]
-            self.grid.check(owners, self.seeds, self.validates)
+            self.grid.check(owners, self.seeds)
         if len(members) > MOST_MEMBERS:
             allowed = f"at most {MOST_MEMBERS}"
             raise InvalidInput.found("grid", f"more than {MOST_MEMBERS} algorithms", allowed)

@@ -15,7 +15,6 @@ from pydantic import (
 )
 
 from fedax import algorithms
-from fedax.audit import Attack
 from fedax.communication import attacks, codecs
 from fedax.communication.channel import Channel, Codec
 from fedax.communication.privacy import Privacy
@@ -257,14 +256,9 @@ class GridSection(OpenTable):
         first = max(reported) + 1
         return list(range(first, first + len(reported))) if self.seeds is None else self.seeds
 
-    def check(self, owners: Sequence[str], reported: Sequence[int], validation: bool) -> None:
-        """Refuses owners that are not in the experiment, seeds that are reported, and a metric of
-        validation examples that the task does not have.
-        """
+    def check(self, owners: Sequence[str], reported: Sequence[int]) -> None:
+        """Refuses owners that are not in the experiment, and seeds that are reported."""
         check_names("grid", self.options, owners)
-        if self.metric(validation).startswith("validation") and not validation:
-            hint = "Keep some examples: [task] validation = 0.2."
-            raise InvalidInput.of("grid.select", self.select, "train_loss", hint)
         seeds = self.selecting(reported)
         if self.selects and (not seeds or set(seeds) & set(reported)):
             allowed = "at least one, and none of the experiment's seeds"
@@ -383,17 +377,6 @@ class AuditSection(Table):
 
     every: Count = 10
     """Rounds between attacks, at least 1; the initial and the final models are always attacked."""
-    top: Count = Attack().top
-    """Largest class probabilities that the attack model sees, at least 1."""
-    hidden: Annotated[int, Field(ge=1, le=100_000)] = Attack().hidden
-    """Units of its hidden layer, 1 to 100,000."""
-    epochs: Count = Attack().epochs
-    """Passes over the shadow model's answers, at least 1."""
-    learning_rate: Annotated[float, Field(gt=0)] = Attack().learning_rate
-    """Learning rate of Adam, above 0."""
-
-    def make(self) -> Attack:
-        return Attack(**self.model_dump(exclude={"every"}))
 
     def looks(self, rounds: int) -> list[int]:
         """Returns the rounds after which models are attacked.

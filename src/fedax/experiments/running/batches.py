@@ -292,7 +292,6 @@ def run_audited(
         plan.task,
         looks=attack_rounds,
         seed=seed,
-        attack=audit.make(),
         progress=hook,
         **options,
     )

@@ -74,7 +74,6 @@ def run_experiments(
     *,
     cluster: ClusterSection | None = None,
     make: Callable[..., RunDirectory] = RunDirectory,
-    exactly: bool = False,
 ) -> RunDirectory:
     """Runs several experiments into one directory, as `run_experiment` does one.
 
@@ -86,7 +85,6 @@ def run_experiments(
         out, display, jobs, cluster: as for `run_experiment`.
         title: of the directory.
         make: its class.
-        exactly: whether `out` is for these runs and no others.
     """
     # what can be refused is refused before the folder exists
     team_of(experiments, jobs)
@@ -100,7 +98,7 @@ def run_experiments(
     if earlier is None:
         directory.make_folder()
     else:
-        _check_earlier(directory, earlier, exactly)
+        _check_earlier(directory, earlier)
         directory.versions, directory.runs = earlier.versions, earlier.runs
     # interrupted ones go on
     directory.runs = {
@@ -115,15 +113,14 @@ def run_experiments(
         return _run_missing(directory, experiments, display, jobs, cluster)
 
 
-def _check_earlier(directory: RunDirectory, earlier: RunDirectory, exactly: bool) -> None:
+def _check_earlier(directory: RunDirectory, earlier: RunDirectory) -> None:
     """Refuses to run into the directory of other runs.
 
     Raises:
-        RunExists: a directory without any of the runs, or with others, where it should have
-            exactly these.
+        RunExists: a directory without any of the runs.
     """
     ids, then = ({run.id for run in each.planned} for each in (directory, earlier))
-    if then and (ids != then if exactly else ids.isdisjoint(then)):
+    if then and ids.isdisjoint(then):
         raise RunExists(
             f"{directory.path} holds runs of other settings or data; nothing was overwritten. "
             "Choose another folder, or put back what has changed."
@@ -197,7 +194,6 @@ def resume(
         jobs,
         cluster=cluster,
         make=functools.partial(dataclasses.replace, directory),
-        exactly=True,
     )
 
 
