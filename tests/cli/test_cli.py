@@ -107,8 +107,8 @@ def test_bad_input_is_one_message(tmp_path):
     (tmp_path / "bad.toml").write_text(TINY.replace("mu = 1", "mo = 1"))
     (tmp_path / "broken.toml").write_text("name = \n")
     assert "bad.toml: hyperparameter of FedProx: got 'mo'" in refused("run", "bad.toml")
-    assert "broken.toml: not valid TOML" in refused("run", "broken.toml")
-    assert "cannot be read" in refused("run", "none.toml")
+    assert "broken.toml: Invalid value (at line 1" in refused("run", "broken.toml")
+    assert "No such file" in refused("run", "none.toml")
     for name, near in (("fedavgg", "fedavg"), ("fedrap", "fedrep")):
         words = refused("compare", name)
         assert f"Did you mean '{near}'? Allowed: one of" in words

@@ -14,7 +14,7 @@ from fedax.core.hyper import declared
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.sections import AlgorithmSection, Table, check_names
 from fedax.experiments.config.shorthand import parse_section
-from fedax.experiments.config.toml import read_toml, spec_errors, validate
+from fedax.experiments.config.toml import read_toml, validate
 
 FOLDER = Path(__file__).parent / "tasks"
 """The folder of the benchmark's tasks."""
@@ -167,8 +167,7 @@ def load_tasks(folder: Path = FOLDER) -> dict[str, BenchTask]:
         SpecError: a file that is no experiment, or targets of another form.
         InvalidInput: a task without a target's table, or none at all.
     """
-    with spec_errors(str(folder / TARGETS)):
-        targets = validate(RootModel[dict[str, Target]], read_toml(folder / TARGETS)).root
+    targets = validate(RootModel[dict[str, Target]], read_toml(folder / TARGETS)).root
     found = []
     for file in sorted(folder.glob("*.toml")):
         if file.name == TARGETS:

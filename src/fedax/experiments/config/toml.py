@@ -30,10 +30,8 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
     Raises:
         SpecError: malformed TOML, or nested too deeply.
     """
-    try:
+    with spec_errors(name):
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{name}: not valid TOML: {error}.") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -51,18 +49,16 @@ def read_source(path: Path) -> str:
     Raises:
         SpecError: a file that cannot be read, or is not UTF-8.
     """
-    try:
+    with spec_errors(str(path)):
         return read(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}.") from error
 
 
 @contextlib.contextmanager
 def spec_errors(name: str) -> Iterator[None]:
-    """Puts the name of a file before errors in its content."""
+    """Puts the name of a file before errors in reading it or in its content."""
     try:
         yield
-    except InvalidInput as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{name}: {error}") from error
 
 

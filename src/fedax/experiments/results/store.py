@@ -336,11 +336,8 @@ class RunDirectory:
             "interrupted": " Interrupted before all runs were done.",
             "finished": "",
         }
-        others = len(self.runs.keys() - {run.id for run in self.planned})
-        return (
-            f"{', '.join(counts)}; {', '.join(troubles) or 'all ended well'}.{status[self.status]}"
-            + (f" {counted(others, 'run')} in the folder are not of its study." if others else "")
-        )
+        ends = ", ".join(troubles) or "all ended well"
+        return f"{', '.join(counts)}; {ends}.{status[self.status]}"
 
 
 def open_folder(
