@@ -6,13 +6,12 @@ import io
 import time
 
 import numpy as np
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import fedax
 from fedax import cli
-from fedax.results.compare import EMPTY, compare_runs
+from fedax.results.compare import compare_runs
 from fedax.results.forms import format_tables
 from fedax.results.page import describe_methods
 from fedax.results.tables.statistics import effect_of, holm
@@ -176,12 +175,6 @@ def test_scores_named_after_accuracy_are_no_percentages():
     head, row = str(fedax.table({"FedAvg": [history]})).splitlines()[1:3]
     assert head.split("  ")[-2:] == ["Test accuracy (%)", "Test accuracy loss"]
     assert float(row.split()[-1]) == pytest.approx(history.last("test_accuracy_loss"), rel=0.01)
-
-
-def made_table(**methods):
-    """A comparison with one column, made by hand."""
-    heads = {"table": "T", "column": "c"} | EMPTY
-    return pd.DataFrame([heads | {"method": label} | row for label, row in methods.items()])
 
 
 @pytest.mark.parametrize("form", ["latex"])
