@@ -539,11 +539,10 @@ def against_value(
                 line.append({"mean": mean, "low": mean - deviation, "high": mean + deviation})
                 line[-1] |= {"place": place + shift, "deviation": deviation}
             drawn += line
-            points = pd.DataFrame(line)
+            points = pd.DataFrame(line)[["place", "mean", "deviation"]].to_numpy().T
             # a panel of one method has its name as title
-            named = {} if label in panel.title else {"label": label}
-            ends = points["place"], points["mean"], points["deviation"]
-            axes.errorbar(*ends, elinewidth=0.9, **look, **named)
+            named = {} if str(label) in panel.title else {"label": label}
+            axes.errorbar(*points, elinewidth=0.9, **look, **named)
         texts = [f"{value:g}" for value in values]
         axes.set_xticks(range(0, len(values), step), texts[::step])
         axes.set_xlim(-0.5, len(values) - 0.5)
