@@ -122,7 +122,10 @@ def test_the_table_has_means_deviations_and_outcomes(page):
     cells = reader.cells()
     assert cells[:6] == ["2", "2", "0.60 ± 0.14", "80.0 ± 0.0", "-", "ok"]
     assert cells[8] == "8.00 ± 0.00 (1 of 2 diverged)"
-    assert cells[11] == "2 diverged"
+    assert (
+        cells[11]
+        == "1 diverged: above its initial loss, 1 diverged: non-finite in round 1 from client 3"
+    )
     assert ("td", {"class": "outcome bad"}) in reader.tags
 
 
