@@ -91,7 +91,7 @@ def reproduce(
     out: Path,
     display: Display,
     jobs: int = 1,
-) -> RunDirectory:
+) -> PaperDirectory:
     """Runs a recipe at one of its scales.
 
     The directory also holds `results.csv`, `claims.csv` and `recipe.toml`. Runs that it has already

@@ -8,7 +8,7 @@ import functools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedax.core import FedaxError, InvalidInput, RunExists, WriteFailed
 from fedax.engine.compilation.identity import random_settings
@@ -30,6 +30,8 @@ from fedax.results.tables.summary import counted
 from fedax.results.versions import differing_versions, packages
 from fedax.utils.files import writing
 from fedax.utils.lock import held
+
+Directory = TypeVar("Directory", bound=RunDirectory)
 
 
 def run_experiment(
@@ -73,8 +75,8 @@ def run_experiments(
     jobs: int = 1,
     *,
     cluster: ClusterSection | None = None,
-    make: Callable[..., RunDirectory] = RunDirectory,
-) -> RunDirectory:
+    make: Callable[..., Directory] = RunDirectory,
+) -> Directory:
     """Runs several experiments into one directory, as `run_experiment` does one.
 
     `out` may hold some of the runs, also nothing but the folders of runs that were copied to
@@ -208,12 +210,12 @@ def follow(ranks: ProcessGroup) -> None:
 
 
 def _run_missing(
-    directory: RunDirectory,
+    directory: Directory,
     experiments: Sequence[Experiment],
     display: Display,
     jobs: int,
     cluster: ClusterSection | None = None,
-) -> RunDirectory:
+) -> Directory:
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
     """
