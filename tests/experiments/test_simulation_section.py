@@ -3,6 +3,7 @@
 import pytest
 
 import fedax
+from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 
 TEXT = """name = "s"

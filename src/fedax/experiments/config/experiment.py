@@ -58,7 +58,7 @@ from fedax.experiments.config.user_code import (
 )
 from fedax.observe.base import Observer
 from fedax.results.tables.reductions import ValueReduction
-from fedax.tasks.sources import task_options
+from fedax.tasks.sources import find_task, task_options
 from fedax.utils.numbers import python_tree
 
 MOST_MEMBERS = 1_000
@@ -204,6 +204,7 @@ class Experiment(Table):
             raise InvalidInput.found("grid", f"more than {MOST_MEMBERS} algorithms", allowed)
         check_labels([section.shown() for section in self.algorithm])
         check_labels([member.label for member in members])
+        find_task(self.task.name)
         self._make_common()
         for member in members:
             member.make()
