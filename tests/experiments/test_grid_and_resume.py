@@ -100,7 +100,6 @@ def test_the_table_of_the_grid_is_kept_and_the_report_shows_the_selected(finishe
     assert f"Selected for Tiny &lt;run&gt;: FedProx mu=1, {best}." in page
     assert [(r.label, r.seed) for r in finished.shown()] == [("FedAvg", 0), ("FedProx mu=1", 0)]
     assert "Grid: Tiny" in page
-    assert (finished.path / "summary.json").read_text().count('"outcome"') == 8
     kept = read_study(RunDirectory.load(finished.path))[0].resolved()
     assert kept.pop("data").keys() == {"examples"}
     assert kept == Experiment.parse(GRID).resolved()

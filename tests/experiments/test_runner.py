@@ -42,7 +42,6 @@ def test_a_finished_directory(finished):
     assert int(first[2]["bits"]) == 2 * int(first[1]["bits"]) > 0
     summary = json.loads((path / "summary.json").read_text())
     assert summary["status"] == "finished"
-    assert [run["outcome"] for run in summary["runs"]] == ["ok"] * 4
     assert [run["id"] for run in summary["runs"]] == [run.id for run in finished.planned]
     run = json.loads((path / "runs" / summary["runs"][0]["id"] / "run.json").read_text())
     kept = run["versions"]

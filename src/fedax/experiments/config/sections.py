@@ -56,7 +56,6 @@ Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, le=MOST_SEED)]],
-    Field(json_schema_extra={"uniqueItems": True}),
     AfterValidator(check_different),
 ]
 

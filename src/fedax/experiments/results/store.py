@@ -54,7 +54,7 @@ class _Summary(BaseModel):
 class RunDirectory:
     """A folder with the results of one or more experiments.
 
-    Files: `summary.json` (its runs, whether they are there or not, and how they ended),
+    Files: `summary.json` (its runs, whether they are there or not),
     `study.toml` (the experiments with every default, from which it can be continued), and
     `runs/<id>/` (of each run `run.json` with its settings and versions, `curves.npz` with all
     observations, and its models). When the runs have ended also `metrics.csv` (all scalars as one
@@ -189,19 +189,8 @@ class RunDirectory:
 
     def save(self) -> None:
         """Writes `summary.json`."""
-        done = {
-            name: {
-                "rounds": int(record.rounds[-1]),
-                "outcome": str(record.outcome),
-                "seconds": round(float(record.seconds[-1]), 3),
-            }
-            for name, record in self.runs.items()
-        }
-        summary = {name: getattr(self, name) for name in _Summary.model_fields} | {
-            "runs": [
-                run.model_dump(exclude_defaults=True) | done.get(run.id, {}) for run in self.planned
-            ],
-        }
+        summary = {name: getattr(self, name) for name in _Summary.model_fields}
+        summary["runs"] = [run.model_dump(exclude_defaults=True) for run in self.planned]
         write(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
     def write_outputs(self) -> None:
@@ -353,8 +342,6 @@ def open_folder(
     advice = "nothing was overwritten. Choose another folder"
     if owner := holder(path):
         raise RunExists(f"{path} is in use by {owner}; {advice}.")
-    if path.exists() and not path.is_dir():
-        raise RunExists(f"{path} is a file, not a folder; {advice}.")
     if is_archive(path):
         raise RunExists(
             f"{path} is a copy made by `fedax report --keep`, which cannot be continued in place. "

@@ -46,11 +46,6 @@ class Batch:
         return self.runs[0].experiment
 
     @property
-    def selecting(self) -> bool:
-        """Whether the runs only select among the members of a grid."""
-        return self.runs[0].run.selects
-
-    @property
     def ids(self) -> list[str]:
         return [planned.run.id for planned in self.runs]
 
@@ -71,7 +66,7 @@ class Batch:
         """The task, the first algorithm and the seeds, for a line about its progress."""
         first, *others = self.labels
         labels = f"{first} and {len(others)} more" if others else first
-        word = "selection seed" if self.selecting else "seed"
+        word = "selection seed" if self.runs[0].run.selects else "seed"
         return f"{self.runs[0].run.task}: {labels}, {word} {', '.join(map(str, self.seeds))}"
 
     def run(self, out: Path, hook: Hook | None = None) -> list[Record]:
@@ -89,7 +84,7 @@ class Batch:
             records = [run_audited(plan, experiment.audit, label, self.seeds[0], **options)]
         else:
             # runs that only select are many: their models are kept only with `all`
-            kept = "none" if self.selecting else experiment.keep_models
+            kept = "none" if run.selects else experiment.keep_models
             options |= {
                 "keep": kept != "none" or experiment.keep_models == "all",
                 "personal": kept == "personal" and _has_own_models(plan.algorithms[label]),

@@ -340,13 +340,8 @@ def describe(experiment: Experiment, plan: Plan) -> str:
 
     task, sizes = experiment.task, client_sizes(plan)
     counts = "" if sizes is None else f": {len(sizes)} clients, {sum(sizes)} training examples"
-    sentences = [
-        f"{task.name} ({list_options(task.options)}){counts}.",
-        f"Schedule: {list_options(experiment.schedule)}.",
-        f"Solver: {experiment.solver.name}, {list_options(experiment.solver.options)}.",
-    ]
-    if experiment.audit:
-        sentences.append(
-            "Membership inference: target and shadow model have a quarter of them each."
-        )
-    return " ".join(sentences)
+    return (
+        f"{task.name} ({list_options(task.options)}){counts}. "
+        f"Schedule: {list_options(experiment.schedule)}. "
+        f"Solver: {experiment.solver.name}, {list_options(experiment.solver.options)}."
+    )
