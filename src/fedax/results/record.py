@@ -150,10 +150,6 @@ class Record:
             f"diverged: {self.outcome}" if self.outcome.kind == "non-finite" else str(self.outcome)
         )
 
-    def with_label(self, label: str) -> "Record":
-        """Returns the run with another label."""
-        return dataclasses.replace(self, label=label)
-
 
 def describe_endings(records: Iterable[Record]) -> str:
     """Returns how runs ended: `ok`, or how many in which way."""

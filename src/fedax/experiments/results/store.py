@@ -270,7 +270,9 @@ class RunDirectory:
         """
         chosen = self.selections()
         return [
-            record.with_label(run.method) if run.method in chosen.get(run.task, {}) else record
+            dataclasses.replace(record, label=run.method)
+            if run.method in chosen.get(run.task, {})
+            else record
             for run, record in self.pairs()
             if run.is_reported(chosen)
         ]

@@ -1,7 +1,5 @@
 """The first comparison for new users: five methods on three tasks, in at most three minutes."""
 
-from typing import Any
-
 from fedax.experiments.config.experiment import Experiment
 
 TITLE = "Federated optimizers on heterogeneous data"
@@ -31,7 +29,7 @@ def experiments(rounds: int | None = None) -> list[Experiment]:
     alike = {"name": "synthetic", "iid": True}
     unlike = {"name": "synthetic", "alpha": 1.0, "beta": 1.0}
     # title, task, learning rate, epochs, rounds, and mu of FedProx and of FedDANE
-    rows: list[tuple[str, dict[str, Any], float, int, int, float, float]] = [
+    rows = [
         ("Digits by label", shards, 0.05, 5, 60, 0.1, 0.0),
         ("Synthetic IID", alike, 0.01, 20, 100, 1.0, 0.0),
         ("Synthetic (1, 1)", unlike, 0.01, 20, 100, 1.0, 1.0),

@@ -143,10 +143,10 @@ def column_of(metric: str) -> Column:
     if metric in columns and metric not in _TITLES:
         return columns[metric]
     title = metric.replace("_", " ").capitalize()
-    for ending, size in ((" smallest", "fewest"), (" largest", "most")):
+    if metric.startswith(("client_", "local_")):
         # "smallest" would read as the lowest accuracy: it is that of the smallest client
-        if metric.startswith(("client_", "local_")) and title.endswith(ending):
-            title = f"{title.removesuffix(ending)}, client with {size} examples"
+        title = title.replace(" smallest", ", client with fewest examples")
+        title = title.replace(" largest", ", client with most examples")
     return Column(metric, _TITLES.get(metric, title))
 
 
