@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedax.algorithms import algorithm_classes
-from fedax.core import Algorithm
+from fedax.core import Algorithm, Reduction
 from fedax.core.hyper import declared
 from fedax.engine.round.trace import PhaseCost, footprint
 from fedax.results.tables.summary import counted
@@ -35,8 +35,7 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
         "forms": forms,
         "memory": _format_amount(*default.memory),
         "reductions": [
-            _format_reduction(case.to, case.setting, case.other, case.equal_sizes)
-            for case in (citation.reductions if citation else ())
+            _format_reduction(case) for case in (citation.reductions if citation else ())
         ],
         "hyperparameters": [
             (limits.name, str(limits.default), limits.allowed, limits.doc)
@@ -64,12 +63,11 @@ def _format_amount(vectors: int, numbers: int) -> str:
     return " + ".join(counted(n, noun) for noun, n in amounts.items() if n) or "nothing"
 
 
-def _format_reduction(
-    to: str, setting: Mapping[str, Any], other: Mapping[str, Any], equal_sizes: bool
-) -> str:
-    options = f"({_format_pairs(other)})" if other else ""
-    condition = " if all clients have equally many examples" if equal_sizes else ""
-    return f"{_format_pairs(setting)} is {algorithm_classes()[to].__name__}{options}{condition}"
+def _format_reduction(case: Reduction) -> str:
+    options = f"({_format_pairs(case.other)})" if case.other else ""
+    condition = " if all clients have equally many examples" if case.equal_sizes else ""
+    target = algorithm_classes()[case.to].__name__
+    return f"{_format_pairs(case.setting)} is {target}{options}{condition}"
 
 
 def _format_pairs(values: Mapping[str, Any]) -> str:
