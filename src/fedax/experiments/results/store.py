@@ -344,6 +344,8 @@ def open_folder(
     advice = "nothing was overwritten. Choose another folder"
     if owner := holder(path):
         raise RunExists(f"{path} is in use by {owner}; {advice}.")
+    if path.exists() and not path.is_dir():
+        raise RunExists(f"{path} is a file, not a folder; {advice}.")
     if is_archive(path):
         raise RunExists(
             f"{path} is a copy made by `fedax report --keep`, which cannot be continued in place. "
