@@ -72,25 +72,6 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     same(go(name, checkpoint=tmp_path, progress=kill_at(9)), straight)
 
 
-DAMAGES = {
-    "cut": lambda b: b[: len(b) // 2],
-    "one bit": lambda b: b[: len(b) - 700] + bytes([b[len(b) - 700] ^ 8]) + b[len(b) - 699 :],
-    "foreign": lambda b: b"PK" + b,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
-    with pytest.raises(RuntimeError, match="killed"):
-        go(checkpoint=tmp_path, progress=kill_at(6))
-    newest = tmp_path / "round-000000004"
-    newest.write_bytes(damage(newest.read_bytes()))
-    with pytest.warns(UserWarning, match="round-000000004: passed over, it is damaged"):
-        again = go(checkpoint=tmp_path)
-    same(again, go())
-
-
 def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, monkeypatch):
     real, written = os.fsync, []
 

@@ -96,7 +96,7 @@ def test_a_method_that_changed_is_another_run(place, tmp_path):
         return fedax.run(method, TASK, rounds=rounds, **kept, **options)
 
     go(1.0, 1)
-    with pytest.raises(InvalidInput, match="programs of a round"):
+    with pytest.raises(InvalidInput, match="program of a round"):
         go(0.5, 2)
     assert go(1.0, 2).outcome.ok
 

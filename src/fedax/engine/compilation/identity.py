@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.core import Tracer
-from jaxtyping import Array, PyTree
 
 from fedax.core.task import Task
 from fedax.errors import InvalidInput
@@ -33,15 +31,8 @@ Identity = dict[str, Any]
 """Plain values, texts and hashes by dotted name, such as `schedule.cohort`."""
 
 
-def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
-    """Returns what results depend on through the task.
-
-    Args:
-        task: of the run.
-        layout: of its trained parameters.
-        whole: whether all examples are hashed, and the programs of loss and scores. Otherwise
-            large arrays are sampled: hashing 100 MB would take as long as a short run.
-    """
+def task_identity(task: Task, layout: Layout) -> Identity:
+    """Returns what results depend on through the task, and the layout of its parameters."""
     forms = jax.tree.map(lambda a: (str(a.dtype), a.shape[1:]), task.data.arrays_by_part)
     facts: Identity = {
         "model": strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}"),
@@ -53,14 +44,18 @@ def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
         "task.state_policy": task.state_policy,
         "task.arrays": str(forms),
     }
-    # modules hold functions and settings among their arrays, which programs depend on
-    data = {"train": task.train, "frozen": eqx.filter(task.frozen, eqx.is_array_like)}
-    if whole:
-        data |= {"test": task.test, "validation": task.validation, "central": task.central}
-        data["unseen"] = task.unseen and (task.unseen.train, task.unseen.test)
-        facts["loss and scores"] = _hash_functions(task, layout)
+    data = {
+        "train": task.train,
+        "test": task.test,
+        "validation": task.validation,
+        "central": task.central,
+        "unseen": task.unseen and (task.unseen.train, task.unseen.test),
+        # modules hold functions and settings among their arrays, which programs depend on
+        "frozen": eqx.filter(task.frozen, eqx.is_array_like),
+    }
     for name, value in data.items():
-        facts[f"data.{name}"] = hash_arrays(value, sampled=not whole)
+        # sampled: hashing 100 MB would take as long as a short run
+        facts[f"data.{name}"] = hash_arrays(value, sampled=True)
     return facts
 
 
@@ -155,57 +150,25 @@ def hash_arrays(tree: Any, sampled: bool = False) -> str:
 
 def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
     """Returns a hash of the jaxpr that a function traces to, and of its constants."""
+    arrays, static = eqx.partition(arguments, eqx.is_array)
+
+    def program(arrays: Any) -> Any:
+        return eqx.filter(function(*eqx.combine(arrays, static)), eqx.is_array)
+
     with jax.numpy_dtype_promotion("standard"):  # independent of the caller's setting
-        return hash_jaxpr(jax.make_jaxpr(function)(*arguments))
-
-
-def _hash_optimizer(optimizer: optax.GradientTransformation) -> str:
-    vector = jax.ShapeDtypeStruct((3,), jnp.result_type(float))
-    try:
-        state = jax.eval_shape(optimizer.init, vector)
-        update = hash_program(optimizer.update, vector, state, vector)
-        return hash_program(optimizer.init, vector) + update
-    except Exception:  # one that needs the leaves of a model, whose rounds are traced
-        return "an optimizer of named leaves"
-
-
-def hash_jaxpr(closed: Any) -> str:
-    """Returns a hash of a closed jaxpr and of its constants."""
+        closed = jax.make_jaxpr(program)(arrays)
     total = hashlib.sha256(strip_addresses(str(closed)).encode())
-    for constant in _collect_constants(closed):
-        total.update(hash_arrays(constant).encode())
+    total.update(hash_arrays(closed.consts).encode())
     return total.hexdigest()[:16]
 
 
-def _collect_constants(closed: Any) -> list[Any]:
-    """Returns the constants of a jaxpr and of the jaxprs within it."""
-    is_program = lambda node: hasattr(node, "jaxpr") and hasattr(node, "consts")  # noqa: E731
-    # what a program takes from the one around it stands there
-    constants = [c for c in closed.consts if hasattr(c, "dtype") and not isinstance(c, Tracer)]
-    for equation in closed.jaxpr.eqns:
-        for leaf in jax.tree.leaves(equation.params, is_leaf=is_program):
-            constants += _collect_constants(leaf) if is_program(leaf) else []
-    return constants
-
-
-def _hash_functions(task: Task, layout: Layout) -> str:
-    """Returns a hash of the loss and the scores in evaluation, and of the gradient in training."""
-    # three examples: no natural size of anything, so that no other axis is mistaken for the batch
-    batch = {
-        name: jax.ShapeDtypeStruct((3, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype))
-        for name, a in task.train.arrays.items()
-    }
-    functions = task.functions
-
-    def evaluate(params: PyTree, batch: Any) -> Any:
-        def train(params: PyTree) -> Array:
-            return functions["loss"](params, batch, jax.random.key(0)).sum()
-
-        values = {name: function(params, batch, None) for name, function in functions.items()}
-        return values, jax.grad(train)(params)
-
-    params = jax.eval_shape(layout.unravel, jax.ShapeDtypeStruct((layout.dim,), layout.dtype))
-    return hash_program(evaluate, params, batch)
+def _hash_optimizer(optimizer: optax.GradientTransformation) -> str:
+    vector = jnp.zeros(3)
+    try:
+        update = hash_program(optimizer.update, vector, optimizer.init(vector), vector)
+        return hash_program(optimizer.init, vector) + update
+    except Exception:  # one that needs the leaves of a model, whose rounds are traced
+        return "an optimizer of named leaves"
 
 
 def _as_numpy(leaf: Any) -> np.ndarray:

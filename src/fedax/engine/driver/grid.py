@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -19,13 +20,13 @@ from fedax.core.hyper import Hyper, as_arrays, bound_to, check_population, decla
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task, initial_params
 from fedax.core.validation.own_methods import call_model
-from fedax.engine.backends.simulation import Simulation
+from fedax.engine.backends.simulation.engine import Simulation, first_round
 from fedax.engine.compilation.identity import (
     Identity,
     describe,
     environment,
     hash_arrays,
-    hash_jaxpr,
+    hash_program,
     merge,
     task_identity,
 )
@@ -33,8 +34,7 @@ from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
 from fedax.engine.round.client import Setup
-from fedax.engine.round.engine import Program, ProgramInputs, Setting, trace_programs
-from fedax.engine.round.evaluation import trace_metrics
+from fedax.engine.round.engine import Program, ProgramInputs, Setting
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timeline import timing_of
 from fedax.errors import InvalidInput
@@ -234,12 +234,11 @@ class Grid:
         """Returns for each run what its results depend on.
 
         Args:
-            traced: for checkpoints: the setup of a round, of which the programs count too. Then
-                data count as a whole, which costs more.
+            traced: for checkpoints: the setup of a round, of which the program counts too.
         """
         options, models = self.options, self.models
         is_private = options.channel is not None and options.channel.privacy is not None
-        shared = environment() | task_identity(self.task, self.layout, traced is not None)
+        shared = environment() | task_identity(self.task, self.layout)
         if is_private and traced is None:
             # two populations could be told apart by hashes in a history
             shared = {name: fact for name, fact in shared.items() if not name.startswith("data.")}
@@ -257,10 +256,8 @@ class Grid:
             shared |= describe(value, name)
         # budgets say when a run ends, not what its rounds do
         shared.pop("channel.privacy.budget", None)
-        traces: list[Identity] = []
         if traced is not None and options.engine.has_all(self.task):
-            # runs of one algorithm with several seeds have the same rounds
-            traces = [self._trace(setting, traced) for setting in self.settings]
+            shared["program of a round"] = self._hash_program(traced)
         identities = []
         for i, member in enumerate(self.members):
             facts = {
@@ -272,18 +269,16 @@ class Grid:
             facts |= describe(as_arrays(algorithm, self.layout.dtype), "algorithm")
             facts |= describe(solver, "solver")
             facts |= describe(schedule, "schedule")
-            if traces:
-                facts |= traces[i // len(models)]
             identities.append(facts)
         return identities
 
-    def _trace(self, setting: Setting, setup: Setup) -> Identity:
-        """Returns hashes of the programs of a round of a setting, and of its metrics."""
-        algorithm, solver = as_arrays((setting.algorithm, setting.solver), self.layout.dtype)
-        setup = dataclasses.replace(setup, solver=solver, schedule=setting.schedule)
-        programs = trace_programs(algorithm, setup)
-        programs.append(trace_metrics(self.options.observe or (), algorithm, setup))
-        return {f"programs of a round[{i}]": hash_jaxpr(p) for i, p in enumerate(programs)}
+    def _hash_program(self, setup: Setup) -> str:
+        """Returns a hash of the program of a round and its metrics, which all runs share."""
+        algorithm, solver, schedule = self.settings[0]
+        setting = Setting(*as_arrays((algorithm, solver), self.layout.dtype), schedule)
+        seed = jax.random.key(0), jnp.zeros(self.layout.dim, self.layout.dtype)
+        observers = tuple(self.options.observe or ())
+        return hash_program(first_round, setup, setting, seed, jnp.int32(0), observers)
 
     def facts(self) -> list[dict[str, Any]]:
         """Returns for each run `algorithm`, `settings` and `origin` of its history."""

@@ -9,10 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.carry import RunCarry
@@ -22,12 +20,10 @@ from fedax.core.history import Outcome
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
-from fedax.core.validation.misuse import explained
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import Setup
-from fedax.engine.round.context import RoundContext, RoundReport, missing_value
+from fedax.engine.round.context import RoundReport, missing_value
 from fedax.engine.round.phase import MEMORY, STATE, UPLOAD
-from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.observe.base import Observer, on_host
 
 
@@ -90,23 +86,6 @@ class PersonalModels(NamedTuple):
 def to_device(carry: RunCarry) -> RunCarry:
     """Moves all memories to the device, for engines that keep them there."""
     return with_states(carry, lambda memory: memory.here())
-
-
-def trace_programs(algorithm: Algorithm[Any], setup: Setup) -> list[Any]:
-    """Returns the jaxprs of the algorithm's start and a round at the server, and of the
-    clients' work in each of its phases, with the channel. Gradients are marks in them.
-    """
-    backend = TracingBackend(setup)
-
-    def one_round(w: Float[Array, "dim"], round: Int[Array, ""]) -> Any:
-        root = jax.random.key(0)
-        carry = initial_carry(backend, algorithm, root, w)
-        with explained(algorithm.round):
-            return algorithm.round(RoundContext(backend, round, root, carry), carry.state)
-
-    w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
-    program = jax.make_jaxpr(one_round)(w, jnp.int32(0))
-    return [program, *(client for phase in backend.phases for client in phase.programs)]
 
 
 def merge_logs(logs: Sequence[Log]) -> Log:

@@ -6,10 +6,9 @@ pieces rather than client by client, which gives a value for each example.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,9 +24,8 @@ from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import ClientRows, CompiledClient, Setup
 from fedax.engine.round.engine import PersonalModels
-from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.examples.ragged import Examples, Ragged
-from fedax.observe.base import Gradients, Observer, OfClients, Split, View, compute_all
+from fedax.observe.base import Gradients, OfClients, Split, View
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
@@ -115,19 +113,6 @@ def _task_as_evaluated(task: Task, model_state: Any) -> Task:
         mean = reals.mean(default=state_in_reals(task.state))
         model_state = state_from_mean(mean, task.state)
     return task.at(model_state)
-
-
-def trace_metrics(observers: Sequence[Observer], algorithm: Algorithm[Any], setup: Setup) -> Any:
-    """Returns the jaxpr of the observers' metrics."""
-    arrays, static = eqx.partition(setup, eqx.is_array)
-    cohort = empty_cohort(setup.population.clients, setup.layout.dtype)
-
-    def metrics(arrays: Setup, w: Float[Array, "dim"]) -> dict[str, Any]:
-        setup = eqx.combine(arrays, static)
-        carry = initial_carry(TracingBackend(setup), algorithm, jax.random.key(0), w)
-        return compute_all(observers, view_of(setup, algorithm, carry, cohort))
-
-    return jax.make_jaxpr(metrics)(arrays, jnp.zeros(setup.layout.dim, setup.layout.dtype))
 
 
 def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:

@@ -364,3 +364,20 @@ def _personal_models(
     """Returns the models that the clients use themselves, with a first axis (clients,)."""
     setup, algorithm = setting.of(setup)
     return all_personal_models(setup, algorithm, carry)
+
+
+def first_round(
+    setup: Setup,
+    setting: Setting,
+    seed: tuple[Key[Array, ""], Array],
+    round: Index,
+    observers: tuple[Observer, ...],
+) -> tuple[Any, Any]:
+    """Returns the report of a run's first round, and the metrics after it.
+
+    The program of it stands for the code of a run in its identity.
+    """
+    carry, _ = _start(setup, setting, seed)
+    carry, report, last_cohort = one_round(*setting.of(setup), seed[0], round, carry)
+    metrics = _observe((setup, observers), setting, seed[0], (carry, last_cohort))
+    return (carry, report), metrics
