@@ -54,7 +54,7 @@ ODD = {
     "seed": ("seed", lambda: {"seed": 4}),
     "rounds": ("rounds", lambda: {"rounds": 8}),
     "data": ("data.train", lambda: {"given": task(move=1.0)}),
-    "loss": ("loss and scores", lambda: {"given": task(loss=doubled)}),
+    "loss": ("program of a round", lambda: {"given": task(loss=doubled)}),
     "clients": ("task.clients", lambda: {"given": task(2)}),
     "cadence": ("observe_every", lambda: {"observe_every": 2}),
     "checkpoints": ("checkpoint_every", lambda: {"checkpoint": "nowhere"}),

@@ -76,20 +76,8 @@ class Comm:
         self.count += 1
         return Request(self.shared.arrive(self.count, "Ibarrier", self.rank, None))
 
-    def Create_dist_graph_adjacent(self, sources, destinations):
-        return Links(self, sources)
-
-
-class Links:
-    def __init__(self, comm, sources):
-        self.comm, self.sources = comm, sources
-
-    def neighbor_allgather(self, value):
-        values = self.comm.all("neighbor_allgather", value)
-        return [values[source] for source in self.sources]
-
-    def Free(self):
-        pass
+    def alltoall(self, values):
+        return [row[self.rank] for row in self.all("alltoall", values)]
 
 
 def on_ranks(size, work):

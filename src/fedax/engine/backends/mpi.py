@@ -32,11 +32,6 @@ from fedax.graphs import mixed
 from fedax.observe.base import Gradients, Observer, OfClients, Split, compute_all
 
 
-def allreduce(comm: Any, tree: PyTree) -> PyTree:
-    """Returns the sum over all ranks, leaf by leaf."""
-    return jax.tree.map(lambda leaf: jnp.asarray(comm.allreduce(np.asarray(leaf))), tree)
-
-
 def allgather(comm: Any, tree: PyTree) -> PyTree:
     """Returns the values of all ranks, stacked along a first axis (clients,)."""
     return jax.tree.map(stack, *comm.allgather(jax.tree.map(np.asarray, tree)))
@@ -53,11 +48,6 @@ class PeerStates(ClientStates):
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> ClientStates:
         return super().put(jnp.where(ids == self.comm.rank, 0, 1), rows)
-
-    def mean(self, default: PyTree = None) -> PyTree:
-        return jax.tree.map(
-            lambda total: total[0] / self.comm.size, allreduce(self.comm, self._rows)
-        )
 
     def all(self) -> PyTree:
         return jax.tree.map(lambda rows: rows[:, 0], allgather(self.comm, self._rows))
@@ -107,26 +97,21 @@ class MPIBackend(PythonBackend):
         weights: Array,
     ) -> tuple[PhaseResult, ClientStates]:
         comm, rank = self.comm, self.comm.rank
-        neighbour_ids, shares = np.asarray(neighbours)[rank], np.asarray(weights)[rank]
         upload, new_rows, broken = self._run_work(phase_work, states)
         new_states = {
             name: states[name].put(jnp.asarray([rank]), jax.tree.map(lambda x: x[None], row))
             for name, row in new_rows.items()
         }
-        # the first column is the node itself, which is also the padding
-        linked = neighbour_ids != neighbour_ids[0]
-        linked_ranks = neighbour_ids[linked].tolist()
-        links = comm.Create_dist_graph_adjacent(linked_ranks, linked_ranks)
-        received = links.neighbor_allgather(jax.tree.map(np.asarray, upload.value))
-        links.Free()  # MPI allows a process some thousand communicators only
-
-        others = [decode(jax.tree.map(jnp.asarray, message)) for message in received]
-        rows = jax.tree.map(stack, decode(upload.value), *others)
-        mix = jnp.asarray([shares[0], *shares[linked]])[None]
-        received_mean = mixed(rows, jnp.arange(1 + len(others))[None], mix)
+        # a row has the node itself and its neighbours, who alone get the message
+        nodes = np.asarray(neighbours)
+        message = jax.tree.map(np.asarray, upload.value)
+        received = comm.alltoall([message if rank in row else None for row in nodes])
+        values = [decode(jax.tree.map(jnp.asarray, received[k])) for k in nodes[rank]]
+        place = jnp.arange(len(values))[None]
+        mean = mixed(jax.tree.map(stack, *values), place, weights[rank][None])
         broken = jnp.asarray(comm.allgather(broken), jnp.int32)
         result = PhaseResult(upload, None, None, states | new_states, broken)
-        return result, PeerStates(received_mean, comm)
+        return result, PeerStates(mean, comm)
 
     def _run_work(
         self, phase_work: PhaseWork, states: dict[str, ClientStates]
@@ -149,6 +134,7 @@ class Ranks(ProcessGroup):
     """
 
     name = "MPI engine"
+    splits_data = True
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
@@ -160,17 +146,6 @@ class Ranks(ProcessGroup):
     def abort(self, code: int) -> None:
         time.sleep(0.2)  # the launcher needs a moment to forward the output
         self.comm.Abort(code)
-
-    def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        # ranks that hold one client each may differ in their data; a task of all clients must be
-        # the same everywhere
-        is_split = all(config.get("task.clients") == 1 for config in facts) and self.size > 1
-        if not is_split:
-            return facts[self.rank]
-        own_config = facts[self.rank]
-        names = ("task.examples", "data.train", "data.test", "data.validation")
-        data = {name: [config.pop(name, None) for config in facts] for name in names}
-        return own_config | data | {"task.clients": self.size}
 
     def own_rows(self, rows: np.ndarray) -> np.ndarray:
         return rows[self.rank : self.rank + 1]
@@ -194,11 +169,10 @@ class MPI(Engine):
     """One rank, one client, whose examples never leave it; there is no server process.
 
     Every rank gathers the uploads of a phase and makes their mean itself. An exchange goes to the
-    neighbours alone, on a distributed graph. Every rank calls `run` with
-    the same arguments and gets the same history. The task is either the same everywhere, of as many
-    clients as there are ranks, or holds the rank's own examples alone (one client); then nothing
-    but sizes, messages and metrics is ever exchanged. Start it with `mpiexec -n 5 python
-    script.py`, or `mpiexec -n 5 fedax run FILE --engine mpi`.
+    neighbours alone. Every rank calls `run` with the same arguments and gets the same history. The
+    task is either the same everywhere, of as many clients as there are ranks, or holds the rank's
+    own examples alone (one client); then nothing but sizes, messages and metrics is ever exchanged.
+    Start it with `mpiexec -n 5 python script.py`, or `mpiexec -n 5 fedax run FILE --engine mpi`.
 
     Args:
         comm: an mpi4py communicator; `MPI.COMM_WORLD` by default.
@@ -209,8 +183,6 @@ class MPI(Engine):
     """
 
     def __init__(self, comm: Any = None) -> None:
-        if comm is not None and not (hasattr(comm, "rank") and hasattr(comm, "size")):
-            raise InvalidInput.of("MPI(comm=...)", comm, "an mpi4py communicator, or None")
         self.comm = comm if comm is not None else _comm_world()
         self.process_group = Ranks(self.comm)
 
@@ -296,11 +268,6 @@ class PeerView(CompiledView):
             self._sums[split] = sums
         return self._sums[split]
 
-    def count(self, split: str) -> int:
-        if split == "central":
-            return super().count(split)
-        return int(np.sum(getattr(self.task, split).sizes))
-
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         return self._own_view.per_client(split, score)
 
@@ -341,7 +308,8 @@ class PeerView(CompiledView):
     def _compute_gradients(self) -> Gradients:
         share = self.share[self.comm.rank]
         gradient = self.setup.task.programs.call(_gradient, self.setup, self.w)
-        return allreduce(self.comm, Gradients.terms(gradient, share, self.task.train.clients))
+        terms = Gradients.terms(gradient, share, self.task.train.clients)
+        return jax.tree.map(lambda rows: rows.sum(0), allgather(self.comm, terms))
 
 
 def _gradient(setup: Setup, w: Float[Array, "dim"]) -> Float[Array, "dim"]:

@@ -24,6 +24,9 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """Environment variables set by the launchers of Open MPI, of Slurm and of MPICH and its
 relatives."""
 
+OWN_DATA = ("task.examples", "data.train", "data.test", "data.validation")
+"""Facts that differ between ranks of one client each."""
+
 
 def is_launched() -> bool:
     """Returns whether a launcher such as mpiexec has started this process."""
@@ -37,11 +40,13 @@ class ProcessGroup:
         rank: the number of this process, from 0. Rank 0 writes files.
         size: the number of processes.
         name: the engine's name, for messages.
+        splits_data: whether ranks may hold one client each, with its own examples.
     """
 
     rank: int = 0
     size: int = 1
     name: str = ""
+    splits_data: bool = False
 
     def allgather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, which all have to call it."""
@@ -115,24 +120,21 @@ class ProcessGroup:
         fingerprint: dict[str, Any] = {}
         with self.raise_on_all_ranks():
             fingerprint = facts()
-        gathered = self._exchange((settings, fingerprint))
-        merged = self.merge_configs([facts for _, facts in gathered])
-        configs = [settings | facts for settings, facts in gathered]
-        fields = dict.fromkeys(field for config in configs for field in config)
-        differing = [
-            field
-            for field in fields
-            if any(config.get(field) != configs[0].get(field) for config in configs)
-        ]
+        configs = self._exchange(settings | fingerprint)
+        names = dict.fromkeys(name for config in configs for name in config)
+        differing: dict[str, Any] = {}
+        for name in names:
+            values = [config.get(name) for config in configs]
+            if any(value != values[0] for value in values):
+                differing[name] = values
+        # a task of all clients must be the same everywhere
+        splits_data = self.splits_data and fingerprint["task.clients"] == 1
+        refused = [name for name in differing if not (splits_data and name in OWN_DATA)]
         with self.raise_on_all_ranks():
-            if differing:
-                reason = f"the ranks disagree about {', '.join(differing)}"
+            if refused:
+                reason = f"the ranks disagree about {', '.join(refused)}"
                 raise InvalidInput.because(self.name, reason, "All must run the same.")
-        return lambda: merged
-
-    def merge_configs(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Returns the run's fingerprint, and removes from `facts` what may differ between ranks."""
-        return facts[self.rank]
+        return lambda: fingerprint | differing
 
     def _exchange(self, content: Any = None, error: BaseException | None = None) -> list[Any]:
         """Gathers the contents of all ranks; without content it is a barrier.
