@@ -72,6 +72,26 @@ def test_a_broken_run_continues_to_the_bit(name, tmp_path):
     same(go(name, checkpoint=tmp_path, progress=kill_at(9)), straight)
 
 
+DAMAGES = {
+    "cut": lambda b: b[: len(b) // 2],
+    "one bit": lambda b: b[: len(b) - 700] + bytes([b[len(b) - 700] ^ 8]) + b[len(b) - 699 :],
+    "foreign": lambda b: b"PK" + b,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_continues(tmp_path, damage):
+    with pytest.raises(RuntimeError, match="killed"):
+        go(checkpoint=tmp_path, progress=kill_at(6))
+    newest = tmp_path / "round-000000004"
+    newest.write_bytes(damage(newest.read_bytes()))
+    with pytest.raises(InvalidInput, match="round-000000004"):
+        go(checkpoint=tmp_path)
+    newest.unlink()
+    same(go(checkpoint=tmp_path), go())
+
+
 def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, monkeypatch):
     real, written = os.fsync, []
 

@@ -184,6 +184,38 @@ OTHERS = {
 }
 
 
+def programs_with(values):
+    """Functions that hold an array in themselves, or in a jitted function that they call."""
+    held = jax.jit(lambda x: x * values)
+    return {
+        "plain": lambda x: x * values,
+        "jit": held,
+        "scan": lambda x: jax.lax.scan(lambda c, _: (held(c), None), x, length=3)[0],
+        "vmap": lambda x: jax.vmap(held)(x[None]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "jit", "scan", "vmap"])
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_what_a_function_holds_is_in_the_hash_of_its_program(kind, array):
+    hashes = {
+        identity.hash_program(programs_with(array(np.full(40, x)))[kind], jnp.ones(40))
+        for x in (1.0, 2.0, 2.0)
+    }
+    assert len(hashes) == 2
+
+
+def test_one_number_of_large_data_is_another_run():
+    def with_number(value):
+        values = np.zeros((2, 500_000))
+        values[1, 400_000] = value
+        return fedax.Task(0.0, lambda w, x: (w - x) ** 2, list(values))
+
+    assert differing(identity_of(task=with_number(0.0)), identity_of(task=with_number(1.0))) == [
+        "data.train"
+    ]
+
+
 @pytest.mark.parametrize("pair", OTHERS.values(), ids=OTHERS)
 def test_another_run_has_another_identity(pair):
     first, second = (identity_of(**options) for options in pair)

@@ -228,7 +228,7 @@ def test_a_session_takes_over_the_states_that_it_steps(memory):
     straight = go(fedax.PFedMe(), "device", rounds=3)
     for one, other in zip(*map(jax.tree.leaves, (session.params(state), straight.params))):
         np.testing.assert_array_equal(one, other)
-    for use in (session.step, session.params, session.personal):
+    for use in (session.step, session.params):
         with pytest.raises((RuntimeError, ValueError), match="deleted"):
             use(before)
 

@@ -45,12 +45,6 @@ def test_steps_are_the_run(engine):
     assert all(report.outcome.ok for report in reports)
 
 
-def test_personal_models_of_a_state():
-    session = fedax.start(fedax.Ditto(), regression(), **SETTING)
-    state, _ = session.step(session.init())
-    assert session.personal(state)["w"].shape == (5, 3)
-
-
 def test_a_report_names_the_client_that_is_not_finite():
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 * jnp.where(x > 1, jnp.nan, 1), [[1.0], [2.0]])
     session = fedax.start(fedax.FedAvg(), task)

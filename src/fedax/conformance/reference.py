@@ -54,12 +54,6 @@ class EagerClient(Client):
         self.steps, self.stride = int(work.steps), int(work.batch)
         self.batch = min(self.stride, self.size)
 
-    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        return self.first(self.size).loss(self.layout.unravel(w))
-
-    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        return self.layout.ravel(self.first(self.size).gradient(self.layout.unravel(w)))
-
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "EagerMinibatch":
         data = getattr(self.task, split)[self.index]
         chosen = {name: jnp.asarray(values[:count]) for name, values in data.items()}

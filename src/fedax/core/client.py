@@ -133,13 +133,14 @@ class Client(ABC):
         self._has_solved = False
         self._minimized: list[tuple[Array, Array]] = []
 
-    @abstractmethod
     def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
         """Returns f_k(w), the mean loss over all training examples, with the task's l2."""
+        # so many examples are all of them
+        return self.first(MOST_COUNT).loss(self.layout.unravel(w))
 
-    @abstractmethod
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the gradient of f_k at w, over all training examples."""
+        return self.layout.ravel(self.first(MOST_COUNT).gradient(self.layout.unravel(w)))
 
     def gradient_of(self, problem: LocalProblem, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         """Returns the gradient of a local problem at w, over all training examples."""
@@ -152,13 +153,11 @@ class Client(ABC):
         self, w: Float[Array, "dim"], direction: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         """Returns the Hessian of f_k at w times a direction, see `Minibatch.hessian_product`."""
-        # so many examples are all of them
         examples, unravel = self.first(MOST_COUNT), self.layout.unravel
         return self.layout.ravel(examples.hessian_product(unravel(w), unravel(direction)))
 
     def mean_of(self, function: PerExample, w: Float[Array, "dim"]) -> PyTree:
         """Returns the mean of a function over all training examples, see `Minibatch.mean_of`."""
-        # so many examples are all of them
         return self.first(MOST_COUNT).mean_of(function, self.layout.unravel(w))
 
     def for_each_minibatch(

@@ -286,12 +286,6 @@ def describe_with_hyperparameters(owner: type) -> str:
     return "\n".join(lines)
 
 
-def is_new(field: dataclasses.Field[Any], value: object) -> bool:
-    """Returns whether a field is a hyperparameter declared `later`, at its default."""
-    declaration = field.metadata.get("hyper", {})
-    return declaration.get("later", False) and value == declaration["default"]
-
-
 def check_declared(owner: object) -> None:
     """Checks all hyperparameters of an object against their declared ranges."""
     for name, limits in declared(owner).items():

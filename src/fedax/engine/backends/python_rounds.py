@@ -173,7 +173,7 @@ class PythonProgram(Program):
     ) -> list[dict[str, np.ndarray]]:
         # padded to all clients, so that observers are compiled once whatever the cohort
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype
-        metrics_by_run = [
+        return [
             self.metrics(
                 run,
                 carry,
@@ -181,10 +181,6 @@ class PythonProgram(Program):
                 tuple(observers),
             )
             for run, (carry, last_cohort) in enumerate(states)
-        ]
-        return [
-            {name: np.asarray(value) for name, value in metrics.items()}
-            for metrics in metrics_by_run
         ]
 
     def personal(self, states: Any) -> list[PersonalModels]:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Int
 
-from fedax.engine.compilation.jaxpr import Staged, subjaxprs
+from fedax.engine.compilation.jaxpr import subjaxprs
 from fedax.utils.random import Index
 
 Carry = TypeVar("Carry")
@@ -87,7 +87,8 @@ def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry
 
     def kernel(operands: Any) -> Any:
         consts, count, carry = operands
-        last_carry = Staged(program.jaxpr, consts, form)(count, carry)
+        leaves = jax.core.eval_jaxpr(program.jaxpr, consts, count, *jax.tree.leaves(carry))
+        last_carry = jax.tree.unflatten(jax.tree.structure(form), leaves)
         return last_carry, jax.tree.map(_first_element, operands)
 
     def call(carry: Carry) -> Carry:

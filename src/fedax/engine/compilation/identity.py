@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 
 from fedax.core.task import Task
 from fedax.errors import InvalidInput
@@ -31,8 +32,15 @@ Identity = dict[str, Any]
 """Plain values, texts and hashes by dotted name, such as `schedule.cohort`."""
 
 
-def task_identity(task: Task, layout: Layout) -> Identity:
-    """Returns what results depend on through the task, and the layout of its parameters."""
+def task_identity(task: Task, layout: Layout, whole: bool) -> Identity:
+    """Returns what results depend on through the task.
+
+    Args:
+        task: of the run.
+        layout: of its trained parameters.
+        whole: whether all numbers of the data are hashed. Otherwise large arrays are sampled:
+            hashing 100 MB would take as long as a short run.
+    """
     forms = jax.tree.map(lambda a: (str(a.dtype), a.shape[1:]), task.data.arrays_by_part)
     facts: Identity = {
         "model": strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}"),
@@ -54,8 +62,7 @@ def task_identity(task: Task, layout: Layout) -> Identity:
         "frozen": eqx.filter(task.frozen, eqx.is_array_like),
     }
     for name, value in data.items():
-        # sampled: hashing 100 MB would take as long as a short run
-        facts[f"data.{name}"] = hash_arrays(value, sampled=True)
+        facts[f"data.{name}"] = hash_arrays(value, sampled=not whole)
     return facts
 
 
@@ -158,8 +165,20 @@ def hash_program(function: Callable[..., Any], *arguments: Any) -> str:
     with jax.numpy_dtype_promotion("standard"):  # independent of the caller's setting
         closed = jax.make_jaxpr(program)(arrays)
     total = hashlib.sha256(strip_addresses(str(closed)).encode())
-    total.update(hash_arrays(closed.consts).encode())
+    for constant in _collect_constants(closed):
+        total.update(hash_arrays(constant).encode())
     return total.hexdigest()[:16]
+
+
+def _collect_constants(closed: Any) -> list[Any]:
+    """Returns the constants of a jaxpr and of the jaxprs within it, such as jitted functions."""
+    is_program = lambda node: hasattr(node, "jaxpr") and hasattr(node, "consts")  # noqa: E731
+    # what a program takes from the one around it stands there
+    constants = [c for c in closed.consts if hasattr(c, "dtype") and not isinstance(c, Tracer)]
+    for equation in closed.jaxpr.eqns:
+        for leaf in jax.tree.leaves(equation.params, is_leaf=is_program):
+            constants += _collect_constants(leaf) if is_program(leaf) else []
+    return constants
 
 
 def _hash_optimizer(optimizer: optax.GradientTransformation) -> str:

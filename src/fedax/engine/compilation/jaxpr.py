@@ -1,33 +1,8 @@
-"""Functions that were staged to jaxprs, and walking through their equations."""
+"""Walking through the equations of jaxprs."""
 
-import dataclasses
 from typing import Any
 
 import jax
-import jax.core
-from jaxtyping import PyTree
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Staged:
-    """A function of pytrees, staged to a jaxpr. Calling it evaluates the jaxpr.
-
-    Attributes:
-        jaxpr: the program.
-        consts: arrays that the function captured, the values of `jaxpr.constvars`.
-        out_shapes: pytree of the results' shapes and types.
-    """
-
-    jaxpr: Any
-    consts: list[Any]
-    out_shapes: PyTree
-
-    def __call__(self, *arguments: Any) -> Any:
-        # evaluated inside another trace, the equations become part of that program
-        results = jax.core.eval_jaxpr(self.jaxpr, self.consts, *jax.tree.leaves(arguments))
-        # a result that is the same for all arguments comes as a number of Python
-        arrays = map(jax.numpy.asarray, results)
-        return jax.tree.unflatten(jax.tree.structure(self.out_shapes), arrays)
 
 
 def subjaxprs(equation: Any) -> list[Any]:

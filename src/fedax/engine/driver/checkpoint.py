@@ -18,7 +18,7 @@ from fedax.core.carry import RunCarry
 from fedax.core.federation import is_states
 from fedax.core.history import Best, History, Outcome, RunDetails
 from fedax.core.traffic import Traffic
-from fedax.engine.compilation.identity import Identity, check_same
+from fedax.engine.compilation.identity import Identity, check_same, hash_arrays
 from fedax.engine.driver.grid import Grid
 from fedax.errors import InvalidInput, WriteFailed
 from fedax.models.storage import read_weights, to_bytes
@@ -36,9 +36,9 @@ class Checkpoints:
     """The checkpoints of the runs of a program, in a folder that holds nothing else.
 
     A file holds the histories of all runs, with what they carry from round to round. Facts that
-    are no arrays stand in its head as JSON. It is written whole or not at all, and the one before
-    stays. Of clients' states outside the device it has the rows that exist, and either place can
-    continue what the other began.
+    are no arrays stand in its head as JSON, with a checksum. It is written whole or not at all, and
+    the one before stays. Of clients' states outside the device it has the rows that exist, and
+    either place can continue what the other began.
 
     Of several ranks only rank 0 sees the folder. It stores the states of all clients, as an engine
     of one process does, so either can continue what the other began.
@@ -93,7 +93,7 @@ class Checkpoints:
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
                 try:
-                    content = to_bytes(arrays, {"head": head})
+                    content = to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
                     # zero-padded, so that names sort by round
                     write(self.folder / f"round-{done:09d}", content)
                     for old_file in self._list_files()[_STORED:]:
@@ -158,12 +158,19 @@ class Checkpoints:
         if not files:
             return "", {}
         arrays, about = read_weights(files[0], most=1 << 60)
+        if _checksum(about["head"], arrays) != about["checksum"]:
+            reason = "it is damaged: its checksum does not fit"
+            raise InvalidInput.because(str(files[0]), reason, "The one before it continues.")
         check_same(self.identity, json.loads(about["head"])["identity"], "run(checkpoint=...)")
         return about["head"], arrays
 
     def _list_files(self) -> list[Path]:
         """Returns the files, newest first."""
         return sorted(self.folder.glob("round-" + 9 * "[0-9]"), reverse=True)
+
+
+def _checksum(head: str, arrays: dict[str, np.ndarray]) -> str:
+    return hash_arrays((np.frombuffer(head.encode(), np.uint8), arrays))
 
 
 def _to_plain(history: History, grid: Grid) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from fedax.core.directions import Mode, is_better
 from fedax.core.hyper import check_declared, hyper
-from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 
 
@@ -126,13 +125,6 @@ class Budget(BaseRule):
 
     hours: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
     joules: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.hours is None and self.joules is None:
-            raise InvalidInput.found(
-                "Budget(hours=..., joules=...)", "no bound", "at least one of the two"
-            )
 
     def is_spent(self, seconds: float, joules: float) -> bool:
         """Returns whether a run that has taken so much is to end."""

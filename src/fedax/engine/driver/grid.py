@@ -16,7 +16,7 @@ from fedax.communication.channel import Channel
 from fedax.core.algorithm import Algorithm
 from fedax.core.carry import RunCarry
 from fedax.core.client import Solver
-from fedax.core.hyper import Hyper, as_arrays, bound_to, check_population, declared, is_new
+from fedax.core.hyper import Hyper, as_arrays, bound_to, check_population, declared
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.core.task import Given, Task, initial_params
 from fedax.core.validation.own_methods import call_model
@@ -44,7 +44,8 @@ from fedax.utils.random import MOST_SEED
 
 _SHOWN = 64
 """Of longer arrays only the ends of their range are among the settings of a history."""
-_CHOICES = ("keep_best", "on_bad_client")
+_CHOICES = ("channel", "clock", "observe", "keep_best", "on_bad_client")
+"""Options on which the results of runs depend."""
 
 
 class Member(NamedTuple):
@@ -65,8 +66,8 @@ class Grid:
         algorithms: of one class, which differ in real hyperparameters only.
         task: what is learned.
         seeds: of every algorithm, at least 0.
-        options: of the runs, or for each algorithm its own, which differ in solver and schedule.
-        done: rounds that they have completed.
+        options: of the runs.
+        solvers, schedules: for each algorithm its own; by default those of the options.
 
     Attributes:
         begun: the time when the construction began.
@@ -88,17 +89,14 @@ class Grid:
         algorithms: Sequence[Algorithm[Any]],
         task: Task,
         seeds: Sequence[SupportsIndex],
-        options: RunOptions | Sequence[RunOptions],
-        done: int = 0,
+        options: RunOptions,
+        solvers: Sequence[Solver] = (),
+        schedules: Sequence[Schedule] = (),
     ) -> None:
         self.begun = time.perf_counter()
-        is_common = isinstance(options, RunOptions)
-        by_algorithm = [options] * len(algorithms) if is_common else [*options]
-        settings = [
-            Setting(algorithm, each.solver, each.schedule)
-            for algorithm, each in zip(algorithms, by_algorithm, strict=True)
-        ]
-        options = by_algorithm[0]
+        solvers = solvers or [options.solver] * len(algorithms)
+        schedules = schedules or [options.schedule] * len(algorithms)
+        settings = [Setting(*row) for row in zip(algorithms, solvers, schedules, strict=True)]
         engine = options.engine
         # without seeds only the arguments are checked, which one rank may do alone
         group = engine.process_group if seeds else ProcessGroup()
@@ -108,7 +106,6 @@ class Grid:
             traced = setup
             config = {
                 "rounds": self.options.rounds,
-                "rounds done": done,
                 "observe_every, checkpoint_every": self.options.periods,
                 "personal": self.options.personal,
             }
@@ -227,33 +224,30 @@ class Grid:
             clock.check(clients)
         private = private_of(member, setup)
         if private is not None and options.personal:
-            raise not_published("run(personal=...)")
+            reason = "with privacy, what clients keep for themselves is not published"
+            hint = "Observers tell how good their models are."
+            raise InvalidInput.because("run(personal=...)", reason, hint)
         return dataclasses.replace(setup, private=private, timing=timing)
 
     def identities(self, traced: Setup | None = None) -> list[Identity]:
         """Returns for each run what its results depend on.
 
         Args:
-            traced: for checkpoints: the setup of a round, of which the program counts too.
+            traced: for checkpoints: the setup of a round, of which the program counts too. Then
+                data count as a whole, which costs more.
         """
         options, models = self.options, self.models
         is_private = options.channel is not None and options.channel.privacy is not None
-        shared = environment() | task_identity(self.task, self.layout)
+        shared = environment() | task_identity(self.task, self.layout, traced is not None)
         if is_private and traced is None:
             # two populations could be told apart by hashes in a history
             shared = {name: fact for name, fact in shared.items() if not name.startswith("data.")}
         for client, examples in options.engine.describe_clients().items():
             shared[f"examples of {client}"] = examples
-        named = {
-            "channel": options.channel,
-            "clock": options.clock,
-            "observers": options.observe,
-            "stop": [rule for rule in options.rules if not isinstance(rule, Budget)],
-        }
         for name in _CHOICES:
-            named[name] = getattr(options, name)
-        for name, value in named.items():
-            shared |= describe(value, name)
+            shared |= describe(getattr(options, name), name)
+        rules = [rule for rule in options.rules if not isinstance(rule, Budget)]
+        shared |= describe(rules, "stop")
         # budgets say when a run ends, not what its rounds do
         shared.pop("channel.privacy.budget", None)
         if traced is not None and options.engine.has_all(self.task):
@@ -337,12 +331,7 @@ def program_key(owner: Algorithm[Any] | Solver | Schedule) -> Any:
 
 def hyperparameters_of(owner: object) -> dict[str, Any]:
     """Returns the class of an algorithm or a solver as `type`, and its hyperparameters by name."""
-    fields = dataclasses.fields(owner)  # type: ignore[arg-type]
-    names = declared(owner)
-    values = ((field, getattr(owner, field.name)) for field in fields if field.name in names)
-    return {"type": type(owner).__name__} | {
-        field.name: value for field, value in values if not is_new(field, value)
-    }
+    return {"type": type(owner).__name__} | {name: getattr(owner, name) for name in declared(owner)}
 
 
 def _to_plain(value: Any) -> Any:
@@ -350,12 +339,6 @@ def _to_plain(value: Any) -> Any:
         return repr(value)
     array = np.asarray(value)
     return array.tolist() if array.size <= _SHOWN else [float(array.min()), float(array.max())]
-
-
-def not_published(field: str) -> InvalidInput:
-    """Returns the error of a run with privacy whose clients' own models are asked for."""
-    reason = "with privacy, what clients keep for themselves is not published"
-    return InvalidInput.because(field, reason, "Observers tell how good their models are.")
 
 
 _INPUTS = {

@@ -27,7 +27,7 @@ from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import Progress, RunOptions
 from fedax.engine.driver.progress_bar import progress_hook
-from fedax.engine.driver.recorder import Recorder, has_ended
+from fedax.engine.driver.recorder import Recorder
 from fedax.engine.round.engine import RunCarry, compute_metrics
 from fedax.errors import InvalidInput
 from fedax.observe.base import merge_metrics, modes_of
@@ -37,24 +37,25 @@ def run_rounds(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
     seeds: Sequence[Any],
-    options: Sequence[RunOptions],
+    options: RunOptions,
     resume: Sequence[History],
+    **lists: Any,
 ) -> list[History]:
     """Runs the rounds of a grid, while no other process may use the folder of its checkpoints.
 
     Args:
-        algorithms, task, seeds, options: see `Grid`.
+        algorithms, task, seeds, options, lists: see `Grid`.
         resume: histories to continue, one for each run; empty for runs that start from round 0 or
             from a checkpoint.
     """
     with (
-        progress_hook(options[0].progress, type(algorithms[0]).__name__) as hook,
-        options[0].engine.process_group.abort_on_error(),
+        progress_hook(options.progress, type(algorithms[0]).__name__) as hook,
+        options.engine.process_group.abort_on_error(),
     ):
-        options = [dataclasses.replace(each, progress=hook) for each in options]
+        options = dataclasses.replace(options, progress=hook)
         # checks everything and builds the program, so that a wrong argument costs no compilation
-        grid = Grid(algorithms, task, seeds, options, _rounds_done(resume))
-        checkpoints = None if options[0].checkpoint is None else Checkpoints(grid)
+        grid = Grid(algorithms, task, seeds, options, **lists)
+        checkpoints = None if options.checkpoint is None else Checkpoints(grid)
         with checkpoints.lock() if checkpoints else contextlib.nullcontext():
             return RoundLoop(grid, checkpoints, resume).run()
 
@@ -111,7 +112,10 @@ class RoundLoop:
                 resume = self.checkpoints.load(self.program.split(self.states))
         if not resume:
             return
-        going_on = [history for history in resume if not has_ended(history, options.rules)]
+        runs = [*zip(self.recorders, resume, strict=True)]
+        for recorder, history in runs:
+            recorder.continue_from(history)
+        going_on = [history for recorder, history in runs if not recorder.ended]
         with self.process_group.raise_on_all_ranks():
             if options.rounds < _rounds_done(resume):
                 allowed = f"whole numbers >= {_rounds_done(resume)}, the rounds that are done"
@@ -124,17 +128,12 @@ class RoundLoop:
         going_on = going_on or resume
         self.done = _rounds_done(going_on)
         self.states = self.program.join([history.carry for history in resume])
-        for recorder, history in zip(self.recorders, resume, strict=True):
-            recorder.continue_from(history)
         self.begun -= going_on[0].seconds[-1]
 
     def _check_resumed(self, resume: Sequence[History]) -> None:
         """Refuses histories of other runs, whose states do not fit, and the privacy that was spent
         in them would not be counted.
         """
-        if len(resume) != len(self.grid.members):
-            allowed = f"as many as there are runs, {len(self.grid.members)}"
-            raise InvalidInput.found("run_grid(resume=...)", f"{len(resume)} histories", allowed)
         carries = [history.carry for history in resume]
         nodes = jax.tree.leaves(carries, is_leaf=is_states)
         if any(isinstance(node, HiddenStates) for node in nodes):

@@ -4,10 +4,9 @@ Shared by `run`, `run_grid` and `start`.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, TypeVar, get_args
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import optax
@@ -23,12 +22,10 @@ from fedax.core.task import Task
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import BaseRule, Budget, EarlyStopping, Rule
 from fedax.engine.round.engine import Engine
-from fedax.errors import InvalidInput, UnknownName
+from fedax.errors import InvalidInput
 from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import convert_fields
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
@@ -113,14 +110,7 @@ class RunOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "RunOptions":
-        """Returns the record of keyword arguments, of which None stands for the default.
-
-        Raises:
-            UnknownName: an unknown argument; the message holds the nearest one.
-        """
-        for name in arguments:
-            if name not in Options.__annotations__:
-                raise UnknownName.among("option of a run", name, Options.__annotations__)
+        """Returns the record of keyword arguments, of which None stands for the default."""
         # None counts as not given, so that a caller can pass its own optional arguments on
         return cls(**{name: value for name, value in arguments.items() if value is not None})
 
@@ -218,15 +208,3 @@ def check_kind(field: str, value: Any, kind: type) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind):
         raise InvalidInput.of(field, value, f"an object of {kind.__name__}")
-
-
-def with_named_options(function: Function) -> Function:
-    """Puts the options that a function takes by keyword into its signature, which help and
-    completion read.
-    """
-    signature = inspect.signature(function)
-    *own, rest = signature.parameters.values()
-    known = inspect.signature(RunOptions).parameters
-    options = [known[name] for name in get_args(rest.annotation)[0].__annotations__]
-    setattr(function, "__signature__", signature.replace(parameters=own + options))  # noqa: B010
-    return function

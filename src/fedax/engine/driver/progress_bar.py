@@ -9,7 +9,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 
 from fedax.engine.driver.options import Progress
-from fedax.errors import InvalidInput
 
 
 def make_bars(console: Console | None = None) -> Bars:
@@ -50,16 +49,11 @@ def add_bar(
 def progress_hook(progress: Any, title: str) -> Iterator[Any]:
     """Yields the hook of a run: the given function, or one that moves a bar if `progress` is true;
     else None.
-
-    Raises:
-        InvalidInput: anything else.
     """
     if callable(progress):
         yield progress
-    elif progress is True:
+    elif progress:
         with make_bars() as bars:
             yield add_bar(bars, title)
-    elif progress:
-        raise InvalidInput.of("run(progress=...)", progress, "True, False or a function")
     else:
         yield None

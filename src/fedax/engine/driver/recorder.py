@@ -3,7 +3,7 @@ model.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,29 +12,12 @@ import numpy as np
 from fedax.core.directions import Mode, is_better
 from fedax.core.history import Best, History, Outcome, RunDetails, clock_after
 from fedax.core.traffic import Traffic
-from fedax.engine.driver.early_stopping import Budget, EarlyStopping, Rule
+from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.options import RunOptions
 from fedax.engine.round.engine import Log, RunCarry, merge_logs
-from fedax.errors import InvalidInput
 
 LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
-_ENDED = ("stopped", "diverged", "non-finite")
-"""Outcomes of runs that ended by themselves."""
-
-
-def has_ended(history: History, rules: Sequence[Rule]) -> bool:
-    """Returns whether a history has ended by itself, so that no rounds are added to it.
-
-    A history that a budget ended goes on if the budgets among the present rules leave something. A
-    budget of privacy needs no rule: it bounds the rounds of the run. A run that was saved or
-    interrupted before it observed that something is not finite ends at its next observation.
-    """
-    if history.outcome.by_budget:
-        seconds, joules = spent(history.logged)
-        return any(rule.is_spent(seconds, joules) for rule in rules if isinstance(rule, Budget))
-    is_observed = int(history.rounds[-1]) == len(history.bits.up)
-    return history.outcome.kind in _ENDED and is_observed
 
 
 def spent(logged: Mapping[str, np.ndarray]) -> tuple[float, float]:
@@ -83,11 +66,15 @@ class Recorder:
             # what failed in these rounds ended that run
             nothing = np.zeros(0, np.int64)
             self.logs = [Log(logged, bits.down, bits.up, nothing, nothing, left_out)]
-        if has_ended(history, self.options.rules):
-            self.ended = True
-            self.final = history.carry
-        if self.ended or history.outcome.kind == "non-finite":
+        if history.outcome.kind == "non-finite":
             self.outcome = history.outcome
+        # a run that was saved or interrupted between two observations ends at its next one
+        if self.rounds[-1] < len(bits.up):
+            return
+        # with the present rules, of which a budget may have become larger
+        self._judge_last()
+        if self.ended:
+            self.final = history.carry
 
     def lacks(self, done: int) -> bool:
         """Returns whether the model after `done` rounds is still to be observed."""
@@ -124,22 +111,19 @@ class Recorder:
             self.metrics.setdefault(name, []).append(np.array(value))
         self.rounds.append(done)
         self.seconds.append(seconds)
+        self._judge_last()
         best_by = self.options.keep_best
-        watched = {rule.metric for rule in self.options.rules if not isinstance(rule, Budget)}
-        if best_by is not None:
-            watched.add(best_by)
-        for name in watched:
-            if np.ndim(metrics.get(name, ())):
-                allowed = f"None, or observers that give {name}, one number each"
-                raise InvalidInput.of("run(stop=..., keep_best=...)", name, allowed)
-        # the initial model counts as an observation of a rule, but cannot end the run
-        if self.is_running and done:
-            self.outcome = self._judge(metrics, done)
-        self.ended = not self.is_running
         if best_by is not None:
             value = float(metrics[best_by])
             if is_better(value, self.best and self.best.value, self.modes[best_by]):
                 self.best = Best(best_by, done, value, None)
+
+    def _judge_last(self) -> None:
+        """Applies the stopping rules to the last observation."""
+        # the initial model counts as an observation of a rule, but cannot end the run
+        if self.is_running and self.rounds[-1]:
+            self.outcome = self._judge(self.latest, self.rounds[-1])
+        self.ended = not self.is_running
 
     def _judge(self, metrics: Mapping[str, np.ndarray], done: int) -> Outcome:
         """Returns the outcome by the stopping rules, after an observation."""

@@ -2,11 +2,9 @@
 runs, and hand it to the loop over rounds, or step it by hand.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex, Unpack, cast
 
-import jax
 import numpy as np
 import optax
 from jaxtyping import PyTree
@@ -15,9 +13,9 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.history import History, Outcome
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
-from fedax.engine.driver.grid import Grid, not_published
+from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.loop import run_rounds
-from fedax.engine.driver.options import Options, RunOptions, Setting, with_named_options
+from fedax.engine.driver.options import Options, RunOptions, Setting
 from fedax.engine.round.engine import compute_metrics
 from fedax.errors import InvalidInput, RunFailed
 from fedax.observe.base import Observer
@@ -108,16 +106,7 @@ class Session:
         (carry,) = self._program.split(state.value)
         return self._grid.params(self._grid.members[0], carry)
 
-    def personal(self, state: RunState) -> PyTree:
-        """Returns the models that the clients use: the user's pytree with a first axis
-        (clients,).
-        """
-        if self._grid.private is not None:
-            raise not_published("Session.personal")
-        return jax.vmap(self._grid.layout.unravel)(self._program.personal(state.value)[0].models)
 
-
-@with_named_options
 def start(
     algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]
 ) -> Session:
@@ -148,7 +137,6 @@ def start(
     return Session(Grid([algorithm], task, [seed], RunOptions.of({**setting, "rounds": rounds})))
 
 
-@with_named_options
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -228,13 +216,12 @@ def run(
         WriteFailed: a checkpoint that cannot be written; those before are whole.
     """
     resumed = [] if resume is None else [resume]
-    (history,) = run_rounds([algorithm], task, [seed], [RunOptions.of(options)], resumed)
+    (history,) = run_rounds([algorithm], task, [seed], RunOptions.of(options), resumed)
     if throw and not history.outcome.ok:
         raise RunFailed(f"{history.algorithm}: {history.outcome}")
     return history
 
 
-@with_named_options
 def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
@@ -286,29 +273,29 @@ def run_grid(
     [1.5312, 2.625]
 
     Raises:
-        InvalidInput: as `run`; also members that need several programs, no seed, or one twice.
+        InvalidInput: as `run`; also members that need several programs, and no seed.
     """
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
-    if not seeds or len(set(map(str, seeds))) < len(seeds):
-        raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several different ones")
-    # an optimizer is a tuple
+    if not seeds:
+        raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several")
     lists = {
         name: list(value)
         for name, value in options.items()
+        # an optimizer is a tuple
         if name in ("solver", "schedule")
         and isinstance(value, list | tuple)
         and not isinstance(value, optax.GradientTransformation)
     }
+    # each value as the options have it, which check it
+    lists = {
+        name: [getattr(RunOptions.of({name: value}), name) for value in values]
+        for name, values in lists.items()
+    }
     first = RunOptions.of({**options, **{name: values[0] for name, values in lists.items()}})
-    columns = {"algorithms": list(algorithms), **lists}
+    columns = {"solver": [first.solver], "schedule": [first.schedule], **lists}
+    columns = {"algorithms": list(algorithms), **columns}
     count = max(map(len, columns.values()))
-    for name, values in columns.items():
-        if len(values) not in (1, count):
-            allowed = f"one, or {count}, as many as in the longest list"
-            raise InvalidInput.found(f"run_grid({name}=...)", f"{len(values)} of them", allowed)
-    settings = [first] * count
-    if lists:
-        rows = ({name: lists[name][i % len(lists[name])] for name in lists} for i in range(count))
-        settings = [dataclasses.replace(first, **row) for row in rows]
-    methods = columns["algorithms"] * (count // len(columns["algorithms"]))
-    return run_rounds(methods, task, seeds, settings, resume or ())
+    methods, solvers, schedules = (values * (count // len(values)) for values in columns.values())
+    return run_rounds(
+        methods, task, seeds, first, resume or (), solvers=solvers, schedules=schedules
+    )

@@ -37,11 +37,8 @@ class Backend(ABC):
     def client_states(self, initial: PyTree) -> ClientStates:
         """Makes states with one row for each client, see `Federation.client_states`."""
         clients = self.setup.population.clients
-        if callable(initial):
-            return ClientStates(jax.vmap(initial)(jnp.arange(clients, dtype=jnp.int32)))
-        return ClientStates(
-            jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *jnp.shape(x))), initial)
-        )
+        initial_row = initial if callable(initial) else lambda k: initial
+        return ClientStates(jax.vmap(initial_row)(jnp.arange(clients, dtype=jnp.int32)))
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
         """Returns the key of the noise on a sum.

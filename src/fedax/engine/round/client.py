@@ -9,7 +9,7 @@ model with a state, whose outputs may depend on all rows, are filled with the cl
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -172,18 +172,9 @@ class CompiledClient(Client):
         """Returns the client's rows of some data."""
         return ClientRows(*data.located(self.index - self.setup.first))
 
-    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        return self._all_examples().loss(self.layout.unravel(w))
-
-    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        return self.layout.ravel(self._all_examples().gradient(self.layout.unravel(w)))
-
-    def _all_examples(self) -> "Slice":
-        return Slice(self, self.fetch, jnp.int32(0), self.size, None, self.task.train.largest)
-
-    def first(self, count: int, split: Literal["train", "test"] = "train") -> "Slice":
+    def first(self, count: int, split: str = "train") -> "Slice":
         data = getattr(self.task, split)
-        rows = self.locate(data)
+        rows = self.examples if split == "train" else self.locate(data)
         fetch = functools.partial(self.fetch, rows=rows)
         size = jnp.minimum(count, rows.size)
         return Slice(self, fetch, jnp.int32(0), size, None, min(count, data.largest))
@@ -343,7 +334,7 @@ class Slice(Minibatch):
     def loss(self, params: PyTree) -> Float[Array, ""]:
         task = self._task
         with jax.named_scope("fedax.gradients"):
-            value = self._sum_pieces(lambda *inputs: task.trained(*inputs)[0], params)
+            value = self.sum_pieces(lambda *inputs: task.trained(*inputs)[0], params)
         if task.l2:
             value = value + task.l2 / 2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
         return value
@@ -358,7 +349,7 @@ class Slice(Minibatch):
                 if self.key is not None and self.client.model_state is not None:
                     self.client.take_over(state)
             else:
-                gradient = self._sum_pieces(lambda *inputs: gradient_and_state(*inputs)[0], params)
+                gradient = self.sum_pieces(lambda *inputs: gradient_and_state(*inputs)[0], params)
         # beside the differentiated loss, so that pieces do not add it several times
         if task.l2:
             gradient = jax.tree.map(lambda g, w: g + task.l2 * w, gradient, params)
@@ -376,24 +367,24 @@ class Slice(Minibatch):
             return jax.grad(slope)(params)
 
         with jax.named_scope("fedax.gradients"):
-            result = self._sum_pieces(product, params)
+            result = self.sum_pieces(product, params)
         if task.l2:
             result = jax.tree.map(lambda h, v: h + task.l2 * v, result, direction)
         return result
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        return self._sum_pieces(functools.partial(self._task.sums, function), params)
+        return self.sum_pieces(functools.partial(self._task.sums, function), params)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         mean = functools.partial(self._task.sums, function)
-        return self._sum_pieces(jax.grad(mean), params)
+        return self.sum_pieces(jax.grad(mean), params)
 
     @property
     def _task(self) -> Task:
         """The task with the model's present state."""
         return self.client.task.at(self.client.model_state)
 
-    def _sum_pieces(self, function: Callable[..., Any], params: PyTree) -> Any:
+    def sum_pieces(self, function: Callable[..., Any], params: PyTree) -> Any:
         """Sums a function of the parameters over all pieces, in a wide type."""
         if self.piece == self.widest:
             return function(params, *self._piece_inputs(0))

@@ -58,8 +58,8 @@ class PhaseTraffic(eqx.Module):
         down, up: bits of one message, or of all where the backend measures them.
         sent: messages down.
         messages: messages up.
-        clients: who worked, where the seconds of the phase follow from it; None elsewhere.
-        asked: how many of them.
+        clients: who worked, and padding, where the seconds of the phase follow from it; None
+            elsewhere.
         links: on a graph with a clock, the messages that each client received and sent.
     """
 
@@ -68,7 +68,6 @@ class PhaseTraffic(eqx.Module):
     sent: Int[Array, "*rounds"]
     messages: Int[Array, "*rounds"]
     clients: Int[Array, "*rounds capacity"] | None = None
-    asked: Int[Array, "*rounds"] | None = None
     links: Int[Array, "*rounds 2 clients"] | None = None
 
 
@@ -493,8 +492,7 @@ class RoundContext(Federation):
             sent, messages = self.row.sent, messages + self.row.discarded
         traffic = PhaseTraffic(down, up, jnp.int32(sent), jnp.int32(messages))
         if self.is_clocked:  # who worked, for the seconds of the phase
-            asked = jnp.int32(jnp.where(was_abandoned, 0, cohort.count))
-            traffic = dataclasses.replace(traffic, clients=cohort.ids, asked=asked)
+            traffic = dataclasses.replace(traffic, clients=cohort.ids)
         self.traffic.append(traffic)
         self.log(**result.logged)
         if (

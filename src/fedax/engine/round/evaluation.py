@@ -22,7 +22,7 @@ from fedax.core.task import Task
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
-from fedax.engine.round.client import ClientRows, CompiledClient, Setup
+from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import PersonalModels
 from fedax.examples.ragged import Examples, Ragged
 from fedax.observe.base import Gradients, OfClients, Split, View
@@ -175,26 +175,20 @@ class CompiledView(View):
         wide = accumulator(self.w.dtype)
         if not data.total:
             return jnp.full(data.clients, jnp.nan, wide)
-        width = examples_at_once(data, data.largest)
 
         # client by client, because every client has its own parameters
         def mean(k: Index) -> Float[Array, ""]:
-            w, state = model_of(k)
-            functions = self.task.at(state).functions
-            params = self.setup.layout.unravel(w)
-            rows = ClientRows(*data.located(k))
+            client = CompiledClient(self.setup, k)
+            w, client.model_state = model_of(k)
+            functions = self.task.at(client.model_state).functions
 
-            def add(i: Index, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-                position = i * width + jnp.arange(width, dtype=jnp.int32)
-                values = _score_examples(functions, params, rows.take(position), [score])[score]
-                return add_compensated(
-                    sums, jnp.where(position < rows.size, values.astype(wide), 0).sum()
-                )
+            def total(params: PyTree, rows: dict[str, Array], weight: Array, _: Any) -> Array:
+                values = _score_examples(functions, params, rows, [score])[score]
+                return jnp.where(weight > 0, values, 0).astype(wide).sum()
 
-            zero = jnp.zeros((), wide)
-            pieces = (rows.size + width - 1) // width
-            sums = jax.lax.fori_loop(0, pieces, add, (zero, zero))
-            return finalize(sums) / rows.size.astype(wide)
+            examples = client.first(data.largest, split)
+            count = examples.count.astype(wide)
+            return examples.sum_pieces(total, self.setup.layout.unravel(w)) / count
 
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))
 

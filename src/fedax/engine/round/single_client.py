@@ -27,15 +27,18 @@ def single_client_task(task: Task, k: int) -> Task:
 
 
 def with_sizes(task: Task, sizes: Mapping[str, Sequence[int]]) -> Task:
-    """Returns the task for clients of which only the sizes are known, by part of the data."""
+    """Returns the task for clients of which only the sizes are known, by part of the data.
+
+    All examples are one zero, which takes no memory.
+    """
     parts = dict[str, Ragged]()
     for name, part in task.data.parts.items():
         offsets = np.concatenate([[0], np.cumsum(sizes[name])]).astype(np.int32)
-        empty = {
-            name: np.zeros((0, *values.shape[1:]), values.dtype)
+        arrays = {
+            name: np.broadcast_to(np.zeros((), values.dtype), (offsets[-1], *values.shape[1:]))
             for name, values in part.arrays.items()
         }
-        parts[name] = Ragged(empty, offsets, len(sizes[name]), max(sizes[name]))
+        parts[name] = Ragged(arrays, offsets, len(sizes[name]), max(sizes[name]))
     return task.with_data(with_parts(task.data, parts))
 
 

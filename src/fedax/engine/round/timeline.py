@@ -147,12 +147,14 @@ class RoundTimeline(PhaseCosts, Timeline):
             assert phase.clients is not None, "of a run with a clock"
             phase = jax.tree.map(np.asarray, phase)
             for i in range(count):
-                clients = phase.clients[i, : phase.asked[i]]
-                if not len(clients):
-                    continue
+                clients = phase.clients[i]
                 bits: tuple[Any, Any] = phase.down, phase.up
+                if phase.links is None:
+                    clients = clients[: phase.sent[i]]
+                    if not len(clients):
+                        continue
                 # every node sends its message to its neighbours, and receives theirs
-                if phase.links is not None:
+                else:
                     incoming, outgoing = phase.links[i][:, clients].astype(np.int64)
                     bits = phase.down + incoming * phase.up, outgoing * phase.up
                 cost = self.cost(clients, first + i, bits, gradients)

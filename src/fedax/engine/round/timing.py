@@ -45,8 +45,6 @@ class LateUploads:
             axis: of the slots in the arrays.
         """
         slots = max(timeline.slots(max(steps, self.rounds)) for timeline in timelines)
-        if steps > self.rounds:  # of a session: another number of slots is another program
-            slots = 1 << (slots - 1).bit_length()
 
         def pad(leaf: Array) -> Array:
             missing = max(slots - leaf.shape[axis], 0)

@@ -5,7 +5,7 @@ a run and Flower's messages are read from these records.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from fedax.core.algorithm import Algorithm
 from fedax.core.carry import RunCarry
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import ClientStates, Cohort, Upload
-from fedax.core.hyper import bound_to, declared
+from fedax.core.hyper import bound_to
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.solver import SGD
 from fedax.core.task import Task
@@ -27,7 +27,6 @@ from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
-from fedax.examples.federated import FederatedData
 from fedax.utils.random import stream
 
 
@@ -282,9 +281,6 @@ class Probe(Client):
         self.index = self.size = self.steps = self.batch = jnp.int32(1)
         self.round, self.share = phase_work.round, jnp.ones((), setup.layout.dtype)
 
-    def loss(self, w: Float[Array, "dim"]) -> Float[Array, ""]:
-        return w.sum()
-
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         return _mark_full_gradient(w)
 
@@ -314,10 +310,7 @@ class ProbeBatch(Minibatch):
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         task = self.client.task
         row = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in task.train.arrays.items()}
-        sums = jax.eval_shape(
-            lambda: task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None)
-        )
-        return zeros(sums)
+        return task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         return _mark_minibatch_gradient(params)
@@ -407,19 +400,14 @@ class Footprint(NamedTuple):
 
 
 def footprint(
-    algorithm: Algorithm[Any],
-    task: Task | None = None,
-    *,
-    solver: Solver | None = None,
-    clients: int = 5,
+    algorithm: Algorithm[Any], task: Task | None = None, *, solver: Solver | None = None
 ) -> Footprint:
     """Returns phases, traffic, memory and gradients of a round of this algorithm, from round 1 on.
 
     Args:
         algorithm: the method.
-        task: for its model; by default a small one stands in.
+        task: for its model; by default a small one stands in. All but two of its clients are drawn.
         solver: of local problems; `SGD(0.01)` by default.
-        clients: of the stand-in, of which all but two are drawn.
 
     >>> import fedax
     >>> scaffold = fedax.footprint(fedax.SCAFFOLD(option="I"))
@@ -432,25 +420,12 @@ def footprint(
     25
     """
     if task is None:
-        task = _make_small_task(clients)
-        # its clients have no names
-        by_name = {
-            name: limits.default
-            for name, limits in declared(algorithm).items()
-            if isinstance(getattr(algorithm, name), Mapping)
-        }
-        algorithm = dataclasses.replace(algorithm, **by_name)
-    else:
-        algorithm = bound_to(algorithm, task.names, task.train.clients)
-        clients = task.train.clients
+        task = _make_small_task()
+    clients = task.train.clients
+    algorithm = bound_to(algorithm, task.names, clients)
     schedule = Schedule(cohort=max(clients - 2, 1))
-    return trace_footprint(algorithm, Setup.of(task, schedule, solver or SGD()))
-
-
-def trace_footprint(algorithm: Algorithm[Any], setup: Setup) -> Footprint:
-    """Traces the footprint of an algorithm in a setup, without its channel."""
-    # without a channel: bits are those of uncompressed messages, and residuals are not memory
-    traced = trace(algorithm, dataclasses.replace(setup, channel=None))
+    setup = Setup.of(task, schedule, solver or SGD())
+    traced = trace(algorithm, setup)
     dim = setup.layout.dim
     phases = tuple(_cost_of(phase, dim) for phase in traced.rounds[-1])
     return Footprint(phases, _amount(traced.memories, dim))
@@ -485,16 +460,15 @@ def _amount(tree: PyTree, dim: int) -> Amount:
     return Amount(vectors, numbers)
 
 
-def _make_small_task(clients: int) -> Task:
-    start = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
+def _make_small_task() -> Task:
     # with two classes, which some methods need
-    examples = FederatedData.from_arrays([{"x": [0.0], "y": [0]}] * clients)
+    examples = [{"x": [0.0], "y": [0]}] * 5
 
     def predict(params: PyTree, examples: Any, key: Any) -> Float[Array, "batch classes"]:
         return jax.nn.softmax(examples["x"][:, None] * params["b"][None])
 
     return Task(
-        lambda key: start,
+        {"a": jnp.zeros(3), "b": jnp.zeros(2)},
         lambda params, examples, key: examples["x"] * params["a"].sum(),
         examples,
         predictor=predict,

@@ -18,7 +18,6 @@ from jaxtyping import Array, Int, PyTree
 from fedax.communication.channel import decode
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.engine.backends.simulation.host import OffloadedStates
-from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.round.aggregation import add_compensated, finalize, weighted_sum
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import CompiledClient, Setup, local_work
@@ -169,9 +168,8 @@ class SimulationBackend(Backend):
         """
         capacity, chunk = slots.shape[0], self.setup.placement.chunk
         # traced once: the shapes of a result are needed before the loop that computes results
-        trace = jax.make_jaxpr(client_work, return_shape=True)
-        program, (shapes, form) = trace(jnp.int32(0), jnp.bool_(True))
-        run_client = Staged(program.jaxpr, program.consts, (shapes, form))
+        run_client: Any = eqx.filter_closure_convert(client_work, jnp.int32(0), jnp.bool_(True))
+        shapes, form = run_client.out_struct
         slots = jnp.pad(slots, (0, chunk))  # the last chunk may run over the end
 
         def run_chunk(i: Index, results: _Results) -> _Results:
@@ -204,20 +202,19 @@ class SimulationBackend(Backend):
         gather: bool,
     ) -> "_Results":
         """Adds the results of a chunk of clients, leaves (chunk, ...), to a device's results."""
-        value, weight, default = clients.value, clients.weight, clients.default_weight
+        value, weights = clients.value, clients.weights
         is_counted = active & (clients.broken == 0) if self.setup.drop else active
         if self.setup.placement.chunk > 1 or self.setup.drop:
             # zero the values too: a weight of 0 does not remove what is not finite
-            value, weight, default = jax.tree.map(
+            value, weights = jax.tree.map(
                 lambda x: jnp.where(is_counted.reshape(-1, *(1,) * (x.ndim - 1)), x, 0),
-                (value, weight, default),
+                (value, weights),
             )
-        weights = [default] if weight is None else [weight.astype(default.dtype), default]
         sums = uploads = None
         if gather:
             uploads = value, weights[0]
         else:
-            terms = value, jnp.ones_like(default)
+            terms = value, jnp.ones_like(weights[0])
             pairs = zip(results.sums, weights, strict=True)
             sums = [add_compensated(pair, weighted_sum(terms, each)) for pair, each in pairs]
         # padding writes out of range, which is dropped
@@ -236,16 +233,14 @@ class _ClientResult(NamedTuple):
 
     Attributes:
         value: the upload, messages decode.
-        weight: the upload's own weight, None if it has none.
+        weights: the upload's own weight if it has one, then the cohort's weight of the client.
         client_state: what the client stores, by name.
-        default_weight: the cohort's weight of the client.
         broken: which part is not finite, see `PhaseWork.broken_part`; int32.
     """
 
     value: Any
-    weight: Any
+    weights: list[Any]
     client_state: Any
-    default_weight: Any
     broken: Any
 
 
@@ -271,10 +266,10 @@ class _Results(NamedTuple):
     @classmethod
     def zeros(cls, shapes: _ClientResult, capacity: int, gather: bool) -> "_Results":
         """Returns the results before the first client, given the shapes of one client's."""
-        weighted = (shapes.value, shapes.default_weight)
+        weighted = (shapes.value, shapes.weights[0])
         # in at least 32 bits
         wide = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), weighted)
-        sums = None if gather else [(wide, wide)] * (1 if shapes.weight is None else 2)
+        sums = None if gather else [(wide, wide)] * len(shapes.weights)
         uploads = zeros(weighted if gather else None, capacity)
         client_state, broken = zeros((shapes.client_state, shapes.broken), capacity)
         return cls(sums, uploads, client_state, broken)
@@ -307,11 +302,8 @@ class _ClientWork(eqx.Module):
             upload, client_state = phase_work(client, before)
         value = decode(upload.value)
         broken = phase_work.broken_part((value, upload.weight), before, client_state)
-        result = _ClientResult(
-            phase_work.open(value),
-            upload.weight,
-            client_state,
-            self.cohort.weights[slot],
-            broken.astype(jnp.int32),
-        )
-        return result, upload
+        weights = [self.cohort.weights[slot]]
+        if upload.weight is not None:
+            weights.insert(0, jnp.asarray(upload.weight, weights[0].dtype))
+        value = phase_work.open(value)
+        return _ClientResult(value, weights, client_state, broken.astype(jnp.int32)), upload

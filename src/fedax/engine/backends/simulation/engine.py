@@ -32,7 +32,6 @@ from fedax.engine.backends.simulation.host import (
 from fedax.engine.backends.simulation.sweep_axes import SweepAxes
 from fedax.engine.compilation.cache import bypass_persistent_cache
 from fedax.engine.compilation.fused_loop import SMALL_MODEL, compiler_options, is_available
-from fedax.engine.compilation.jaxpr import Staged
 from fedax.engine.distributed.multihost import multihost_group
 from fedax.engine.round.client import Placement, Setup
 from fedax.engine.round.context import RoundContext
@@ -248,8 +247,7 @@ class SimulationProgram(Program):
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
         metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
-        runs = self.axes.unstack_runs(self.axes.to_host(metrics))
-        return [jax.tree.map(np.asarray, single) for single in runs]
+        return self.axes.unstack_runs(self.axes.to_host(metrics))
 
     def personal(self, states: Any) -> list[PersonalModels]:
         return self.axes.unstack_runs(
@@ -322,10 +320,10 @@ def _run_rounds(
     first, count, longest = shared[1:]
     root, rows = seed
     # traced once, for the shapes of the report and as the body of the loop
-    trace = jax.make_jaxpr(functools.partial(one_round, setup, algorithm, root), return_shape=True)
-    program, shapes = trace(first, state, row_at(rows, 0))
-    round_ = Staged(program.jaxpr, program.consts, shapes)
-    _, shape, cohort_shape = shapes
+    round_: Any = eqx.filter_closure_convert(
+        functools.partial(one_round, setup, algorithm, root), first, state, row_at(rows, 0)
+    )
+    _, shape, cohort_shape = round_.out_struct
     log, initial_cohort = zeros(shape, longest), zeros(cohort_shape)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:

@@ -26,9 +26,9 @@ from jaxtyping import Array, Int, PyTree
 
 from fedax.core.federation import ClientStates, rows_as, with_states
 from fedax.core.task import Task
-from fedax.engine.compilation.jaxpr import Staged
+from fedax.engine.round.phase import to_shapes
 from fedax.engine.round.single_client import with_parts
-from fedax.errors import FedaxError, InvalidInput
+from fedax.errors import FedaxError
 from fedax.examples.federated import FederatedData
 from fedax.examples.memmap import RowReader
 from fedax.examples.ragged import Ragged
@@ -208,24 +208,23 @@ class OffloadedStates(ClientStates):
             jax.ShapeDtypeStruct((*ids.shape, *leaf.shape), leaf.dtype) for leaf in self.leaves
         ]
         forms = jax.ShapeDtypeStruct(ids.shape, bool), *shapes
-        exists, *leaves = call_host(_read, forms, self._handle, self.version, ids)
-        form = jax.tree.unflatten(self.structure, self.leaves)
-        initial_row = Staged(self.program, self._rows, form)
+        exists, *leaves = call_host(_read, forms, self.number, self.version, ids)
 
         # a client that never worked has no row; its initial one is computed in the program
-        def select_row(exists: Array, row: PyTree, k: Array) -> PyTree:
-            return jax.tree.map(
-                lambda stored, initial: jnp.where(exists, stored, initial), row, initial_row(k)
-            )
+        def select_row(exists: Array, row: list[Array], k: Array) -> PyTree:
+            initial = jax.core.eval_jaxpr(self.program, self._rows, k)
+            pairs = zip(row, initial, strict=True)
+            selected = [jnp.where(exists, stored, start) for stored, start in pairs]
+            return jax.tree.unflatten(self.structure, selected)
 
-        return jax.vmap(select_row)(exists, jax.tree.unflatten(self.structure, leaves), ids)
+        return jax.vmap(select_row)(exists, leaves, ids)
 
     def put(self, ids: Int[Array, "some"], rows: PyTree) -> "OffloadedStates":
         leaves = [
             jnp.asarray(update, like.dtype)
             for update, like in zip(jax.tree.leaves(rows), self.leaves, strict=True)
         ]
-        arguments = self._handle, self.version, jnp.asarray(ids, jnp.int32)
+        arguments = self.number, self.version, jnp.asarray(ids, jnp.int32)
         (version,) = call_host(_write, [jax.ShapeDtypeStruct((), jnp.int32)], *arguments, *leaves)
         return dataclasses.replace(self, version=version)
 
@@ -276,15 +275,6 @@ class OffloadedStates(ClientStates):
         return dataclasses.replace(
             self, number=jnp.int32(store.number), version=jnp.int32(0), store=store
         )
-
-    @property
-    def _handle(self) -> Any:
-        if self.number is None:
-            reason = "with memory outside the device, clients' states come to exist after `init`"
-            raise InvalidInput.because(
-                "fed.client_states(...)", reason, 'Simulation(memory="device") has them at once.'
-            )
-        return self.number
 
 
 def _with_offloaded(tree: Any, change: Callable[[OffloadedStates], OffloadedStates]) -> Any:
@@ -408,12 +398,10 @@ def keep_on_host(task: Task) -> tuple[Task, list[HostExamples]]:
     def put(part: Ragged) -> HostRagged:
         examples = HostExamples(part.arrays)
         sets.append(examples)
-        shapes = {
-            name: jax.ShapeDtypeStruct(values.shape, values.dtype)
-            for name, values in part.arrays.items()
-        }
         number = np.asarray(examples.number, np.int32)
-        return HostRagged(shapes, part.offsets, part.clients, part.largest, number=number)
+        return HostRagged(
+            to_shapes(part.arrays), part.offsets, part.clients, part.largest, number=number
+        )
 
     def move(data: FederatedData) -> FederatedData:
         moved: dict[str, Any] = {name: put(part) for name, part in data.parts.items()}

@@ -148,10 +148,6 @@ def _loop_runs(function: Callable[..., Any], count: int) -> Callable[..., Any]:
         def call_row(row: Any) -> Any:
             return function(*eqx.combine(row, static))
 
-        if count > 1:
-            return jax.lax.map(call_row, arrays)
-        return jax.tree.map(
-            lambda leaf: leaf[None], call_row(jax.tree.map(lambda leaf: leaf[0], arrays))
-        )
+        return jax.lax.map(call_row, arrays)
 
     return over_rows
