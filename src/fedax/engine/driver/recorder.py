@@ -125,7 +125,7 @@ class Recorder:
             self.outcome = self._judge(self.latest, self.rounds[-1])
         self.ended = not self.is_running
 
-    def _judge(self, metrics: Mapping[str, np.ndarray], done: int) -> Outcome:
+    def _judge(self, metrics: Mapping[str, Any], done: int) -> Outcome:
         """Returns the outcome by the stopping rules, after an observation."""
         # a run whose loss is not finite is not ok, whatever would stop it now
         broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
