@@ -170,7 +170,7 @@ class PythonProgram(Program):
 
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int
-    ) -> list[dict[str, np.ndarray]]:
+    ) -> list[dict[str, Any]]:
         # padded to all clients, so that observers are compiled once whatever the cohort
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype
         return [

@@ -292,8 +292,12 @@ def run_grid(
         for name, values in lists.items()
     }
     first = RunOptions.of({**options, **{name: values[0] for name, values in lists.items()}})
-    columns = {"solver": [first.solver], "schedule": [first.schedule], **lists}
-    columns = {"algorithms": list(algorithms), **columns}
+    columns: dict[str, list[Any]] = {
+        "algorithms": list(algorithms),
+        "solver": [first.solver],
+        "schedule": [first.schedule],
+    }
+    columns |= lists
     count = max(map(len, columns.values()))
     methods, solvers, schedules = (values * (count // len(values)) for values in columns.values())
     return run_rounds(

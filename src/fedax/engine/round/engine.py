@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -182,7 +183,7 @@ class Program(ABC):
     @abstractmethod
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int
-    ) -> list[dict[str, np.ndarray]]:
+    ) -> list[dict[str, Any]]:
         """Computes for each run the metrics of all observers after `done` rounds."""
 
     @abstractmethod
@@ -241,6 +242,5 @@ def compute_metrics(
     program: Program, states: Any, observers: Sequence[Observer], done: int, task: Task
 ) -> list[dict[str, np.ndarray]]:
     """Computes each run's metrics of all observers, including those computed on the host."""
-    return [
-        on_host(observers, metrics, task) for metrics in program.observe(states, observers, done)
-    ]
+    runs = jax.tree.map(np.asarray, program.observe(states, observers, done))
+    return [on_host(observers, metrics, task) for metrics in runs]

@@ -243,7 +243,7 @@ class SimulationProgram(Program):
 
     def observe(
         self, states: Any, observers: Sequence[Observer], done: int
-    ) -> list[dict[str, np.ndarray]]:
+    ) -> list[dict[str, Any]]:
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
         metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
