@@ -9,7 +9,6 @@ import pytest
 
 import fedax
 from fedax import InvalidInput
-from fedax.core import Upload
 from fedax.core.federation import ClientStates, with_states
 from fedax.engine.backends.simulation import engine as simulation
 from fedax.engine.backends.simulation.host import STORES, RowStore
@@ -302,36 +301,6 @@ def test_rows_are_written_once_and_read_in_their_order(place):
     assert np.flatnonzero(store.exists).tolist() == [5, 7, 8]
     with pytest.raises(FedaxError, match="read after later ones were written"):
         store.read(1, np.array([5]))
-
-
-class Anew(fedax.core.Algorithm):
-    """Clients' memories that every round begins anew, or that the start already asks."""
-
-    early: bool = False
-
-    def init(self, fed, w):
-        states = fed.client_states(w)
-        if self.early:
-            fed.average(self.train, fed.everyone, w, states=states)
-        return fedax.core.algorithm.ModelAndStates(w, states)
-
-    def round(self, fed, state):
-        w, states = fed.average(
-            self.train, fed.sample(), state.w, states=fed.client_states(state.w)
-        )
-        return fedax.core.algorithm.ModelAndStates(w, states)
-
-    def model(self, state):
-        return state.w
-
-    def train(self, client, w, own):
-        return Upload(client.minimize(start=w), state=own)
-
-
-@pytest.mark.parametrize("early", [False, True])
-def test_memories_of_their_own_time_are_refused(early):
-    with pytest.raises(InvalidInput, match=r'Simulation\(memory="device"\)'):
-        go(Anew(early=early), "host")
 
 
 def test_runs_on_the_same_task_share_their_programs(monkeypatch):

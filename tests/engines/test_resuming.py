@@ -136,7 +136,7 @@ def test_a_grid_is_continued_in_its_order():
         len(h.bits.up)
         for h in fedax.run_grid(methods, regression(), rounds=2, resume=begun, **given)
     ] == [2] * 4
-    for others, field in ((begun[::-1], "run(resume=...)"), (begun[:3], "run_grid(resume=...)")):
+    for others, field in ((begun[::-1], "run(resume=...)"), (begun[:3], "run(resume=...)")):
         with pytest.raises(fedax.InvalidInput) as refusal:
             fedax.run_grid(methods, regression(), rounds=2, resume=others, **given)
         assert refusal.value.field == field

@@ -128,7 +128,8 @@ class ProcessGroup:
             if any(value != values[0] for value in values):
                 differing[name] = values
         # a task of all clients must be the same everywhere
-        splits_data = self.splits_data and fingerprint.get("task.clients") == 1
+        one_each = all(config.get("task.clients") == 1 for config in configs)
+        splits_data = self.splits_data and one_each
         refused = [name for name in differing if not (splits_data and name in OWN_DATA)]
         with self.raise_on_all_ranks():
             if refused:
