@@ -18,6 +18,7 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Int

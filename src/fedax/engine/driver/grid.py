@@ -269,7 +269,8 @@ class Grid:
     def _hash_program(self, setup: Setup) -> str:
         """Returns a hash of the program of a round and its metrics, which all runs share."""
         algorithm, solver, schedule = self.settings[0]
-        setting = Setting(*as_arrays((algorithm, solver), self.layout.dtype), schedule)
+        algorithm, solver = as_arrays((algorithm, solver), self.layout.dtype)
+        setting = Setting(algorithm, solver, schedule)
         seed = jax.random.key(0), jnp.zeros(self.layout.dim, self.layout.dtype)
         observers = tuple(self.options.observe or ())
         return hash_program(first_round, setup, setting, seed, jnp.int32(0), observers)

@@ -187,7 +187,7 @@ class CompiledView(View):
                 return jnp.where(weight > 0, values, 0).astype(wide).sum()
 
             examples = client.first(data.largest, split)
-            count = examples.count.astype(wide)
+            count = jnp.asarray(examples.count, wide)
             return examples.sum_pieces(total, self.setup.layout.unravel(w)) / count
 
         return jax.lax.map(mean, jnp.arange(data.clients, dtype=jnp.int32))

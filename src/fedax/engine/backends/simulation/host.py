@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
