@@ -146,8 +146,8 @@ def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
         "Changed",
     )
     words = refused("run", "a.toml", "--set", "rounds=-1")
-    assert "--set rounds=-1: rounds: got -1; allowed: " in words
-    assert "--set algorithm.1.my=1: " in refused("run", "a.toml", "--set", "algorithm.1.my=1")
+    assert "a.toml: rounds: got -1; allowed: " in words
+    assert "a.toml: hyperparameter" in refused("run", "a.toml", "--set", "algorithm.1.my=1")
     for wrong in ("rounds", "=1", "algorithm.2.mu=1", "algorithm.mu=1", "rounds.x=1", "task..a=1"):
         assert wrong in refused("run", "a.toml", "--set", wrong)
 

@@ -65,7 +65,7 @@ def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path
         Experiment.parse(text + 'select = "test_loss"\n'), tmp_path / "t", Display()
     )
     assert on_test.selections() == {"Flipped": {"FedAvg": SLOW}}
-    notes = [directory.grid_sheets()[0].note for directory in (finished, on_test)]
+    notes = [directory.sheets()[0].note for directory in (finished, on_test)]
     assert ["test examples" in note for note in notes] == [False, True]
     again = RunDirectory.load(finished.path)
     assert again.selections() == finished.selections()
