@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize, nnls
 
-from fedax.numerics.simplex import min_norm, onto_simplex
+from fedax.numerics.simplex import min_norm
 
 COUNT = 6
 solve = eqx.filter_jit(min_norm)
@@ -183,18 +181,3 @@ def test_single_precision():
                 np.asarray(result.weights) @ vectors, weights @ vectors, rtol=0, atol=2e-3
             )
             assert float(result.gap) < 1e-4
-
-
-@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-12), (np.float32, 2e-5)])
-@given(st.lists(st.floats(-50, 50, width=32), min_size=COUNT, max_size=COUNT))
-@settings(max_examples=50, deadline=None)
-def test_projection_is_that_of_bisection(dtype, error, entries):
-    v = np.array(entries, dtype)
-    low, high = v.min() - 1, v.max()
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
-    projected = np.asarray(onto_simplex(jnp.asarray(v)))
-    assert projected.dtype == dtype
-    np.testing.assert_allclose(projected, np.maximum(v - low, 0), rtol=0, atol=error)
-    assert projected.sum() == pytest.approx(1, abs=error)

@@ -12,7 +12,6 @@ import pytest
 import fedax
 from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps, _Ranking
 from fedax.core.scheduling.clock import Cost
-from fedax.core.scheduling.timeline import NO_SLOT
 from fedax.core.task import initial_params
 from fedax.engine.round.client import Setup
 from fedax.engine.round.timeline import timeline_of, timing_of
@@ -155,8 +154,7 @@ def _check_slots(rows, slots, bound):
     content = {}
     versions = rows.versions
     for step, stored in enumerate(versions.stored.tolist()):
-        if stored != NO_SLOT:
-            content[stored] = step
+        content[stored] = step
         received = [content[slot] for slot in versions.slots[step].tolist()]
         assert received == versions.numbers[step].tolist()
     assert max(content) < slots

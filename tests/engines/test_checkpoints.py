@@ -97,14 +97,14 @@ def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, mon
 
     def fsync(handle):
         written.append(handle)
-        if len(written) == 3:  # a file and its folder, then the second file
+        if len(written) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(WriteFailed, match=r"round 4 .*No space left on device"):
         go(checkpoint=tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["round-000000002"]
+    assert [p.name for p in tmp_path.glob("round-*")] == ["round-000000002"]
     monkeypatch.undo()
     same(go(checkpoint=tmp_path), go())
 
@@ -140,7 +140,7 @@ def test_two_processes_never_share_a_folder(tmp_path):
     ) as other:
         assert other.stdout.readline() == "held\n"
         left.touch()
-        with pytest.raises(RunExists, match=f"is in use by process {other.pid}"):
+        with pytest.raises(RunExists, match="is in use by another process"):
             go(checkpoint=tmp_path)
         assert left.exists()
         other.kill()

@@ -19,7 +19,7 @@ from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.results.store import from_files, to_files
-from fedax.utils.lock import held, holder
+from fedax.utils.lock import held, is_held
 from samples import TINY, begin, put, record
 
 
@@ -59,27 +59,25 @@ with held(Path(sys.argv[1])):
 """
 
 
-def test_the_second_process_is_told_who_holds_a_folder(tmp_path):
+def test_a_second_process_is_kept_out_of_a_folder(tmp_path):
     path = directory(tmp_path).path
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE)
     try:
         child.stdout.readline()
-        who = rf"in use by process {child.pid} on .*, since \d{{4}}-"
         for second in (
             lambda: resume(path, Display()),
             lambda: run_experiment(Experiment.parse(TINY), path, Display()),
             lambda: RunDirectory.load(path).renew(),
         ):
-            with pytest.raises(RunExists, match=who):
+            with pytest.raises(RunExists, match="in use by another process"):
                 second()
     finally:
         child.kill()
         child.wait()
         child.stdout.close()
-    assert holder(path) is None  # a lock of a dead process does not block
+    assert not is_held(path)  # a lock of a dead process does not block
     with held(path):
         pass
-    assert not (path / ".lock").exists()
 
 
 def writes(path, ready):

@@ -39,7 +39,6 @@ class Unknown(codecs.Identity):
         ("order=", lambda: Graph.of(NAMED)),
         ("order=", lambda: Graph.of(NAMED, order=["anna", "anna", "carl"])),
         ("'ring'", lambda: Graph.named("rung", 4)),
-        ("even", lambda: Graph.random_regular(5, 3)),
         ("connected", lambda: Graph.erdos_renyi(40, 1e-6)),
         (r"\[3, 4\]", lambda: Graph.sequence([Graph.ring(3), Graph.ring(4)])),
         ("3 parts", lambda: Graph.sequence([Graph.isolated(3)])),

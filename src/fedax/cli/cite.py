@@ -12,7 +12,7 @@ from typer import Argument, echo
 
 import fedax
 from fedax.cli.command import next_step
-from fedax.utils.plugins import is_user_code, title_of
+from fedax.utils.plugins import is_user_code
 
 FEDAX = f"""% the library
 @software{{fedax,
@@ -108,7 +108,9 @@ def bibtex(methods: Sequence[str], tasks: Sequence[str] = (), paper: str = "") -
     kinds = [*(("algorithm", name) for name in methods), *(("task", name) for name in tasks)]
     for kind, name in kinds:
         if is_user_code(kind, name):
-            blocks.append(f"% {title_of(name)}: your own code ({name}), which has no entry here")
+            blocks.append(
+                f"% {name.rpartition(':')[2]}: your own code ({name}), which has no entry here"
+            )
             continue
         cited = [entry for entry in bibliography if name.lower() in entry.names]
         title = f"data: {name}"

@@ -379,18 +379,18 @@ def make_codec(name: str, **options: Any) -> Codec:
         UnknownName: no such codec or option.
         InvalidInput: an option out of its range, no codec within.
     """
-    if not issubclass(class_of("codec", CODECS, name), SharedMemory):
-        return make("codec", CODECS, name, options)
+    if not issubclass(class_of("codec", CODECS, name, Codec), SharedMemory):
+        return make("codec", CODECS, name, Codec, options)
     inner = options.pop("codec", {})
     if isinstance(inner, Mapping) and "name" not in inner:
         hint = 'Write codec = {name = "topk", fraction = 0.1}.'
         raise InvalidInput.because(f"codec {name!r}", "it has no codec for its messages", hint)
     if isinstance(inner, Mapping):
         # the codec around it has the memory, so this one must have none
-        option_names = declared(class_of("codec", CODECS, inner["name"]))
+        option_names = declared(class_of("codec", CODECS, inner["name"], Codec))
         defaults: dict[str, Any] = {"feedback": False} if "feedback" in option_names else {}
         inner = make_codec(**{**defaults, **inner})
-    return make("codec", CODECS, name, options, codec=inner)
+    return make("codec", CODECS, name, Codec, options, codec=inner)
 
 
 def packed(values: np.ndarray, width: int) -> bytes:

@@ -14,18 +14,17 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.hyper import Hyper, check_declared, hyper
-from fedax.core.scheduling.schedule import real
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import scale_of
-from fedax.utils.numbers import python_number, python_numbers
+from fedax.utils.numbers import python_numbers
 
 WHERE = ("server", "client")
 """The choices of `Privacy(where=...)`."""
 
 
 def _number(default: float | None) -> Any:
-    return eqx.field(static=True, default=default, converter=python_number)
+    return eqx.field(static=True, default=default, converter=python_numbers)
 
 
 class Privacy(eqx.Module):
@@ -96,9 +95,8 @@ class Privacy(eqx.Module):
     def __check_init__(self) -> None:
         check_declared(self)
         clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
-        is_valid = clips and all(real(c) and 0 < c < math.inf for c in clips)
-        allowed = "finite numbers > 0, or a tuple of them"
-        self._require("clip", bool(is_valid), allowed)
+        is_valid = clips and all(isinstance(c, int | float) and 0 < c < math.inf for c in clips)
+        self._require("clip", bool(is_valid), "finite numbers > 0, or a tuple of them")
         least = self.noise / 2
         if self.count_noise is not None:
             limits = Hyper("count_noise", 1.0, low=least, open_low=True)

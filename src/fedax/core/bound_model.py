@@ -17,9 +17,8 @@ from fedax.errors import InvalidInput
 from fedax.examples.ragged import Examples
 from fedax.utils.layout import accumulator
 
-POLICIES = ("average", "local", "frozen")
-"""The choices of `Task(state_policy=...)`."""
 Policy: TypeAlias = Literal["average", "local", "frozen"]
+"""The choices of `Task(state_policy=...)`."""
 PerExample: TypeAlias = Callable[..., Any]
 """`(params, examples, key) -> (batch,)`. The key is None in evaluation: no dropout, no
 augmentation.

@@ -184,9 +184,6 @@ class Client(ABC):
 
         `step` may take gradients.
         """
-        if self.model_state is None:
-            return jax.lax.fori_loop(0, count, lambda _, carry: step(carry), carry)
-
         with_state = self._with_state(step)
         carry, state = jax.lax.fori_loop(
             0, count, lambda _, carry: with_state(carry), (carry, self.model_state)
@@ -371,15 +368,12 @@ class Solver(eqx.Module):
     """Turns a local problem and a starting point into a local model.
 
     `on_mesh` says whether it can work inside a program over several devices; if not, a simulation
-    uses one.
+    uses one. `is_counted` says whether the schedule says how many steps it takes; otherwise the
+    data do.
     """
 
     on_mesh: ClassVar[bool] = True
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether the schedule says how many steps it takes; otherwise the data do."""
-        return True
+    is_counted: ClassVar[bool] = True
 
     @property
     def has_step_decay(self) -> bool:

@@ -16,15 +16,8 @@ from fedax.errors import InvalidInput
 Mode: TypeAlias = Literal["min", "max"]
 """`"max"` where more is better, `"min"` where less is."""
 
-MODES = ("min", "max")
 SCORES: dict[str, Mode] = {"loss": "min", "accuracy": "max"}
 """Directions that every task has; a task states those of its other scores."""
-
-
-def check_mode(field: str, mode: object) -> None:
-    """Refuses anything but `"min"` and `"max"`."""
-    if mode not in MODES:
-        raise InvalidInput.of(field, mode, '"min" or "max"')
 
 
 def find_mode(
@@ -33,7 +26,6 @@ def find_mode(
     requested: Mode | None,
     stated: Mapping[str, Mode],
     hint: str,
-    by: str = "observers",
 ) -> Mode:
     """Returns the direction of a metric: the one stated where it is defined, otherwise the
     requested one.
@@ -43,9 +35,8 @@ def find_mode(
     """
     stated_mode = stated.get(name)
     if stated_mode is None and requested is None:
-        raise InvalidInput.of(
-            field, name, f"{by} that give {name} and state whether more of it is better", hint
-        )
+        allowed = f"metrics of which is stated whether more of {name} is better"
+        raise InvalidInput.of(field, name, allowed, hint)
     if stated_mode is not None and requested is not None and stated_mode != requested:
         raise InvalidInput.of(
             f"{field}, mode", requested, f'"{stated_mode}", as {name} states where it is defined'

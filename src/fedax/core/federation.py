@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.errors import InvalidInput
@@ -86,15 +85,11 @@ class ClientStates(eqx.Module):
 
         Out-of-range ids are ignored.
         """
-        leaves, structure = jax.tree.flatten(self._rows)
-        arrays = [
-            jnp.asarray(rows_as(stored, like.dtype, like.shape[1:]))
-            for stored, like in zip(rows, leaves, strict=True)
-        ]
-        restored_rows = jax.tree.unflatten(structure, arrays)
-        return (
-            self._with(restored_rows) if ids is None else self.put(jnp.asarray(ids), restored_rows)
-        )
+        structure = jax.tree.structure(self._rows)
+        restored_rows = jax.tree.unflatten(structure, map(jnp.asarray, rows))
+        if ids is None:
+            return self._with(restored_rows)
+        return self.put(jnp.asarray(ids), restored_rows)
 
     def copied(self) -> "ClientStates":
         """Returns a copy that no program changes; for engines."""
@@ -139,13 +134,6 @@ def is_states(node: object) -> bool:
 def with_states(tree: PyTree, change: Callable[[ClientStates], ClientStates]) -> PyTree:
     """Returns a pytree with changed states of clients; for engines."""
     return jax.tree.map(lambda x: change(x) if is_states(x) else x, tree, is_leaf=is_states)
-
-
-def rows_as(stored: np.ndarray, dtype: DTypeLike, shape: tuple[int, ...]) -> np.ndarray:
-    """Converts rows read from a file, or their bytes, to a type and a shape."""
-    # the bytes are those of `dtype` already, perhaps under another name
-    rows = np.ascontiguousarray(stored).view(dtype)
-    return rows.reshape(len(rows), *shape)
 
 
 class Cohort(eqx.Module):

@@ -49,21 +49,18 @@ class Outcome:
         return self.kind in ("ok", "stopped")
 
     def __str__(self) -> str:
-        # rounds are counted from 1 here, so that the last round of a run is their number
-        if self.round is None:
-            when = ""
-        elif self.kind == "interrupted":  # `round` is the first one that did not run
-            when = f" after round {self.round}"
-        else:
-            when = f" {'after' if self.kind == 'stopped' else 'in'} round {self.round + 1}"
-        part = "" if self.part is None else f", in {self.part}"
-        client = (
-            ""
-            if self.client is None
-            else f" {'of' if part else 'from'} client "
-            f"{self.client if self.name is None else self.name}"
-        )
-        return self.kind + when + part + client
+        text = self.kind
+        if self.round is not None:
+            # rounds are counted from 1 here; that of an interruption is the first that did not run
+            number = self.round + (self.kind != "interrupted")
+            is_after = self.kind in ("interrupted", "stopped")
+            text += f" {'after' if is_after else 'in'} round {number}"
+        if self.part is not None:
+            text += f", in {self.part}"
+        if self.client is not None:
+            name = self.client if self.name is None else self.name
+            text += f" {'from' if self.part is None else 'of'} client {name}"
+        return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,14 +299,14 @@ class History:
             raise InvalidInput.because(
                 "History.predict", "this history was not returned by fedax.run", hint
             )
-        if best and self.best is None:
+        if not best:
+            return predictor.at(self.final_state).predict(self.params, x)
+        if self.best is None:
             hint = "Pass run(keep_best=...)."
             raise InvalidInput.because(
                 "History.predict(best=True)", "the run kept no best model", hint
             )
-        if best and self.best is not None:
-            return predictor.at(self.best.state).predict(self.best.params, x)
-        return predictor.at(self.final_state).predict(self.params, x)
+        return predictor.at(self.best.state).predict(self.best.params, x)
 
     @property
     def _curves(self) -> dict[str, np.ndarray]:
@@ -370,25 +367,14 @@ class History:
             UnknownName: a metric that the run does not have, or that is not one number for each
                 client.
         """
-        client_metrics = {
-            name: values
-            for name, values in self.metrics.items()
-            if is_by_client(name, values, self.details.clients)
-        }
-        if metric not in client_metrics:
-            raise UnknownName.among("History.by_client(metric)", metric, client_metrics)
-        values = client_metrics[metric]
-        names = self.details.clients or [str(k) for k in range(values.shape[1])]
+        clients = self.details.clients
+        metrics = self.metrics.items()
+        known = [name for name, values in metrics if is_by_client(name, values, clients)]
+        if metric not in known:
+            raise UnknownName.among("History.by_client(metric)", metric, known)
+        values = self.metrics[metric]
+        names = clients or map(str, range(values.shape[1]))
         return dict(zip(names, values.T, strict=True))
-
-    def named(self, clients: Sequence[str] | None) -> "History":
-        """Returns the history of clients with these names."""
-        if clients is None:
-            return self
-        k, outcome = self.outcome.client, self.outcome
-        outcome = outcome if k is None else dataclasses.replace(outcome, name=clients[k])
-        details = self.details._replace(clients=tuple(clients))
-        return dataclasses.replace(self, details=details, outcome=outcome)
 
     def last(self, metric: str) -> float:
         """Returns the final value of a scalar metric.

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples.client_names import by_client_name, in_order
-from fedax.utils.numbers import python_number, python_numbers
+from fedax.utils.numbers import python_numbers
 from fedax.utils.plugins import find
 from fedax.utils.random import Index
 
@@ -115,43 +115,37 @@ class Hyper:
         pass.
         """
         is_number = (self.kind or type(self.default)) in (int, float)
-        has_range = is_number or self.choices is not None or self.leaves
+        has_range = is_number or self.choices is not None
         # a tracer has no value to check, and its range was checked when the record was made
         is_traced = isinstance(value, Tracer) or (self.schedule and callable(value))
         if has_range and not is_traced and not self.allows(value):
             raise InvalidInput.of(f"{owner}({self.name}=...)", value, self.allowed)
 
-    def allows(self, value: object) -> bool:
+    def allows(self, value: Any) -> bool:
         """Returns whether a value is within the range."""
-        value = python_number(value)
+        value = python_numbers(value)
         if self.choices is not None:
             # of one type, because True == 1 == 1.0
             return any(type(value) is type(choice) and value == choice for choice in self.choices)
-        if self.leaves:
-            names = [value] if isinstance(value, str) else value
-            return callable(value) or (
-                isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names)
-            )
         if value is None:
             return self.optional
         if isinstance(value, str):
             return value in self.words
-        if isinstance(value, Mapping):
+        entries = [value]
+        if self.per_client and isinstance(value, Mapping):
             entries = list(value.values())
-            return self.per_client and bool(entries) and all(map(self._has_number, entries))
-        if isinstance(value, tuple):
-            if self.pair is None or len(value) != 2 or not self._has_number(value[0]):
-                return False
-            return value[1] in self.pair or (self._has_number(value[1]) and value[0] <= value[1])
-        if getattr(value, "ndim", 0) == 1 and self.per_client:
+        elif self.per_client and getattr(value, "ndim", 0) == 1:
             # NaN is the smallest and the largest where there is one
-            entries = np.asarray(value)
-            return entries.size > 0 and all(map(self._has_number, (entries.min(), entries.max())))
-        return self._has_number(value)
+            entries = [value.min(), value.max()] if value.size else []
+        elif self.pair is not None and isinstance(value, tuple) and len(value) == 2:
+            entries = list(value[:1] if value[1] in self.pair else value)
+        if not entries or not all(map(self._has_number, entries)):
+            return False
+        return self.pair is None or entries[0] <= entries[-1]
 
     def _has_number(self, value: object) -> bool:
         """Returns whether a value is one number within the bounds."""
-        value = python_number(value)
+        value = python_numbers(value)
         # bool is an int in Python, and True would pass as 1
         is_number = isinstance(value, int if self.counts else int | float)
         is_array = not self.counts and getattr(value, "dtype", np.dtype(object)).kind in "iufV"
@@ -168,10 +162,9 @@ class Hyper:
 
     def outside(self) -> Iterator[object]:
         """Yields values that must be refused, for the generated negative tests."""
-        yield None
         if self.leaves:
-            yield from (0.5, "", ["head", 1])
             return
+        yield None
         yield "a word that is no choice"
         if self.choices is not None:
             return
@@ -199,7 +192,7 @@ def hyper(default: Any, *, static: bool | None = None, **limits: Any) -> Any:
             names.
         schedule: whether an Optax schedule, a function of a count, is allowed too.
         leaves: whether it says which leaves of the model, see `fedax.utils.leaf_names.Which`; by
-            default a word of `WORDS` there.
+            default a word.
         kind: `int` or `float`, where the default does not say it.
         optional: whether None is allowed too.
         pair: allows a pair of numbers in order too; has the words that its second may be.
@@ -213,42 +206,23 @@ def hyper(default: Any, *, static: bool | None = None, **limits: Any) -> Any:
     # real numbers are traced, so that a grid of them is one program
     if static is None:
         static = limits.get("kind", type(default)) is not float
-    converter = static_number if static else python_number
-    if limits.get("leaves") or "pair" in limits:
-        converter = python_numbers
-    elif limits.get("per_client"):
-        converter = _convert_per_client
+    converter = _convert_per_client if limits.get("per_client") else python_numbers
     metadata = {"hyper": {"default": default, **limits}}
     return eqx.field(default=default, static=static, converter=converter, metadata=metadata)
 
 
-def static_number(value: Any) -> Any:
-    """Converts a NumPy number, or an array of one without axes, to Python's number.
-
-    Static fields are compared and hashed, which arrays are not.
-
-    >>> static_number(jnp.float32(0.5)), static_number(np.array(2))
-    (0.5, 2)
-    """
-    is_array = isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer)
-    if is_array and value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.number):
-        return value.item()
-    return python_number(value)
-
-
 def _convert_per_client(value: Any) -> Any:
     """Converts a list to an array, and a mapping or pandas series to a mapping by name."""
+    value = python_numbers(value)
     # by type, because a bool is an int
-    if isinstance(value, list | tuple) and all(
-        type(python_number(element)) in (int, float) for element in value
-    ):
+    if isinstance(value, tuple) and {type(number) for number in value} <= {int, float}:
         return np.asarray(value, dtype=float)
     named: Any = value  # perhaps of pandas, which is not imported here
     if not hasattr(named, "items"):
-        return python_number(value)
+        return value
     # keys of one type: JAX sorts those of a pytree
     by_name = by_client_name(named, "values for each client")
-    return {name: python_number(element) for name, element in by_name.items()}
+    return {name: python_numbers(number) for name, number in by_name.items()}
 
 
 def declared(owner: type | object) -> dict[str, Hyper]:
@@ -271,12 +245,12 @@ def describe_with_hyperparameters(owner: type) -> str:
     """Returns the docstring of a new class, with its hyperparameters appended."""
     hyperparameters: dict[str, Hyper] = {}
     # from the most general base on, so that later declarations win
-    for base in owner.__mro__[:0:-1]:
-        if dataclasses.is_dataclass(base):
-            hyperparameters |= declared(base)
-    for name, field in vars(owner).items():
-        if isinstance(field, dataclasses.Field) and "hyper" in field.metadata:
-            hyperparameters[name] = Hyper(name, **field.metadata["hyper"])
+    for base in reversed(owner.__mro__):
+        # the new class is no dataclass yet
+        members = vars(base).get("__dataclass_fields__", vars(base))
+        for name, field in members.items():
+            if isinstance(field, dataclasses.Field) and "hyper" in field.metadata:
+                hyperparameters[name] = Hyper(name, **field.metadata["hyper"])
     lines = [inspect.cleandoc(owner.__doc__ or "")]
     if hyperparameters:
         lines += ["", "Hyperparameters:"]
@@ -296,19 +270,20 @@ def make(
     kind: str,
     known_classes: Mapping[str, type[Owner]],
     name: str,
+    base: type,
     options: Mapping[str, Any],
     **fields: Any,
 ) -> Owner:
     """Makes an object by the name of its class, with options.
 
-    `kind` is the word for such objects in messages, `known_classes` has the classes by name,
-    `fields` are those that are no hyperparameters.
+    `kind` is the word for such objects in messages, `known_classes` has the built-in classes by
+    name, the user's derive from `base`, and `fields` are those that are no hyperparameters.
 
     Raises:
         UnknownName: no such name or option.
         InvalidInput: an option out of its range.
     """
-    owner = class_of(kind, known_classes, name)
+    owner = class_of(kind, known_classes, name, base)
     return construct(f"option of {kind} {name!r}", owner, options, **fields)
 
 
@@ -330,29 +305,21 @@ def construct(
         if key not in known:
             raise UnknownName.among(field, key, [*known, *fields] or ["(none)"], hint)
         is_whole = type(value) is int and not known[key].counts
-        # larger numbers fit into no float; the range check refuses them
-        values[key] = float(value) if is_whole and abs(value) < 1 << 1000 else value
+        values[key] = float(value) if is_whole else value
     return owner(**values, **fields)
 
 
-def class_of(kind: str, known_classes: Mapping[str, type[Owner]], name: str) -> type[Owner]:
-    """Returns the class of a name, among built-in ones or the user's (see `fedax.utils.plugins`).
-
-    The user's class derives from the class of records that the built-in ones have in common.
+def class_of(
+    kind: str, known_classes: Mapping[str, type[Owner]], name: str, base: type
+) -> type[Owner]:
+    """Returns the class of a name, among built-in ones or the user's (see `fedax.utils.plugins`),
+    which derives from `base`.
 
     Raises:
         UnknownName, InvalidInput: as `fedax.utils.plugins.find`.
     """
-    mros = [cls.__mro__ for cls in known_classes.values()]
-    # the first class in the lines of all built-in ones
-    base = next(cls for cls in mros[0] if all(cls in mro for mro in mros))
-    return find(
-        kind,
-        name,
-        known_classes,
-        f"a class derived from {base.__name__}",
-        lambda value: is_concrete(value, base),
-    )
+    allowed = f"a class derived from {base.__name__}"
+    return find(kind, name, known_classes, allowed, lambda value: is_concrete(value, base))
 
 
 def is_concrete(value: object, base: type) -> bool:
@@ -415,14 +382,9 @@ def as_arrays(tree: PyTree, dtype: DTypeLike) -> PyTree:
     """Turns the real numbers of a pytree into arrays, so that another value is no other program."""
 
     def convert(leaf: Any) -> Any:
-        real = isinstance(leaf, float | np.ndarray) or eqx.is_inexact_array(leaf)
-        if not real:
-            return leaf
-        # NumPy converts on the host: one transfer, and no program is compiled for the conversion
-        return (
-            jnp.asarray(leaf, dtype)
-            if isinstance(leaf, jax.Array)
-            else jnp.asarray(np.asarray(leaf, dtype))
-        )
+        if isinstance(leaf, float | np.ndarray):
+            # on the host: one transfer, and no program is compiled for the conversion
+            return jnp.asarray(np.asarray(leaf, dtype))
+        return jnp.asarray(leaf, dtype) if eqx.is_inexact_array(leaf) else leaf
 
     return jax.tree.map(convert, tree)

@@ -52,14 +52,9 @@ class LocalProblem(eqx.Module):
         Raises:
             InvalidInput: the problem has one of them.
         """
-        if self.drift is not None:
-            raise InvalidInput.found(
-                "run(solver=...)", solver, "SGD, which this method's steps need"
-            )
-        if self.step_gradient is not None:
-            raise InvalidInput.found(
-                "run(solver=...)", solver, "SGD or Optax, whose steps this method changes"
-            )
+        if self.drift is not None or self.step_gradient is not None:
+            allowed = "SGD, whose steps this method changes"
+            raise InvalidInput.found("run(solver=...)", solver, allowed)
 
     def added_gradient(self, layout: Layout, gradient: PyTree, params: PyTree) -> PyTree:
         r"""Adds the gradient of the added terms, $\ell + \rho (w - a)$, to `gradient`, leaf by

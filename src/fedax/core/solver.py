@@ -108,19 +108,18 @@ class Descent(Solver):
     def minimize(
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
-        layout, optimizer = client.layout, self.transformation()
+        layout = client.layout
         step_gradient = problem.step_gradient
         if self.sharpness is not None:
             step_gradient = sharp_gradient(self.sharpness, step_gradient)
-        if self.decay != 1:
+        scaling = optax.scale(client.rate)
+        if self.has_step_decay:
             # steps of the rounds before, which a decay over the run counts too
             steps_before = client.steps_before if self.decay_by == "run" else 0
-            by_step = optax.scale_by_schedule(
+            scaling = optax.scale_by_schedule(
                 lambda count: self._decay_factor(steps_before + cast(Array, count), layout.dtype)
             )
-            optimizer = optax.chain(
-                optimizer, optax.scale(client.rate) if self.decay_by == "round" else by_step
-            )
+        optimizer = optax.chain(self.transformation(), scaling)
 
         def step(carry: tuple[PyTree, PyTree], batch: Minibatch) -> tuple[PyTree, PyTree]:
             params, state = carry
@@ -142,12 +141,13 @@ class Descent(Solver):
         params = layout.unravel(start)
         with jax.numpy_dtype_promotion("standard"):
             state: PyTree = optimizer.init(params)
-        if client.solver_state is None:
-            return layout.ravel(client.for_each_minibatch(step, (params, state))[0])
-        # the count of the decay starts afresh: it has the round in it where it should
-        state = client.solver_state if self.decay == 1 else (client.solver_state, *state[1:])
+        is_stored = client.solver_state is not None
+        if is_stored:
+            # the count of the decay starts afresh: it has the round in it where it should
+            state = (client.solver_state, *state[1:])
         params, state = client.for_each_minibatch(step, (params, state))
-        client.store_solver_state(state if self.decay == 1 else state[0])
+        if is_stored:
+            client.store_solver_state(state[0])
         return layout.ravel(params)
 
 
@@ -206,18 +206,8 @@ class SGD(Descent):
         if self.has_step_decay or self._changes_gradients:
             return super().accumulated(client, prox)
         dtype = client.layout.dtype
-        steps, pull = (
-            jnp.asarray(client.steps, dtype),
-            jnp.asarray(self.learning_rate * client.rate * prox, dtype),
-        )
-        # without momentum a geometric series in 1 - pull, which rounds to 1 for a small pull
-        if not self.momentum:
-            safe_pull = jnp.where((pull > 0) & (pull < 1), pull, 0.5)
-            series = -jnp.expm1(steps * jnp.log1p(-safe_pull)) / safe_pull
-            contraction, nonzero_pull = 1 - pull, jnp.where(pull > 0, pull, 1)
-            direct = (1 - contraction**steps) / nonzero_pull
-            # without a pull every gradient counts once
-            return jnp.where(pull > 0, jnp.where(pull < 1, series, direct), steps)
+        wide = accumulator(dtype)
+        pull = jnp.asarray(self.learning_rate * client.rate * prox, wide)
 
         def step(_: Index, state: tuple[Array, Array]) -> tuple[Array, Array]:
             speed, total = state
@@ -225,7 +215,8 @@ class SGD(Descent):
             speed = self.momentum * speed + 1 - pull * total
             return speed, total + speed
 
-        return jax.lax.fori_loop(0, client.steps, step, (jnp.zeros((), dtype),) * 2)[1]
+        zero = jnp.zeros((), wide)
+        return jax.lax.fori_loop(0, client.steps, step, (zero, zero))[1].astype(dtype)
 
     def transformation(self) -> optax.GradientTransformation:
         # without a velocity to carry if there is none
@@ -233,7 +224,7 @@ class SGD(Descent):
         # clipping bounds the gradient alone, so weight decay comes after it
         transforms = [optax.clip_by_global_norm(self.clip)] * (self.clip < math.inf)
         transforms += [optax.add_decayed_weights(self.weight_decay)] * (self.weight_decay > 0)
-        return optax.chain(*transforms, steps) if transforms else steps
+        return optax.chain(*transforms, steps)
 
 
 class Optax(Descent):
@@ -261,6 +252,10 @@ class Optax(Descent):
         return self.optimizer
 
 
+def _plain_gradient(batch: Minibatch, params: PyTree) -> PyTree:
+    return batch.gradient(params)
+
+
 def sharp_gradient(rho: Scalar, inner: StepGradient | None = None) -> StepGradient:
     """Returns the `LocalProblem(step_gradient=...)` of `SGD(sharpness=...)`.
 
@@ -270,8 +265,7 @@ def sharp_gradient(rho: Scalar, inner: StepGradient | None = None) -> StepGradie
             minibatch's gradient.
     """
 
-    def take(batch: Minibatch, params: PyTree) -> PyTree:
-        return batch.gradient(params) if inner is None else inner(batch, params)
+    take = inner or _plain_gradient
 
     def gradient(batch: Minibatch, params: PyTree) -> PyTree:
         ascent = take(batch, params)
@@ -326,15 +320,13 @@ def optax_solver(name: str) -> type[Descent] | None:
         parameters = inspect.signature(factory).parameters
     except (AttributeError, TypeError, ValueError):  # no such name, or no function
         return None
-    defaults = {key: parameter.default for key, parameter in parameters.items()}
-    if "learning_rate" not in defaults:
+    if "learning_rate" not in parameters:
         return None
-    del defaults["learning_rate"]
     # values that a file can spell; other arguments, such as masks, keep Optax's defaults
     spellable = {
-        key: value
-        for key, value in defaults.items()
-        if value is None or isinstance(value, bool | int | float | str)
+        key: parameter.default
+        for key, parameter in parameters.items()
+        if key != "learning_rate" and isinstance(parameter.default, bool | int | float | str | None)
     }
 
     def transformation(self: Any) -> optax.GradientTransformation:
@@ -372,13 +364,10 @@ class Exact(Solver):
 
     # its linear solver compares shardings, which differ inside a mesh
     on_mesh: ClassVar[bool] = False
+    is_counted: ClassVar[bool] = False
 
     tol: Scalar = hyper(1e-10, low=0.0, open_low=True, doc="tolerance of the solve")
     max_steps: int = hyper(1000, low=1, doc="most iterations")
-
-    @property
-    def is_counted(self) -> bool:
-        return False
 
     def minimize(
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
@@ -430,16 +419,14 @@ class Inexact(Solver):
     Source: Li et al., FedDANE: A Federated Newton-Type Method (arXiv:2001.01920), Definition 1.
     """
 
+    is_counted: ClassVar[bool] = False
+
     gamma: Scalar = hyper(
         0.1, low=0.0, open_low=True, high=1.0, open_high=True, doc="inexactness of the solution"
     )
     learning_rate: Scalar = hyper(0.01, low=0.0, open_low=True, doc="step size")
     concavity: Scalar = hyper(0.0, low=0.0, doc="how concave the losses may be")
     max_steps: int = hyper(1000, low=1, doc="most steps")
-
-    @property
-    def is_counted(self) -> bool:
-        return False
 
     def minimize(
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]

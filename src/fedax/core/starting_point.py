@@ -77,9 +77,7 @@ def starting_point(
     make = params if callable(params) and len(leaves) == 1 and leaves[0] is params else None
     example = params if make is None else make(jax.random.key(0))
     leaves, structure = jax.tree.flatten(example)
-    is_frozen = [False] * len(leaves)
-    if frozen is not None:
-        is_frozen = chosen(example, frozen, "Task(frozen=...)")
+    is_frozen = chosen(example, frozen or (), "Task(frozen=...)")
     in_module = is_in_module(example)
     for i, name in enumerate(names_of(example)):
         field = f"Task(start=...), leaf {name!r}"
@@ -99,7 +97,9 @@ def starting_point(
     # A large base must not be in memory twice: each array goes before the next one is copied.
     del example, params
     for i, kept in enumerate(is_frozen):
-        leaves[i] = _place(leaves[i]) if kept else None
+        leaf = leaves[i] if kept else None
+        # on the device: each program would copy one of NumPy there
+        leaves[i] = jnp.array(leaf) if isinstance(leaf, np.ndarray) else leaf
     untrained = jax.tree.unflatten(structure, leaves) if any(is_frozen) else None
     # algorithms see one flat vector, of the widest type
     dtypes = {_to_real(leaf).dtype for leaf in trained if leaf is not None}
@@ -133,25 +133,6 @@ def _check_leaf(field: str, leaf: ArrayLike) -> None:
     if not jnp.isfinite(array).all():
         got = "NaN, infinity or numbers beyond the range"
         raise InvalidInput.found(field, got, f"finite numbers that {array.dtype} can hold")
-
-
-_ALIGNED = 64
-"""Bytes: JAX on a CPU shares NumPy arrays that begin at a multiple of them."""
-
-
-def _place(leaf: PyTree) -> PyTree:
-    """Copies a frozen array to where programs run.
-
-    Each program would copy one of NumPy there.
-    """
-    if not (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub"):
-        return leaf
-    # aligned, so that `device_put` takes the copy itself
-    buffer = np.empty(leaf.nbytes + _ALIGNED, np.uint8)
-    start = -buffer.ctypes.data % _ALIGNED
-    aligned = buffer[start : start + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
-    aligned[...] = leaf
-    return jax.device_put(aligned)
 
 
 def _to_real(leaf: ArrayLike, dtype: DTypeLike | None = None) -> jax.Array:

@@ -1,7 +1,7 @@
 """Tasks: per-example losses and scores, federated data, the starting point."""
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -10,16 +10,16 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core.bound_model import (
-    POLICIES,
     ROWS,
     Bound,
     PerExample,
+    Policy,
     assembled,
     bind,
     check_per_example,
     per_example,
 )
-from fedax.core.directions import SCORES, Mode, check_mode
+from fedax.core.directions import SCORES, Mode
 from fedax.core.programs import SHARED, ProgramOwner
 from fedax.core.starting_point import Given, Made, native, starting_point
 from fedax.core.validation.prediction import predict
@@ -32,7 +32,7 @@ from fedax.examples.ragged import (
     Examples,
     Ragged,
 )
-from fedax.utils.numbers import python_number
+from fedax.utils.numbers import python_numbers
 
 
 class Task(eqx.Module):
@@ -120,7 +120,7 @@ class Task(eqx.Module):
         self.scores = {name: per_example(score, plain) for name, score in self.scores.items()}
         if self.predictor is not None:
             self.predictor = per_example(self.predictor, plain)
-        self.l2 = python_number(self.l2)
+        self.l2 = python_numbers(self.l2)
         if self.state is not None:
             self.state = jax.tree.map(
                 lambda leaf: jnp.asarray(native(leaf, "Task(state=...)")), self.state
@@ -129,8 +129,9 @@ class Task(eqx.Module):
     def __check_init__(self) -> None:
         if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
             raise InvalidInput.of("Task(l2=...)", self.l2, "finite numbers >= 0")
-        if self.state_policy not in POLICIES:
-            raise InvalidInput.of("Task(state_policy=...)", self.state_policy, f"one of {POLICIES}")
+        policies = get_args(Policy)
+        if self.state_policy not in policies:
+            raise InvalidInput.of("Task(state_policy=...)", self.state_policy, f"one of {policies}")
         if "loss" in self.scores:
             raise InvalidInput.of(
                 "Task(scores=...)", "loss", "other names of scores: the loss has this one"
@@ -138,7 +139,8 @@ class Task(eqx.Module):
         for score, mode in self.modes.items():
             if score not in self.scores:
                 raise UnknownName.among("Task(modes=...)", score, self.scores)
-            check_mode(f"Task(modes=...)[{score!r}]", mode)
+            if mode not in get_args(Mode):
+                raise InvalidInput.of(f"Task(modes=...)[{score!r}]", mode, '"min" or "max"')
         params = jax.eval_shape(self.start, jax.random.key(0))
         examples = {
             name: jax.ShapeDtypeStruct((ROWS, *values.shape[1:]), values.dtype)
@@ -156,9 +158,7 @@ class Task(eqx.Module):
         for name, function in {"loss": self.loss, **self.scores}.items():
             # losses and scores of classifiers check labels; a wrong one would not fail
             if (check_labels := getattr(function, "check_labels", None)) is not None:
-                check_labels(
-                    f"Task({name}=...)", lambda key: self.assembled(self.start(key)), splits
-                )
+                check_labels(f"Task({name}=...)", splits)
         check_indices(
             "Task(loss=...)", self.functions["loss"], self.start, splits, self.programs.call
         )
@@ -168,12 +168,6 @@ class Task(eqx.Module):
         width = max(map(len, self._summary))
         lines = [f"  {name:<{width}}  {short(text)}" for name, text in self._summary.items()]
         return "\n".join(["Task", *lines])
-
-    def _repr_html_(self) -> str:
-        """Returns the same table, for notebooks."""
-        import pandas as pd  # takes long to import
-
-        return pd.Series(self._summary).to_frame("Task").to_html()
 
     @property
     def _summary(self) -> dict[str, str]:
@@ -269,14 +263,9 @@ class Task(eqx.Module):
         if self.predictor is None:
             hint = "Give the task a function of predictions: predictor=..."
             raise InvalidInput.because("predict", f"task {self.name!r} has no predictions", hint)
-        # within tasks of adapters, the predictor of the base task
-        predictor = getattr(self.predictor, "function", self.predictor)
-        model = getattr(predictor, "model", None)
-        size = getattr(model, "vocabulary", None)
-        tokens = (getattr(model, "lowest_token", 0), size - 1) if isinstance(size, int) else None
         function = self._bind(self.predictor)
         like = self.train.arrays
-        return predict(function, params, x, like, self.encoding, self.programs.call, tokens)
+        return predict(function, params, x, like, self.encoding, self.programs.call)
 
     @property
     def without_examples(self) -> "Task":

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from fedax.core import InvalidInput
-from fedax.utils.numbers import python_number
+from fedax.utils.numbers import python_numbers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,4 +113,4 @@ def _reader(function: Callable[..., Any]) -> Callable[[Any], Any]:
 def _python_value(value: Any) -> Any:
     # the nearest short decimal: a share of np.float32(0.2) is a fifth
     narrow = isinstance(value, np.floating) and value.dtype.itemsize < 8
-    return float(str(value)) if narrow else python_number(value)
+    return float(str(value)) if narrow else python_numbers(value)

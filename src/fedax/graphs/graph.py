@@ -25,11 +25,8 @@ ATTEMPTS = 100
 """The most draws of a random graph until it is connected."""
 TOLERANCE = 1e-9
 """The tolerance on sums and symmetry of a given matrix."""
-MIXINGS: dict[str, Callable[..., np.ndarray]] = {
-    "metropolis_hastings": lambda degrees, others, most: 1 / (1 + np.maximum(degrees, others)),
-    "max_degree": lambda degrees, others, most: 1 / (1 + np.full(len(others), most)),
-}
-"""Weights of the links, from the degrees of both ends and the largest one."""
+MIXINGS = ("metropolis_hastings", "max_degree")
+"""Rules for the weights of links, from the degrees of both ends or from the largest one."""
 
 
 class Graph(eqx.Module):
@@ -114,8 +111,10 @@ class Graph(eqx.Module):
         links = _links(network, nodes)
         degrees = links.sum(1)
         receivers, senders = links.nonzero()
-        link_weights = MIXINGS[mixing](degrees[receivers], degrees[senders], degrees.max())
-        w = scipy.sparse.csr_array((link_weights, (receivers, senders)), links.shape)
+        larger = np.maximum(degrees[receivers], degrees[senders])
+        if mixing == "max_degree":
+            larger = np.full_like(larger, degrees.max())
+        w = scipy.sparse.csr_array((1 / (1 + larger), (receivers, senders)), links.shape)
         own_weights = [1.0 - sum(row) for row in scipy.sparse.lil_array(w).data]
         w = w + scipy.sparse.diags_array(own_weights)
         if connected:
@@ -218,10 +217,6 @@ class Graph(eqx.Module):
         """Draws uniformly from the connected graphs in which each client has `degree` neighbours;
         `clients * degree` is even.
         """
-        # other degrees have no simple regular graph
-        if not (0 < degree < clients and clients * degree % 2 == 0):
-            allowed = f"1 to {clients - 1}, with an even product of clients and degree"
-            raise InvalidInput.of("Graph.random_regular(degree=...)", degree, allowed)
         draw = functools.partial(nx.random_regular_graph, degree, clients)
         return cls._draw_connected(draw, f"random_regular({degree:g})", seed, options)
 
@@ -338,11 +333,10 @@ class Graph(eqx.Module):
         t = round % self.period
         receivers, places = np.nonzero(np.asarray(self.linked)[t])
         senders = np.asarray(self.neighbours)[t, receivers, places]
-        links = set(zip(senders.tolist(), receivers.tolist(), strict=True))
-        is_directed = any((j, i) not in links for i, j in links)
-        network = nx.empty_graph(self.clients, create_using=nx.DiGraph if is_directed else nx.Graph)
-        network.add_edges_from(sorted(links))
-        return network
+        network = nx.empty_graph(self.clients, create_using=nx.DiGraph)
+        network.add_edges_from(sorted(zip(senders.tolist(), receivers.tolist(), strict=True)))
+        goes_one_way = any(not network.has_edge(j, i) for i, j in network.edges)
+        return network if goes_one_way else network.to_undirected()
 
     @property
     def sums(self) -> str:
@@ -402,7 +396,8 @@ class Graph(eqx.Module):
         ('both', True)
         """
         graph = dataclasses.replace(self, drops=drops, repair=repair)
-        if repair == "both" and not self._is_symmetric:
+        matrices = map(self.matrix, range(self.period))
+        if repair == "both" and not all(np.array_equal(w, w.T) for w in matrices):
             allowed = "'receiver' or 'sender' for weights that are not symmetric"
             raise InvalidInput.of("Graph.lossy(repair=...)", repair, allowed)
         return graph
@@ -467,10 +462,6 @@ class Graph(eqx.Module):
         entries = (weights.ravel(), (clients.ravel(), neighbours.ravel()))
         return scipy.sparse.csr_array(entries, (self.clients, self.clients))
 
-    @property
-    def _is_symmetric(self) -> bool:
-        return all(np.array_equal(w, w.T) for w in map(self.matrix, range(self.period)))
-
 
 TOPOLOGIES = ("ring", "torus", "grid", "exponential", "star", "complete", "isolated")
 """Graphs that are known once the number of clients is."""
@@ -489,17 +480,19 @@ def tables(matrices: Sequence[Any]) -> tuple[Array, np.ndarray]:
     """Returns neighbours and weights of mixing matrices, padded to the most neighbours; each
     client's first neighbour is itself.
     """
-    rows = [scipy.sparse.lil_array(w) for w in matrices]
-    lists = [[[i, *sorted({*row} - {i})] for i, row in enumerate(w.rows)] for w in rows]
-    clients = np.arange(len(lists[0]), dtype=np.int32)
-    width = max(len(row) for heard in lists for row in heard)
-    neighbours = np.tile(clients[:, None], (len(matrices), 1, width))
+    rounds = list[list[dict[int, float]]]()
+    for w in map(scipy.sparse.lil_array, matrices):
+        rows = enumerate(zip(w.rows, w.data, strict=True))
+        # the client itself comes first, also where it has no weight
+        rounds.append([{i: 0.0} | dict(zip(*row, strict=True)) for i, row in rows])
+    clients = np.arange(len(rounds[0]), dtype=np.int32)
+    width = max(len(row) for rows in rounds for row in rows)
+    neighbours = np.tile(clients[:, None], (len(rounds), 1, width))
     weights = np.zeros(neighbours.shape)
-    for t, heard in enumerate(lists):
-        for i, row in enumerate(heard):
-            neighbours[t, i, : len(row)] = row
-            entries = dict(zip(rows[t].rows[i], rows[t].data[i], strict=True))
-            weights[t, i, : len(row)] = [entries.get(j, 0.0) for j in row]
+    for t, rows in enumerate(rounds):
+        for i, row in enumerate(rows):
+            neighbours[t, i, : len(row)] = [*row]
+            weights[t, i, : len(row)] = [*row.values()]
     with jax.ensure_compile_time_eval():  # an algorithm may make its graph inside a round
         return jnp.asarray(neighbours), weights
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.models.convolutional import as_images
 from fedax.ops.conv import Images
-from fedax.utils.numbers import convert_fields, python_numbers
+from fedax.utils.numbers import convert_fields
 
 Augment: TypeAlias = Callable[[Any, Any], Any]
 """From a batch of inputs and a key to the inputs of the model; the key is None in evaluation. Equal
@@ -68,7 +68,7 @@ class Augmentation:
     deviation: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        convert_fields(self, python_numbers)
+        convert_fields(self)
 
     def __call__(self, x: Any, key: Any) -> Float[Array, "batch ..."]:
         # whole numbers, such as bytes, become JAX's default float type

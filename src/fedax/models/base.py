@@ -11,7 +11,7 @@ import jax
 from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.core import InvalidInput
-from fedax.utils.numbers import are_counts, convert_fields, python_numbers
+from fedax.utils.numbers import are_counts, convert_fields
 
 Logits: TypeAlias = tuple[Float[Array, "batch classes"], None]
 """Outputs of a classifier without a state."""
@@ -63,7 +63,7 @@ class Sized:
     """
 
     def __post_init__(self) -> None:
-        convert_fields(self, python_numbers)
+        convert_fields(self)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             choices = typing.get_args(field.type)

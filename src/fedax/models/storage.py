@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.examples.arrays import as_ndarray
-from fedax.utils.files import MOST_BYTES, read, write, writing
+from fedax.utils.files import read, write, writing
 from fedax.utils.leaf_names import OnBase, is_in_module
 
 _TYPES = {
@@ -254,12 +254,12 @@ def to_bytes(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any] | None =
     return save(packed, {"fedax": json.dumps(facts)})
 
 
-def read_weights(path: Path, most: int = MOST_BYTES) -> Weights:
-    """Reads the arrays of a file of at most so many bytes, and its metadata; see `load_params`."""
+def read_weights(path: Path) -> Weights:
+    """Reads the arrays of a file, and its metadata; see `load_params`."""
     from safetensors import deserialize
 
     try:
-        content = read(path, most)
+        content = read(path)
         arrays = {
             name: np.frombuffer(tensor["data"], jnp.dtype(_TYPES[tensor["dtype"]])).reshape(
                 tensor["shape"]

@@ -38,10 +38,6 @@ class ClientVectors(eqx.Module):
             vectors, jnp.zeros((clients, clients), like.dtype), jnp.zeros(clients, bool)
         )
 
-    def select(self, uploads: Gathered[Any]) -> Float[Array, "capacity dim"]:
-        """Returns the vectors of the clients that sent something, in its order."""
-        return self.vectors[uploads.ids]
-
     def update(
         self, uploads: Gathered[Any], new_vectors: Float[Array, "capacity dim"]
     ) -> "ClientVectors":
@@ -78,7 +74,7 @@ class ClientVectors(eqx.Module):
         longest = jnp.max(jnp.where(counted, sizes, 0))
         reference = jnp.maximum(jnp.min(jnp.where(counted, sizes, jnp.inf)), longest / most)
         reference = jnp.where(counted.any(), reference, 1)
-        scale = jnp.where(norms > 0, 1 / norms, 1) if unit else sizes / reference
+        scale = jnp.where(counted, 1 / norms, 1) if unit else sizes / reference
         start = jnp.where(self.known, start, 0)
         best = min_norm(self.gram * scale[:, None] * scale[None], self.known, start / start.sum())
         # weights of vectors that are not divided by their length need no scale

@@ -1,4 +1,4 @@
-"""Points of the simplex: the shortest convex combination of vectors, and the nearest point."""
+"""The shortest convex combination of vectors."""
 
 import equinox as eqx
 import jax
@@ -144,21 +144,3 @@ def _refine(
 
     result = jax.lax.while_loop(continues, step, (weights, *choose_move(weights), jnp.int32(0)))
     return result[0], result[4]
-
-
-def onto_simplex(v: Float[Array, "entries"]) -> Float[Array, "entries"]:
-    r"""Projects onto the simplex: $\max(v - \tau, 0)$ with the $\tau$ that makes the sum 1.
-
-    >>> onto_simplex(jnp.asarray([0.5, 1.5, -1.0])).tolist()
-    [0.0, 1.0, 0.0]
-
-    `optax.projections.projection_simplex` is the same, but does not run where JAX promotes types
-    strictly.
-
-    Source: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions,
-    ICML 2008, Fig. 1.
-    """
-    falling = -jnp.sort(-v)
-    # tau if the first j entries are the positive ones; it is largest where that is true
-    taus = (jnp.cumsum(falling) - 1) / jnp.arange(1, v.shape[0] + 1, dtype=v.dtype)
-    return jnp.maximum(v - jnp.max(taus), 0)

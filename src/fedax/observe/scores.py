@@ -94,7 +94,7 @@ class ScoreObserver(Observer):
             raise UnknownName.among(field, self.score, ["loss", *task.scores])
         if self.needs_mode or self.mode is not None:
             hint = 'Say mode="max" or mode="min", by which the worst tenth is known.'
-            find_mode(field, self.score, self.mode, task.score_modes, hint, "tasks")
+            find_mode(field, self.score, self.mode, task.score_modes, hint)
 
 
 def check_split(field: str, task: Task, split: Split) -> Mapping[str, Any]:

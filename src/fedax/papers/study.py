@@ -14,7 +14,7 @@ from fedax.papers.recipe import Recipe
 from fedax.results import Sheet
 from fedax.results.drawing import Picture, save
 from fedax.results.figures import Drawer
-from fedax.utils.files import read_text, write
+from fedax.utils.files import write
 
 RECIPE = "recipe.toml"
 
@@ -31,7 +31,7 @@ class PaperDirectory(RunDirectory):
 
     @classmethod
     def read_more(cls, path: Path) -> dict[str, Any]:
-        return {"recipe": Recipe.parse(read_text(path / RECIPE), RECIPE)}
+        return {"recipe": Recipe.parse((path / RECIPE).read_text("utf-8"), RECIPE)}
 
     def begin(self) -> None:
         super().begin()
@@ -43,14 +43,13 @@ class PaperDirectory(RunDirectory):
 
     def figures(self) -> list[Picture]:
         recipe = self.recipe
-        drawer = Drawer(
+        return Drawer(
             self.shown(),
             recipe.metric,
             recipe.table_read,
             recipe.cells,
             f"{recipe.paper}, {recipe.shows}",
-        )
-        return drawer.draw_all(recipe.figure)
+        ).draw_all(recipe.figure)
 
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None

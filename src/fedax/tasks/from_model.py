@@ -131,9 +131,7 @@ class OfOutputs:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return getattr(eqx.filter_eval_shape(evaluate, jax.random.key(0), probe), "shape", ())
 
-    def check_labels(
-        self, field: str, start: Callable[[Any], PyTree], splits: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def check_labels(self, field: str, splits: Sequence[Mapping[str, Any]]) -> None:
         """Refuses labels that are none of the model's classes; called by `Task`.
 
         Raises:

@@ -1,13 +1,13 @@
 """Binary logistic regression, the convex problem of the local GD paper."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 
 from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
@@ -35,12 +35,7 @@ class OfMargin:
     separate: ClassVar[bool] = True
     takes_state: ClassVar[bool] = False
 
-    def check_labels(
-        self,
-        field: str,
-        start: Callable[[Key[Array, ""]], PyTree],
-        splits: Sequence[Mapping[str, Any]],
-    ) -> None:
+    def check_labels(self, field: str, splits: Sequence[Mapping[str, Any]]) -> None:
         """Refuses other labels than 0 and 1, such as -1; called by `Task`.
 
         Raises:

@@ -26,7 +26,7 @@ from fedax.models.storage import place_model, read_weights
 from fedax.tasks.from_model import classification
 from fedax.tasks.images import CIFAR10, DIGITS, GREY, MNIST, ImageTask
 from fedax.tasks.logistic import logistic
-from fedax.utils.plugins import find, title_of
+from fedax.utils.plugins import find
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +235,7 @@ def task(name: str, **options: Any) -> Task:
     if isinstance(maker, DataSet):
         functions = [maker.load, _partition_of(options_of(maker.load), options), maker.make]
     for function in (*functions, change_task):
-        options = check(title_of(name), function, options)
+        options = check(name.rpartition(":")[2], function, options)
     changes = {key: options.pop(key) for key in _keywords(change_task) if key in options}
     made = maker(**options)
     if not isinstance(made, Task):

@@ -1,7 +1,6 @@
 """The layout of a model's parameters in one flat vector."""
 
 import functools
-import itertools
 import math
 from typing import Any, TypeAlias
 
@@ -12,8 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from fedax.errors import InvalidInput
-from fedax.utils.leaf_names import WORDS, Which, chosen, names_of, select_by_word
+from fedax.utils.leaf_names import Which, chosen, names_of
 
 Vector: TypeAlias = Float[Array, "dim"]
 """A model, a gradient or a direction: all parameters in one flat vector."""
@@ -56,17 +54,9 @@ class Layout(eqx.Module):
 
     @classmethod
     def of(cls, params: PyTree) -> "Layout":
-        """Returns the layout of parameters; refuses leaves that are not real arrays.
-
-        All leaves have one dtype.
-        """
+        """Returns the layout of parameters, real arrays of one dtype."""
         leaves, treedef = jax.tree.flatten(params)
-        if not leaves:
-            raise InvalidInput.of("params", params, "a pytree with at least one real array")
-        dtypes = {str(jnp.result_type(leaf)) for leaf in leaves}
-        if len(dtypes) > 1 or not jnp.issubdtype(dtypes.copy().pop(), jnp.floating):
-            raise InvalidInput.of("params", sorted(dtypes), "real arrays, all of the same dtype")
-        return cls(treedef, tuple(tuple(np.shape(leaf)) for leaf in leaves), dtypes.pop())
+        return cls(treedef, tuple(map(jnp.shape, leaves)), str(jnp.result_type(*leaves)))
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -98,18 +88,8 @@ class Layout(eqx.Module):
         return names_of(self.form)
 
     def part(self, which: Which, field: str) -> "Part":
-        """Selects leaves by name, by a predicate or by a word of `fedax.utils.leaf_names.WORDS`.
-
-        Raises:
-            InvalidInput: a name that no leaf has, a word that does not fit; `field` is for the
-                message.
-        """
-        model = self.form
-        if isinstance(which, str) and which in WORDS:
-            selected = select_by_word(model, which, field)
-        else:
-            selected = chosen(model, which, field)
-        return Part(self, tuple(selected))
+        """Selects leaves, see `fedax.utils.leaf_names.chosen`; `field` is for messages."""
+        return Part(self, tuple(chosen(self.form, which, field)))
 
 
 # outside of a program each of these is one instead of one a leaf; inside, they are part of it
@@ -171,28 +151,15 @@ class Part(eqx.Module):
             self.whole.dtype,
         )
 
-    @property
-    def _slices(self) -> list[tuple[slice, slice]]:
-        """Returns slices of the model's vector, merged where adjacent, and of the part's."""
-        slices = list[tuple[slice, slice]]()
-        begin = 0
-        filled = 0
-        leaves = zip(self.chosen, self.whole.blocks, strict=True)
-        for is_chosen, adjacent in itertools.groupby(leaves, key=lambda leaf: leaf[0]):
-            size = sum(block for _, block in adjacent)
-            if is_chosen:
-                slices.append((slice(begin, begin + size), slice(filled, filled + size)))
-                filled += size
-            begin += size
-        return slices
-
     def take(self, w: Float[Array, "dim"]) -> Float[Array, "part"]:
         """Extracts the part from a model."""
-        pieces = [w[model_slice] for model_slice, _ in self._slices]
-        return pieces[0] if len(pieces) == 1 else jnp.concatenate([w[:0], *pieces])
+        leaves = zip(self.chosen, _split_vector(self.whole, w), strict=True)
+        return _ravel(self.layout, [leaf for is_chosen, leaf in leaves if is_chosen])
 
     def put(self, w: Float[Array, "dim"], part: Float[Array, "part"]) -> Float[Array, "dim"]:
         """Returns the model with another part."""
-        for model_slice, part_slice in self._slices:
-            w = w.at[model_slice].set(part[part_slice])
-        return w
+        new_leaves = iter(_split_vector(self.layout, part))
+        leaves = zip(self.chosen, _split_vector(self.whole, w), strict=True)
+        return _ravel(
+            self.whole, [next(new_leaves) if is_chosen else leaf for is_chosen, leaf in leaves]
+        )

@@ -1,67 +1,43 @@
-"""Conversion of NumPy's scalars to Python's numbers, where arguments come in."""
+"""Conversion of NumPy's and JAX's numbers to Python's, where arguments come in."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
-
-
-def python_number(value: Any) -> Any:
-    """Converts a NumPy integer or float to Python's number; returns anything else unchanged.
-
-    Records, hashes and files then have the same contents for `np.int64(2)` as for 2. Booleans stay
-    what they are, because no argument takes them for numbers.
-
-    >>> python_number(np.int64(2)), python_number(np.float32(0.5)), python_number("full")
-    (2, 0.5, 'full')
-    """
-    if not isinstance(value, np.generic):
-        return value
-    # by the kind of the type, because np.timedelta64 derives from np.integer
-    if value.dtype.kind in "iu":
-        return int(value.item())
-    return float(value.item()) if value.dtype.kind == "f" else value
+from jax.core import Tracer
 
 
 def python_numbers(value: Any) -> Any:
-    """Converts as `python_number`, and the entries of a list or tuple, which becomes a tuple.
+    """Converts a number of NumPy or JAX, or those of a list, which becomes a tuple, to Python's.
 
-    >>> python_numbers([np.int64(2), "all"]), python_numbers(np.int64(2))
-    ((2, 'all'), 2)
+    Anything else is returned unchanged. Records, hashes and files then have the same contents for
+    `np.int64(2)` as for 2. Booleans stay what they are, because no argument takes them for numbers.
+
+    >>> python_numbers(np.int64(2)), python_numbers([np.float32(0.5), "all"])
+    (2, (0.5, 'all'))
     """
     if type(value) in (list, tuple):
-        return tuple(map(python_number, value))
-    return python_number(value)
+        return tuple(map(python_numbers, value))
+    is_array = isinstance(value, np.generic | np.ndarray | jax.Array)
+    # by the kind of the type, because np.timedelta64 derives from np.integer
+    if is_array and not isinstance(value, Tracer) and not value.ndim and value.dtype.kind in "iuf":
+        return value.item()
+    return value
 
 
-def python_tree(value: Any) -> Any:
-    """Converts as `python_number` within dicts, lists and tuples, which keep their types.
-
-    >>> python_tree({"seeds": [np.int64(2)], "epochs": (np.int64(1), 3)})
-    {'seeds': [2], 'epochs': (1, 3)}
-    """
-    if type(value) is dict:
-        return {key: python_tree(entry) for key, entry in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(python_tree, value))
-    return python_number(value)
-
-
-def convert_fields(owner: Any, convert: Callable[[Any], Any] = python_number) -> None:
+def convert_fields(owner: Any) -> None:
     """Converts the fields of a frozen dataclass, for its `__post_init__`."""
     for field in dataclasses.fields(owner):
-        value = getattr(owner, field.name)
-        object.__setattr__(owner, field.name, convert(value))
+        object.__setattr__(owner, field.name, python_numbers(getattr(owner, field.name)))
 
 
-def are_counts(*values: Any, least: int = 1) -> bool:
-    """Returns whether all values are whole numbers of at least `least`, and no booleans.
+def are_counts(*values: Any) -> bool:
+    """Returns whether all values are whole numbers of at least 1, and no booleans.
 
     >>> are_counts(3, 1), are_counts(3, True), are_counts(3, 0)
     (True, False, False)
     """
     return all(
-        isinstance(value, int) and not isinstance(value, bool) and value >= least
-        for value in values
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1 for value in values
     )

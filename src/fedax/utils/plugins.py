@@ -20,19 +20,6 @@ from typing import Any, NamedTuple
 
 from fedax.errors import InvalidInput, UnknownName
 
-GROUPS = {
-    "algorithm": "fedax.algorithms",
-    "task": "fedax.tasks",
-    "model": "fedax.models",
-    "solver": "fedax.solvers",
-    "observer": "fedax.observers",
-    "sampling": "fedax.sampling",
-    "availability": "fedax.availability",
-    "codec": "fedax.codecs",
-    "attack": "fedax.attacks",
-}
-"""Groups of entry points, by the kind of object that they name."""
-
 FORM = "path/to/file.py:Name or package.module:Name"
 _REFERENCE = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
 
@@ -42,12 +29,10 @@ class Plugin(NamedTuple):
 
     Attributes:
         value: the class, function or object.
-        file: the file that defines it, None if it has none.
-        sha256: of the file, empty without one.
+        sha256: of the file that defines it, empty if it has none.
     """
 
     value: Any
-    file: Path | None
     sha256: str
 
 
@@ -85,27 +70,7 @@ def split_reference(text: str) -> tuple[str, str] | None:
 
 def is_user_code(kind: str, name: object) -> bool:
     """Returns whether a name is a reference, or an entry point of its kind."""
-    return is_reference(name) or (isinstance(name, str) and name in _entry_points(kind))
-
-
-def title_of(name: str) -> str:
-    """Returns the name of the object that a reference refers to; other names are returned as they
-    are.
-
-    >>> title_of("mine/half.py:FedHalf"), title_of("fedprox")
-    ('FedHalf', 'fedprox')
-    """
-    match = _REFERENCE.fullmatch(name)
-    return match["name"] if match else name
-
-
-def without_folders(name: str) -> str:
-    """Returns a reference without the folders of its file, so that moved files keep their name.
-
-    >>> without_folders("mine/half.py:FedHalf"), without_folders("lab.methods:FedHalf")
-    ('half.py:FedHalf', 'lab.methods:FedHalf')
-    """
-    return Path(name).name if is_reference(name) and ".py:" in name else name
+    return is_reference(name) or name in _entry_points(kind)
 
 
 def find(
@@ -118,7 +83,7 @@ def find(
     """Returns the built-in object of a name, or the user's.
 
     Args:
-        kind: a key of `GROUPS`, also the word for messages.
+        kind: the word for messages.
         name: of a built-in object, an entry point, or a reference.
         built_in: the built-in objects by name.
         allowed: what the object has to be, for the message.
@@ -143,7 +108,6 @@ def load(kind: str, name: str, built_in: Collection[str] = ()) -> Plugin:
         UnknownName, InvalidInput: as `find`.
     """
     subject = f"{kind} {name!r}"
-    # a device is no entry point
     reference = name if is_reference(name) else _entry_points(kind).get(name, name)
     match = _REFERENCE.fullmatch(reference)
     if match is None:
@@ -165,17 +129,15 @@ def load(kind: str, name: str, built_in: Collection[str] = ()) -> Plugin:
     file = Path(getattr(module, "__file__", None) or "")
     if place.endswith(".py"):
         file = Path(place).expanduser()
-    content = file.read_bytes() if file.is_file() else None
-    return Plugin(
-        getattr(module, match["name"]),
-        None if content is None else file,
-        "" if content is None else hashlib.sha256(content).hexdigest(),
-    )
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    return Plugin(getattr(module, match["name"]), sha256)
 
 
 @functools.cache
 def _entry_points(kind: str) -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=GROUPS[kind])}
+    # fedax.algorithms, but fedax.sampling and fedax.availability
+    group = f"fedax.{kind}" if kind in ("sampling", "availability") else f"fedax.{kind}s"
+    return {point.name: point.value for point in entry_points(group=group)}
 
 
 def _import_file(place: str) -> ModuleType:

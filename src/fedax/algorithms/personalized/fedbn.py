@@ -47,8 +47,12 @@ class FedBN(Parted):
     )
 
     def check_model(self, task: Task, layout: Layout) -> None:
-        if self.norms == "norms" and task.state is not None:
-            self._check_all_found(layout.names, names_of(task.state))
+        overlooked = overlooked_norms(names_of(task.state))
+        if self.norms == "norms" and overlooked:
+            listed = ", ".join(overlooked)
+            got = f"'norms', by which the layers of {listed} are averaged"
+            hint = "Name the norms: norms=['bn*', 'downsample.1', ...]."
+            raise InvalidInput.found(self.field, got, "the leaves of all norms", hint)
         super().check_model(task, layout)
         if task.state is not None and task.state_policy == "average":
             hint = (
@@ -58,16 +62,3 @@ class FedBN(Parted):
             raise InvalidInput.of(
                 "FedBN, with Task(state_policy=...)", "average", "'local' or 'frozen'", hint
             )
-
-    def _check_all_found(self, names: list[str], state_names: list[str]) -> None:
-        """Refuses norms that have other names than those which the default goes by.
-
-        Raises:
-            InvalidInput: a layer with a running mean whose leaves would be averaged.
-        """
-        overlooked = overlooked_norms(names, state_names)
-        if overlooked:
-            listed = ", ".join(overlooked)
-            got = f"'norms', by which {listed} of layers with a running mean are averaged"
-            hint = f"Name the norms: norms=['bn*', {overlooked[0]!r}, ...]."
-            raise InvalidInput.found(self.field, got, "the leaves of all norms", hint)

@@ -1,11 +1,12 @@
 """AFL: the worst mixture of the clients counts."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float
 
 from fedax.core import Algorithm, Citation, Client, Federation, Scalar, Upload, Vector, hyper
-from fedax.numerics.simplex import onto_simplex
 
 
 class AgnosticState(eqx.Module):
@@ -60,7 +61,9 @@ class AFL(Algorithm[AgnosticState]):
         uploads = fed.gather(self.train, fed.everyone, state.w)
         models, losses = uploads.value
         w = uploads.shares(state.mixture) @ models
-        mixture = onto_simplex(state.mixture + self.mixture_lr * losses)
+        moved = state.mixture + self.mixture_lr * losses
+        with jax.numpy_dtype_promotion("standard"):
+            mixture = optax.projections.projection_simplex(moved)
         rounds = jnp.asarray(fed.round, w.dtype)  # the starting point is not among them
         return AgnosticState(w, mixture, state.mean + (w - state.mean) / (rounds + 1))
 

@@ -117,7 +117,7 @@ class FedAWARE(Algorithm[AwareState]):
         updates = uploads.value
         if self.shared == "updates":
             updates = released.averaged(uploads, updates)
-        rows = self.alpha * state.momenta.select(uploads) + (1 - self.alpha) * updates
+        rows = self.alpha * state.momenta.vectors[uploads.ids] + (1 - self.alpha) * updates
         if self.shared == "momenta":
             rows = released.averaged(uploads, rows)
         momenta = state.momenta.update(uploads, rows)

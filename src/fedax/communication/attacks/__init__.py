@@ -33,4 +33,4 @@ def make_attack(name: str, **options: Any) -> Attack:
         UnknownName: no such attack or option.
         InvalidInput: an option out of its range.
     """
-    return make("attack", ATTACKS, name, options)
+    return make("attack", ATTACKS, name, Attack, options)

@@ -8,14 +8,14 @@ training, in plain NumPy, and a compiled run reads one row of them for every ste
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedax.core.hyper import check_declared, hyper
+from fedax.core.hyper import check_declared, construct, declared, hyper
 from fedax.core.scheduling.clock import Cost
-from fedax.core.scheduling.timeline import NO_SLOT, KnownTimeline, Step, Versions, column
+from fedax.core.scheduling.timeline import KnownTimeline, Row, Step, Versions
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 
@@ -79,38 +79,29 @@ class Asynchronous:
         check_declared(self)
 
     def check(self, clients: int, cohort: int) -> None:
-        """Refuses more clients at work than there are, and fewer than a step waits for.
-
-        Raises:
-            InvalidInput: with the range.
-        """
+        """Refuses more clients at work than there are, and fewer than a step waits for."""
         low = cohort if self.dispatch == "server_step" else 1
         if self.concurrency is not None and not low <= self.concurrency <= clients:
-            least = ", those that a step waits for," if low > 1 else ""
-            allowed = f"{low}{least} to {clients}, the number of clients"
+            allowed = f"{low}, those that a step waits for, to {clients}, the number of clients"
             raise InvalidInput.of("Asynchronous(concurrency=...)", self.concurrency, allowed)
 
     @classmethod
-    def of(cls, spelling: Any) -> "Asynchronous":
-        """Makes one from its spelling in files, a table of its arguments; one is returned as it
-        is.
+    def of(cls, spelling: Any) -> "Asynchronous | None":
+        """Makes one from its spelling in files, a table of its arguments; one is returned as it is,
+        and so is None.
         """
-        if isinstance(spelling, cls):
+        if spelling is None or isinstance(spelling, cls):
             return spelling
-        names = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(spelling, Mapping) or not set(spelling) <= set(names):
-            allowed = f"a fedax.Asynchronous, or a table with some of {', '.join(names)}"
-            raise InvalidInput.of("Schedule(asynchronous=...)", spelling, allowed)
-        return cls(**spelling)
+        return construct("Schedule(asynchronous=...)", cls, spelling)
 
     @property
     def spelling(self) -> dict[str, Any]:
         """The arguments that differ from the defaults, as experiment files spell them."""
-        values = {
-            field.name: (getattr(self, field.name), field.default)
-            for field in dataclasses.fields(self)
+        return {
+            name: value
+            for name, limits in declared(self).items()
+            if (value := getattr(self, name)) != limits.default
         }
-        return {name: value for name, (value, default) in values.items() if value != default}
 
     def factors(self, staleness: np.ndarray) -> np.ndarray:
         r"""Returns $s(\tau)$ of some staleness."""
@@ -121,6 +112,7 @@ class Asynchronous:
         return 1 / (self.a * np.maximum(staleness - self.b, 0.0) + 1)
 
 
+@dataclasses.dataclass(eq=False)
 class ServerSteps(KnownTimeline):
     """The steps of an asynchronous server with their arrivals, computed as far as they are asked
     for.
@@ -143,26 +135,20 @@ class ServerSteps(KnownTimeline):
             dispatches clients.
     """
 
-    def __init__(
-        self,
-        server: Asynchronous,
-        cohort: int,
-        weights: np.ndarray,
-        seed: int | Sequence[int],
-        cost: Callable[[np.ndarray, int], Cost],
-        draw: Callable[[int], np.ndarray],
-        busy: float = 0.0,
-    ) -> None:
-        self.server = server
-        self.capacity = cohort
-        self.cost = cost
-        self.draw = draw
-        self.busy = busy
-        self.concurrency = server.concurrency or len(weights)
-        self.max_staleness = math.inf if server.max_staleness is None else server.max_staleness
-        self._free = _Ranking(weights)
-        self._clients = len(weights)
-        self._random = np.random.Generator(np.random.PCG64(seed))
+    server: Asynchronous
+    cohort: int
+    weights: np.ndarray
+    seed: int | Sequence[int]
+    cost: Callable[[np.ndarray, int], Cost]
+    draw: Callable[[int], np.ndarray]
+    busy: float = 0.0
+
+    def __post_init__(self) -> None:
+        bound = self.server.max_staleness
+        self.concurrency = self.server.concurrency or len(self.weights)
+        self.max_staleness = math.inf if bound is None else bound
+        self._free = _Ranking(self.weights)
+        self._random = np.random.Generator(np.random.PCG64(self.seed))
         # a heap of (time, client, version, number of the dispatch, joules)
         self._events: list[tuple[float, int, int, int, float]] = []
         self._buffer: list[tuple[int, int, int]] = []  # (number of the dispatch, client, version)
@@ -174,7 +160,6 @@ class ServerSteps(KnownTimeline):
         self._slot_of: dict[int, int] = {}
         self._outstanding: dict[int, int] = {}
         self._free_slots: list[int] = []
-        self._slots_used = 0
         # since the last step
         self._sent = 0
         self._discarded = 0
@@ -182,15 +167,8 @@ class ServerSteps(KnownTimeline):
         self._dispatch()
 
     def slots(self, steps: int) -> int:
-        return self.steps(steps - 1, 1)[0].slots_used if steps else 1
-
-    def versions(self, first: int, steps: Sequence[Step]) -> Versions:
-        numbers = column([step.versions for step in steps])
-        # staleness: steps between the version and the one that takes the upload
-        staleness = np.arange(first, first + len(steps))[:, None] - numbers
-        factors: Any = self.server.factors(staleness)
-        slots = column([step.slots for step in steps])
-        return Versions(numbers, slots, factors, column([step.stored for step in steps]))
+        rows: Any = [step.row for step in self.steps(0, steps)]
+        return 1 + max((row.versions.stored for row in rows), default=0)
 
     def steps(self, first: int, count: int) -> list[Step]:
         while len(self._steps) < first + count:
@@ -199,7 +177,7 @@ class ServerSteps(KnownTimeline):
 
     def _step(self) -> None:
         """Takes arrivals until the buffer is full, and then the server step."""
-        while len(self._buffer) < self.capacity:
+        while len(self._buffer) < self.cohort:
             if not self._events:  # all of them were too stale
                 self._dispatch()
             time, client, version, number, joules = heapq.heappop(self._events)
@@ -211,7 +189,7 @@ class ServerSteps(KnownTimeline):
             else:
                 self._buffer.append((number, client, version))
             # after the last arrival of a step, clients wait for the version that it makes
-            if self.server.dispatch == "arrival" and len(self._buffer) < self.capacity:
+            if self.server.dispatch == "arrival" and len(self._buffer) < self.cohort:
                 self._dispatch()
         self._take_buffer()
         self._dispatch()
@@ -220,29 +198,21 @@ class ServerSteps(KnownTimeline):
         """Takes the server step of a full buffer."""
         # by the number of the dispatch, not by the arrival
         uploads = sorted(self._buffer)
-        clients = [client for _, client, _ in uploads]
-        versions = [version for _, _, version in uploads]
+        clients = np.asarray([client for _, client, _ in uploads])
+        numbers = np.asarray([version for _, _, version in uploads])
+        slots = np.asarray([self._slot_of[version] for _, _, version in uploads])
+        step = len(self._steps)
+        received: Any = (numbers, slots, self.server.factors(step - numbers), self._slot_of[step])
+        counts: Any = (clients, None, self._sent, self._discarded)
+        row = Row(*counts, versions=Versions(*received))
         self._now += self.busy
-        self._steps.append(
-            Step(
-                clients,
-                self._sent,
-                self._now - self._last_end,
-                self._joules,
-                self._discarded,
-                versions,
-                [self._slot_of[version] for version in versions],
-                # no client received this version if no slot was taken for it
-                self._slot_of.get(len(self._steps), NO_SLOT),
-                self._slots_used,
-            )
-        )
+        self._steps.append(Step(row, self._now - self._last_end, self._joules))
         self._last_end = self._now
         self._buffer.clear()
         self._sent = 0
         self._discarded = 0
         self._joules = 0.0
-        for client, version in zip(clients, versions, strict=True):
+        for _, client, version in uploads:
             self._free.add(client)
             self._outstanding[version] -= 1
         # uploads of versions that are too old for the next step will be discarded
@@ -259,7 +229,7 @@ class ServerSteps(KnownTimeline):
             return
         version = len(self._steps)
         # everyone is free and a whole cohort is needed: the draw of a synchronous round
-        if count == self.capacity and self._free.count == self._clients:
+        if count == self.cohort and self._free.count == len(self.weights):
             clients = self.draw(version)
             for client in clients.tolist():
                 self._free.remove(client)
@@ -268,10 +238,8 @@ class ServerSteps(KnownTimeline):
         if version not in self._slot_of:
             # if no slot is free, those in use are 0 to `used` - 1
             used = len(self._slot_of)
-            slot = heapq.heappop(self._free_slots) if self._free_slots else used
-            self._slot_of[version] = slot
+            self._slot_of[version] = heapq.heappop(self._free_slots) if self._free_slots else used
             self._outstanding[version] = 0
-            self._slots_used = max(self._slots_used, slot + 1)
         self._outstanding[version] += count
         self._sent += count
         cost = self.cost(clients, version)

@@ -115,15 +115,15 @@ class Clock:
         """Makes devices from a table of their arguments, as files spell it: a characteristic may be
         `"FILE:NAME"`, an array or a function of the user's.
         """
-        arguments = dict(spelling)
-        for name, value in spelling.items():
-            if is_reference(value):
-                arguments[name] = load("device", value).value
-        unknown = set(arguments) - {field.name for field in dataclasses.fields(cls)}
-        if unknown:
-            allowed = ", ".join(field.name for field in dataclasses.fields(cls))
-            raise InvalidInput.found("[clock]", ", ".join(sorted(unknown)), allowed)
-        return cls(**arguments)
+        loaded = {
+            name: load("device", value).value
+            for name, value in spelling.items()
+            if is_reference(value)
+        }
+        try:
+            return cls(**{**spelling, **loaded})
+        except TypeError as error:
+            raise InvalidInput.because("[clock]", str(error)) from error
 
     def check(self, clients: int) -> None:
         """Refuses arrays with another number of values than there are clients.

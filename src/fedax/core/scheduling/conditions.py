@@ -42,9 +42,7 @@ class Conditions(eqx.Module):
 
     _: dataclasses.KW_ONLY
     availability: Availability | None = eqx.field(
-        static=True,
-        default=None,
-        converter=lambda value: value if value is None else Availability.of(value),
+        static=True, default=None, converter=Availability.of
     )
     dropouts: float = hyper(0.0, low=0.0, high=1.0, open_high=True)
     stragglers: float = hyper(0.0, low=0.0, high=1.0)

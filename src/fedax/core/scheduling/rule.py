@@ -4,8 +4,9 @@ import dataclasses
 import re
 from typing import Any, ClassVar
 
+from fedax.core.hyper import class_of
 from fedax.errors import InvalidInput
-from fedax.utils.plugins import find, is_user_code
+from fedax.utils.plugins import is_user_code
 
 
 class Rule:
@@ -40,32 +41,20 @@ class Rule:
     def of(cls, spelling: Any) -> Any:
         """Makes a rule from its spelling in files: a name, or a table with a name and parameters.
 
-        A rule is returned unchanged.
+        A rule is returned unchanged, and so is None.
 
         Raises:
             InvalidInput: no such rule, or parameters that it does not have.
         """
-        if isinstance(spelling, cls):
+        if spelling is None or isinstance(spelling, cls):
             return spelling
         field = f"Schedule({cls.argument}=...)"
         parameters = dict(spelling) if isinstance(spelling, dict) else {"name": spelling}
         name = str(parameters.pop("name", ""))
-        if name in cls.known:
-            rule = cls.known[name]
-        elif is_user_code(cls.argument, name):
-            allowed = f"a frozen dataclass derived from {cls.__name__}"
-            rule = find(
-                cls.argument,
-                name,
-                {},
-                allowed,
-                lambda value: isinstance(value, type) and issubclass(value, cls),
-            )
+        rule = class_of(cls.argument, cls.known, name, cls)
+        if name not in cls.known and is_user_code(cls.argument, name):
             # `name` spells it so from now on
             rule.reference = name
-        else:
-            names = ", ".join(map(repr, cls.known))
-            raise InvalidInput.of(field, spelling, f"one of {names}, or a `{cls.__name__}`")
         try:
             return rule(**parameters)
         except TypeError as error:

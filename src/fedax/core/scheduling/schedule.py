@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -14,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedax.core.federation import Cohort
-from fedax.core.hyper import MOST_COUNT, Scalar, check_declared, hyper
+from fedax.core.hyper import Scalar, check_declared, hyper
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.conditions import Conditions, spelled
 from fedax.core.scheduling.sampling import (
@@ -26,13 +25,8 @@ from fedax.core.scheduling.sampling import (
     weighted_subset,
 )
 from fedax.errors import InvalidInput
-from fedax.utils.numbers import python_numbers
+from fedax.utils.numbers import are_counts, python_numbers
 from fedax.utils.random import Index, stream
-
-LEAST_SYNC = 1e-6
-"""The smallest probability of communication after a step."""
-SMALLEST_LUCK = math.log(2.0**-24)
-"""Logarithm of the smallest uniform number above 0 that the coins of a round come from."""
 
 
 class Work(NamedTuple):
@@ -109,14 +103,10 @@ class Schedule(eqx.Module):
     )
     order: Literal["shuffled", "given"] = hyper("shuffled", choices=("shuffled", "given"))
     times: tuple[int, ...] | None = eqx.field(static=True, default=None, converter=python_numbers)
-    sync_probability: float | None = hyper(
-        None, kind=float, low=LEAST_SYNC, high=1.0, optional=True
-    )
+    sync_probability: float | None = hyper(None, kind=float, low=1e-6, high=1.0, optional=True)
     weights: Literal["size", "equal"] = hyper("size", choices=("size", "equal"))
     asynchronous: Asynchronous | None = eqx.field(
-        static=True,
-        default=None,
-        converter=lambda value: value if value is None else Asynchronous.of(value),
+        static=True, default=None, converter=Asynchronous.of
     )
     conditions: Conditions = eqx.field(default=Conditions(), converter=Conditions.of)
 
@@ -134,9 +124,9 @@ class Schedule(eqx.Module):
         if times is not None and self.steps is not None:
             conflicts["times"] = "None if steps is given"
         elif times is not None and not (
-            times and all(map(counts, times)) and times == tuple(sorted(set(times)))
+            times and are_counts(*times) and list(times) == sorted(set(times))
         ):
-            conflicts["times"] = f"rising whole numbers from 1 to {MOST_COUNT}, or None"
+            conflicts["times"] = "rising whole numbers from 1 on, or None"
         if self.sync_probability is not None and (
             self.steps is not None or self.times is not None or self.conditions.stragglers
         ):
@@ -176,7 +166,8 @@ class Schedule(eqx.Module):
                 program would fill it to the largest client's, a process of its own would not.
         """
         clients = len(sizes)
-        if couples and isinstance(self.top_batch, str) and min(sizes) < max(sizes):
+        top = self.batch_size[1] if isinstance(self.batch_size, tuple) else self.batch_size
+        if couples and isinstance(top, str) and min(sizes) < max(sizes):
             allowed = "a number, for a model with a state and clients of unequal sizes"
             raise InvalidInput.of("Schedule(batch_size=...)", self.batch_size, allowed)
         if self.conditions.availability is not None:
@@ -201,13 +192,6 @@ class Schedule(eqx.Module):
         conditions = values.pop("conditions").options
         server = self.asynchronous and self.asynchronous.spelling
         return values | conditions | {"sampling": self.sampling.spelling, "asynchronous": server}
-
-    @property
-    def weights_equal(self) -> bool:
-        """Whether the mean over a drawn cohort estimates sum_k p_k with equal weights (else with
-        weights n_k).
-        """
-        return self.cohort is not None and self.sampling.by_size
 
     @property
     def may_be_empty(self) -> bool:
@@ -238,8 +222,8 @@ class Schedule(eqx.Module):
         """
         asked = self.cohort
         if asked is not None:
-            # exactly, as decimals: 1.1 times 10 is more than 11 in floating point
-            asked = min(math.ceil(Fraction(str(self.conditions.over_select)) * asked), clients)
+            # 1.1 times 10 is more than 11 in floating point
+            asked = min(math.ceil(round(self.conditions.over_select * asked, 6)), clients)
         conditions = dataclasses.replace(self.conditions, over_select=1.0, deadline=None)
         return dataclasses.replace(self, cohort=asked, conditions=conditions)
 
@@ -291,10 +275,11 @@ class Schedule(eqx.Module):
         """
         equal = self.weights == "equal"
         objective = jnp.ones_like(share) if equal else share
+        is_drawn = is_sampled and self.cohort is not None
         # a draw by size has the sizes in it, so that its weights are equal
-        weights = jnp.ones_like(share) if is_sampled and self.weights_equal else objective
+        weights = jnp.ones_like(share) if is_drawn and self.sampling.by_size else objective
         terms = jnp.where(jnp.arange(ids.shape[0], dtype=jnp.int32) < count, objective, 0)
-        if is_sampled and self.cohort is not None and self.sampling.repeats:
+        if is_drawn and self.sampling.repeats:
             # a client's first draw comes first, and padding after those that work
             order = jnp.argsort(ids, stable=True)
             is_repeat = jnp.diff(ids[order], prepend=-1) == 0
@@ -340,14 +325,8 @@ class Schedule(eqx.Module):
             largest: examples.
             filled: whether clients with fewer examples than a minibatch repeat them.
         """
-        if isinstance(self.top_batch, str):
-            return largest
-        return self.top_batch if filled else min(self.top_batch, largest)
-
-    @property
-    def top_batch(self) -> int | str:
-        """The size of the largest minibatch; a text for all examples of a client."""
-        return self.batch_size[1] if isinstance(self.batch_size, tuple) else self.batch_size
+        batch = self._batch_bounds(largest)[1]
+        return batch if filled else min(batch, largest)
 
     def work(
         self, key: Key[Array, ""], size: Index, round: Index, shared: Key[Array, ""] | None = None
@@ -411,7 +390,7 @@ class Schedule(eqx.Module):
         p = self.sync_probability
         assert p is not None, "no coins"
         # within a sweep p is a traced array
-        if not real(p):
+        if not isinstance(p, int | float):
             return jnp.log1p(-p)
         return -math.inf if p == 1 else math.log1p(-p)
 
@@ -420,7 +399,7 @@ class Schedule(eqx.Module):
         return self.steps is None and self.times is None and self.sync_probability is None
 
     def _count_steps(
-        self, amount: Index, size: Index, batch: Index, larger: Callable[..., Index] = max
+        self, amount: Any, size: Index, batch: Any, larger: Callable[..., Any] = max
     ) -> Any:
         """Returns the steps of an amount of work, which is in epochs or in steps already."""
         if not self._is_in_epochs:
@@ -438,11 +417,8 @@ class Schedule(eqx.Module):
     def most_steps(self, largest: int) -> Any:
         """Returns the most steps of a round, if no client has more than `largest` examples."""
         if self.sync_probability is not None:
-            # the steps that the smallest draw gives
-            longest = SMALLEST_LUCK / self._log_tail
-            if isinstance(longest, int | float):
-                return 1 + int(longest)
-            return 1 + longest.astype(jnp.int32)
+            # the steps that the smallest uniform number above 0 gives
+            return 1 + int(math.log(2.0**-24) / self._log_tail)
         # the most epochs, at the smallest batch
         return self._count_steps(self._amount_bounds[1], largest, self._batch_bounds(largest)[0])
 
@@ -451,15 +427,13 @@ class Schedule(eqx.Module):
         if self.sync_probability is not None:
             return True
         least, most = self._amount_bounds
-        # a part of one step is that step
-        if least != most or (can_happen(self.conditions.stragglers) and most > 1):
-            return False
-        if not self._is_in_epochs or self.batch_size == "full":
-            return True
+        if can_happen(self.conditions.stragglers):
+            least = 1
         steps = {
-            self._count_steps(most, n, batch)
-            for n in map(int, sizes)
-            for batch in self._batch_bounds(n)
+            self._count_steps(amount, size, batch)
+            for amount in (least, most)
+            for size in (min(sizes), max(sizes))
+            for batch in self._batch_bounds(size)
         }
         return len(steps) == 1
 
@@ -470,18 +444,15 @@ class Schedule(eqx.Module):
 
         Of a drawn batch size, the steps at its mean.
         """
-        # the last time is the number of all steps
-        amount = (
-            sum(self._amount_bounds) / 2 if self.times is None else self.times[-1] / len(self.times)
-        )
+        amount = sum(self._amount_bounds) / 2
+        if self.times is not None:
+            # the last time is the number of all steps
+            amount = self.times[-1] / len(self.times)
         if self.sync_probability is not None:
             amount = 1 / self.sync_probability
         # a straggler does a uniform part
         lost_share = self.conditions.stragglers * (1 - (amount + 1) / (2 * amount))
-        amount = amount * (1 - lost_share)
-        if self._is_in_epochs and self.epoch_steps == "floor":
-            return max(amount * size // self._mean_batch(size), 1)
-        return amount * (self.mean_epoch(size) if self._is_in_epochs else 1)
+        return self._count_steps(amount * (1 - lost_share), size, self._mean_batch(size))
 
     def mean_epoch(self, size: int) -> float:
         """Returns the minibatches in an epoch of a client, at the mean batch size."""
@@ -528,27 +499,13 @@ def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:
     (0.5, 0.0)
     """
     # the leaves of a schedule are its probabilities
-    rows = [jax.tree.leaves(schedule) for schedule in schedules]
-    differs = [len(set(column)) > 1 for column in zip(*rows, strict=True)]
-    inputs = list[Schedule]()
-    for row, schedule in zip(rows, schedules, strict=True):
+    differs = jax.tree.map(lambda *values: len(set(values)) > 1, *schedules)
+
+    def convert(value: float, varies: bool) -> float | Array:
         # of NumPy, because a Python number would give an array of weak type
-        leaves = [
-            jnp.asarray(np.asarray(value, float)) if varies else value
-            for value, varies in zip(row, differs, strict=True)
-        ]
-        inputs.append(jax.tree.unflatten(jax.tree.structure(schedule), leaves))
-    return tuple(inputs)
+        return jnp.asarray(np.asarray(value, float)) if varies else value
 
-
-def counts(value: object) -> bool:
-    """Returns whether a value is a whole number from 1 on that fits into 32 bits."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_COUNT
-
-
-def real(value: object) -> bool:
-    """Returns whether a value is a number and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return tuple(jax.tree.map(convert, schedule, differs) for schedule in schedules)
 
 
 def can_happen(probability: float | Float[Array, ""]) -> bool:

@@ -16,9 +16,6 @@ from jaxtyping import Array, Float, Int
 from fedax.core.history import JOULES, SECONDS
 from fedax.utils.random import Index
 
-NO_SLOT = 1 << 30
-"""Slot of a version that no client trains on: out of range, so that writing to it has no effect."""
-
 
 class Versions(NamedTuple):
     """The versions that the clients of a server step received.
@@ -30,7 +27,7 @@ class Versions(NamedTuple):
         numbers: of the versions.
         slots: where they lie.
         factors: on the changes of the clients' uploads, by the staleness.
-        stored: the slot of the version that this step ends; `NO_SLOT` if no client received it.
+        stored: the slot of the version that this step ends.
     """
 
     numbers: Int[Array, "*rows cohort"]
@@ -66,8 +63,8 @@ class Timeline:
     """Who counts in the rounds of a run, and when. This one has no clock."""
 
     def rows(self, first: int, count: int, padded: int | None = None) -> Row | None:
-        """Returns who counts in some rounds, with a first axis (count,), padded with zeros to
-        (padded,); None where the rounds draw their cohorts.
+        """Returns who counts in some rounds, with a first axis (count,), padded to (padded,); None
+        where the rounds draw their cohorts.
         """
         return None
 
@@ -91,61 +88,28 @@ class Step(NamedTuple):
     """A round, or a step of an asynchronous server, that is known before it is trained.
 
     Attributes:
-        clients: whose uploads count, in the order of their draw or dispatch.
-        sent: clients that received the message of this round or version.
+        row: who counts.
         seconds: since the step before.
         joules: of the uploads that arrived, discarded ones included.
-        discarded: uploads that were too stale.
-        versions: that the clients received.
-        slots: where these lie.
-        stored: the slot of the version that this step ends.
-        slots_used: by all versions so far.
     """
 
-    clients: Sequence[int]
-    sent: int
+    row: Row
     seconds: float
     joules: float
-    discarded: int = 0
-    versions: Sequence[int] = ()
-    slots: Sequence[int] = ()
-    stored: int = NO_SLOT
-    slots_used: int = 0
 
 
 class KnownTimeline(Timeline):
-    """A timeline of steps that are known before they are trained.
-
-    Attributes:
-        capacity: the most clients of a step.
-    """
-
-    capacity: int
+    """A timeline of steps that are known before they are trained."""
 
     @abstractmethod
     def steps(self, first: int, count: int) -> list[Step]:
         """Returns some steps."""
 
-    def versions(self, first: int, steps: Sequence[Step]) -> Versions | None:
-        """Returns the versions that the clients of steps received, of which `first` is the number
-        of the first one; None where all receive that of the round.
-        """
-        return None
-
     def rows(self, first: int, count: int, padded: int | None = None) -> Row:
-        steps = self.steps(first, count)
-        clients: Any = np.zeros((count, self.capacity), np.int32)
-        for row, step in zip(clients, steps, strict=True):
-            row[: len(step.clients)] = step.clients
-        versions = self.versions(first, steps)
-        working = column([len(step.clients) for step in steps]) if versions is None else None
-        sent = column([step.sent for step in steps])
-        discarded = column([step.discarded for step in steps])
-        padding = (padded or count) - count
-        return jax.tree.map(
-            lambda rows: np.pad(rows, [(0, padding), *[(0, 0)] * (rows.ndim - 1)]),
-            Row(clients, working, sent, discarded, versions),
-        )
+        rows = [step.row for step in self.steps(first, count)]
+        # padding is never read
+        rows += rows[-1:] * ((padded or count) - count)
+        return jax.tree.map(_stack, *rows)
 
     def logged(self, first: int, count: int, traffic: Sequence[Any] = ()) -> dict[str, np.ndarray]:
         steps = self.steps(first, count)
@@ -155,6 +119,7 @@ class KnownTimeline(Timeline):
         }
 
 
-def column(values: Sequence[Any]) -> Any:
-    """Returns whole numbers of steps as an array of 32 bits."""
-    return np.asarray(values, np.int32)
+def _stack(*values: Any) -> np.ndarray:
+    column = np.asarray(values)
+    # whole numbers have 32 bits in programs
+    return column.astype(np.int32) if column.dtype.kind == "i" else column

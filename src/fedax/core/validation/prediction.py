@@ -23,7 +23,6 @@ def predict(
     like: Examples,
     encoding: Encoding | None,
     call: Callable[..., Array],
-    tokens: tuple[int, int] | None,
 ) -> np.ndarray:
     """Returns one row for each example.
 
@@ -34,7 +33,6 @@ def predict(
         like: arrays of the task by name, for their shapes and types.
         encoding: of tables, None if x was made of arrays.
         call: of the task's programs, see `ProgramOwner.call`.
-        tokens: the smallest and the largest token that the model reads, None if it does not say.
 
     Raises:
         DataError: inputs that do not fit the training examples.
@@ -42,10 +40,12 @@ def predict(
     examples = _to_arrays(x, like, encoding)
     rows = rows_of(examples, "predict(x)")
     examples = conformed(examples, {name: like[name] for name in examples}, "predict(x)")
-    if tokens is None or "x" not in examples:
-        check_indices("predict(x)", function, lambda key: params, [examples], call)
-    else:
-        _check_tokens(examples, *tokens)
+    size = _vocabulary_of(function)
+    if size is not None and np.max(examples["x"], initial=0) >= size:
+        got = f"token {np.max(examples['x'])}"
+        raise DataError.found("predict(x)['x']", got, f"tokens below {size}, of the model")
+    # a function of its own, so that models of this library are looked at too
+    check_indices("predict(x)", lambda *a: function(*a), lambda key: params, [examples], call)
     # without rows, one empty piece gives the shape of the predictions
     pieces = [
         {name: values[i : i + PIECE] for name, values in examples.items()}
@@ -76,18 +76,12 @@ def _to_arrays(x: Any, like: Examples, encoding: Encoding | None) -> dict[str, n
     return arrays
 
 
-def _check_tokens(examples: Examples, low: int, high: int) -> None:
-    """Refuses tokens outside of the vocabulary: XLA would take the last entry of a table for
-    them.
-    """
-    x = np.asarray(examples["x"])
-    # padding counts for nothing, whatever it is
-    if "mask" in examples and examples["mask"].shape == x.shape:
-        x = x[np.asarray(examples["mask"], bool)]
-    if x.dtype.kind not in "iu" or not x.size or (low <= x.min() and x.max() <= high):
-        return
-    got = f"token {x.min() if x.min() < low else x.max()}"
-    raise DataError.found("predict(x)['x']", got, f"{low} to {high}, the tokens of the model")
+def _vocabulary_of(function: Any) -> int | None:
+    """Returns how many tokens a model reads, None if it does not say."""
+    # the task's own function within those of adapters and frozen leaves
+    while hasattr(function, "function"):
+        function = function.function
+    return getattr(getattr(function, "model", None), "vocabulary", None)
 
 
 def _predict_piece(function: PerExample, params: PyTree, examples: Examples) -> Array:

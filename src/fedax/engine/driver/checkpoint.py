@@ -63,7 +63,7 @@ class Checkpoints:
         """Keeps other processes out of the folder.
 
         Raises:
-            RunExists: another process works in it; the message says which, where and since when.
+            RunExists: another process works in it.
         """
         with contextlib.ExitStack() as stack:
             with self.process_group.raise_on_all_ranks():
@@ -157,7 +157,7 @@ class Checkpoints:
         files = self._list_files()
         if not files:
             return "", {}
-        arrays, about = read_weights(files[0], most=1 << 60)
+        arrays, about = read_weights(files[0])
         if _checksum(about["head"], arrays) != about["checksum"]:
             reason = "it is damaged: its checksum does not fit"
             raise InvalidInput.because(str(files[0]), reason, "The one before it continues.")

@@ -279,6 +279,7 @@ class RoundLoop:
             recorder.finish(
                 grid.params(member, carry),
                 carry,
+                clients=task.names and tuple(task.names),
                 predictor=task.without_examples,
                 fixed_state=fixed_state,
                 **facts,
@@ -291,7 +292,7 @@ class RoundLoop:
                 _with_personal(history, models, states, grid)
                 for history, (models, states) in zip(histories, personal, strict=True)
             ]
-        return [history.named(task.names) for history in histories]
+        return histories
 
 
 def _copy(tree: Any) -> Any:

@@ -2,6 +2,7 @@
 model.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -163,6 +164,10 @@ class Recorder:
         log = merge_logs(self.logs)
         self.logs = [log]
         logged = log.logged
+        outcome = self.outcome
+        names = facts.get("clients")
+        if outcome.client is not None and names:
+            outcome = dataclasses.replace(outcome, name=names[outcome.client])
         if self.options.on_bad_client == "drop":
             logged = logged | {"dropped": log.left_out}
         return History(
@@ -171,7 +176,7 @@ class Recorder:
             logged,
             params,
             Traffic(log.down, log.up),
-            self.outcome,
+            outcome,
             np.asarray(self.seconds),
             carry,
             RunDetails(modes=self.modes, **facts),

@@ -546,8 +546,7 @@ class PastVersions(Stage):
         """Returns stored downlinks with what this version sends down. Its clients work on that when
         they arrive, now or later.
         """
-        # a version that no client received has a slot out of range
-        put = lambda rows, new: rows.at[versions.stored].set(new, mode="drop")  # noqa: E731
+        put = lambda rows, new: rows.at[versions.stored].set(new)  # noqa: E731
         return jax.tree.map(put, downlinks, eqx.filter(down, is_array))
 
     def at_slot(self, work: PhaseWork, slot: Index) -> PhaseWork:

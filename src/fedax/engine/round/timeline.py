@@ -23,7 +23,7 @@ from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps
 from fedax.core.scheduling.clock import Clock, Cost
 from fedax.core.scheduling.deadline import first_answers
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.scheduling.timeline import KnownTimeline, Step, Timeline
+from fedax.core.scheduling.timeline import KnownTimeline, Row, Step, Timeline
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.context import PhaseTraffic
 from fedax.engine.round.phase import is_array, refuse
@@ -176,7 +176,8 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
     def __init__(self, timing: Timing, setup: Setup, root: Key[Array, ""]) -> None:
         super().__init__(timing, setup, root)
         clients = len(self.sizes)
-        schedule, conditions = setup.schedule, setup.schedule.conditions
+        schedule = setup.schedule
+        conditions = schedule.conditions
         self.invitation = schedule.invitation(clients)
         self.deadline = math.inf if conditions.deadline is None else conditions.deadline
         # where the server takes a number of answers, a round trains no more clients than these
@@ -193,8 +194,8 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
     def logged(
         self, first: int, count: int, traffic: Sequence[PhaseTraffic] = ()
     ) -> dict[str, np.ndarray]:
-        late = [step.sent - len(step.clients) for step in self.steps(first, count)]
-        return super().logged(first, count) | {"late": np.asarray(late, np.int32)}
+        rows: Any = self.rows(first, count)
+        return super().logged(first, count) | {"late": rows.sent - rows.working}
 
     def _compute_round(self, t: int) -> Step:
         clock = self.timing.clock
@@ -202,14 +203,16 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
         down, up = self.timing.bits
         cost = self.cost(asked, t)
         counts, end = first_answers(asked, cost.seconds, self.most, self.deadline)
+        working = int(counts.sum())
         late = asked[~counts]
-        joules = cost.joules[counts].sum()
-        if len(late):  # which have received the message, and work until the round ends
-            processed = clock.examples_after(end, late, t, down, cost.examples[~counts])
-            joules += clock.joules(late, t, down, 0, processed).sum()
+        # the late ones have received the message, and work until the round ends
+        processed = clock.examples_after(end, late, t, down, cost.examples[~counts])
+        joules = cost.joules[counts].sum() + clock.joules(late, t, down, 0, processed).sum()
         if len(asked):
-            end += clock.seconds_at_server(int(counts.sum()) * up)
-        return Step(asked[counts].tolist(), len(asked), end, float(joules))
+            end += clock.seconds_at_server(working * up)
+        padding = (0, self.capacity - working)
+        columns: Any = (np.pad(asked[counts], padding), working, len(asked), 0)
+        return Step(Row(*columns), end, joules)
 
 
 def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:

@@ -59,7 +59,6 @@ from fedax.experiments.config.user_code import (
 from fedax.observe.base import Observer
 from fedax.results.tables.reductions import ValueReduction
 from fedax.tasks.sources import find_task, task_options
-from fedax.utils.numbers import python_tree
 
 MOST_MEMBERS = 1_000
 """Algorithms of an experiment with its grid."""
@@ -184,7 +183,7 @@ class Experiment(Table):
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
         """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
-        return cls._of(python_tree(sections))
+        return cls._of(sections)
 
     @classmethod
     def _of(cls, document: dict[str, Any]) -> "Experiment":

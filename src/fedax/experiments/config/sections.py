@@ -27,7 +27,7 @@ from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.round.engine import Engine
 from fedax.flower.server.engine import current_engine
-from fedax.utils.plugins import find, title_of
+from fedax.utils.plugins import find
 from fedax.utils.random import MOST_SEED
 
 ENGINES: dict[str, Callable[[], Engine]] = {
@@ -154,7 +154,7 @@ class AlgorithmSection(Section):
         """Returns the label, or the method's name with the hyperparameters that were given."""
         if self.label is not None:
             return self.label
-        title = title_of(self.name) if self.kind is None else self.kind.__name__
+        title = self.name.rpartition(":")[2] if self.kind is None else self.kind.__name__
         text = " ".join([title, *(f"{key}={value}" for key, value in self.options.items())])
         return text if len(text) <= TEXT else f"{text[: TEXT - 3]}..."
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedax.core import InvalidInput
 from fedax.experiments.config.toml import map_texts
-from fedax.utils.plugins import is_reference, load, without_folders
+from fedax.utils.plugins import is_reference, load
 
 PATHS = ("folder", "params")
 """Options of tasks that are paths."""
@@ -133,7 +133,7 @@ def fingerprint_sources(settings: dict[str, Any], sources: Mapping[str, str]) ->
     hashes = dict[str, str]()
     for name in references(settings):
         # a moved file must not change the fingerprint
-        short = without_folders(name)
+        short = Path(name).name
         settings = _replace_name(settings, name, short)
         # of files of equal names in several folders, one after the other
         hashes[short] = hashes.get(short, "") + sources.get(name, "")

@@ -27,8 +27,8 @@ from fedax.results.frame import curves_csv
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import versions
-from fedax.utils.files import portable, read, read_text, write, writing
-from fedax.utils.lock import held, holder
+from fedax.utils.files import portable, read, write, writing
+from fedax.utils.lock import LOCK, held, is_held
 
 SUMMARY = "summary.json"
 STUDY = "study.toml"
@@ -111,13 +111,13 @@ class RunDirectory:
             InvalidInput: no run directory, or one whose files are damaged.
         """
         try:
-            summary = _Summary.model_validate_json(read_text(path / SUMMARY))
+            summary = _Summary.model_validate_json(read(path / SUMMARY))
             if (packed := path / PACKED).exists():
                 runs = unpack(read(packed))
             else:
                 runs = _read_runs(path / "runs", repair)
             about = summary.model_dump(exclude={"runs"}) | cls.read_more(path)
-            study = read_text(path / STUDY) if summary.runs else ""
+            study = read(path / STUDY).decode() if summary.runs else ""
             return cls(path, runs=runs, planned=summary.runs, study=study, **about)
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
@@ -342,8 +342,8 @@ def open_folder(
         InvalidInput: an archive, or a damaged directory.
     """
     advice = "nothing was overwritten. Choose another folder"
-    if owner := holder(path):
-        raise RunExists(f"{path} is in use by {owner}; {advice}.")
+    if is_held(path):
+        raise RunExists(f"{path} is in use by another process; {advice}.")
     if path.exists() and not path.is_dir():
         raise RunExists(f"{path} is a file, not a folder; {advice}.")
     if is_archive(path):
@@ -354,7 +354,7 @@ def open_folder(
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if SUMMARY in names:
         return load(path, True)
-    if names - {"runs"}:
+    if names - {"runs", LOCK}:
         raise RunExists(f"{path} is not empty; {advice}, or remove this one.")
     return None
 
@@ -382,8 +382,8 @@ def is_archive(path: Path) -> bool:
 def slug(text: str) -> str:
     """Makes a folder name from a title.
 
-    >>> slug("Synthetic (1, 1)"), slug("Con"), slug("?")
-    ('synthetic-1-1', 'con-', 'run')
+    >>> slug("Synthetic (1, 1)"), slug("?")
+    ('synthetic-1-1', 'run')
     """
     return portable(text.lower().replace("_", " "), "run")
 

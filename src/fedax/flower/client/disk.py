@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from filelock import FileLock
 from flwr.app import ArrayRecord
 from jaxtyping import PyTree
 
@@ -29,7 +30,6 @@ from fedax.communication.privacy import Privacy
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.records import Refused, digest_of, tree_of
 from fedax.utils.files import write, writing
-from fedax.utils.lock import locked
 
 ACCOUNT = "account.json"
 OWNER = 0o600
@@ -128,7 +128,7 @@ class Outbox:
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
             # a hidden upload may be made of a noisy one
-            with locked(folder.with_name(f".{kind.partition('-')[0]}.lock")):
+            with FileLock(folder.with_name(f".{kind.partition('-')[0]}.lock")):
                 if path.exists():
                     stored_digest, message = _read_stored(path)
                     if stored_digest != digest:
@@ -200,7 +200,7 @@ class Account:
         multiplier = 0.0 if privacy is None else privacy.noise / 2
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with locked(self.path.with_name(".account.lock")):
+            with FileLock(self.path.with_name(".account.lock")):
                 uploads = self.uploads
                 uploads[multiplier] = uploads.get(multiplier, 0) + 1
                 if privacy is not None and privacy.budget < math.inf:

@@ -30,7 +30,7 @@ from typing import Any
 import httpx
 
 from fedax.flower.protocol.quiet import QUIET
-from fedax.utils.lock import holder
+from fedax.utils.lock import is_held
 
 APP = "@fedax/fedax-app==1.0.0"
 """The app, as `flwr run` names it."""
@@ -133,7 +133,7 @@ def find_crashed(folder: Path) -> list[Path]:
         run
         for run in runs
         if json.loads((run / "summary.json").read_text())["status"] == "running"
-        and holder(run) is None
+        and not is_held(run)
     ]
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array, Int, PyTree
 
-from fedax.core.federation import ClientStates, rows_as, with_states
+from fedax.core.federation import ClientStates, with_states
 from fedax.core.task import Task
 from fedax.engine.round.phase import to_shapes
 from fedax.engine.round.single_client import with_parts
@@ -253,12 +253,8 @@ class OffloadedStates(ClientStates):
 
     def restored(self, ids: np.ndarray | None, rows: list[np.ndarray]) -> "OffloadedStates":
         store = self.new_store("host" if self.store is None else self.store.placement)
-        leaves = [
-            rows_as(stored, leaf.dtype, leaf.shape)
-            for stored, leaf in zip(rows, self.leaves, strict=True)
-        ]
         client_ids = np.arange(self.clients, dtype=np.int32) if ids is None else ids
-        store.put(client_ids, leaves)
+        store.put(client_ids, rows)
         return self._with_store(store)
 
     def copied(self) -> "OffloadedStates":
