@@ -28,3 +28,18 @@ def test_a_word_is_no_progress():
     # not by fedax.run, whose types are checked in tests
     with pytest.raises(fedax.InvalidInput, match="progress"):
         progress_bar.progress_hook("bar", "FedAvg").__enter__()
+
+
+def test_plot_draws_the_curve_again(monkeypatch):
+    display = pytest.importorskip("IPython.display")
+    drawn = []
+
+    class Place:
+        def update(self, html):
+            drawn.append(html.data)
+
+    monkeypatch.setattr(display, "display", lambda html, display_id: Place())
+    fedax.run(fedax.FedAvg(), regression(), rounds=4, observe_every=2, progress="plot")
+    assert len(drawn) == 3
+    assert all(svg.lstrip().startswith("<?xml") for svg in drawn)
+    assert len(set(drawn)) == 3

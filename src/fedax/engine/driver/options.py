@@ -75,7 +75,7 @@ class Options(Setting, total=False):
     observe_every: int
     stop: Rule | Sequence[Rule] | None
     keep_best: str | None
-    progress: Callable[[Progress], bool | None] | bool | None
+    progress: Callable[[Progress], bool | None] | bool | str | None
     checkpoint: str | Path | None
     checkpoint_every: int
     personal: bool
@@ -101,7 +101,7 @@ class RunOptions:
     observe_every: int = hyper(1, low=1)
     stop: Rule | Sequence[Rule] | None = None
     keep_best: str | None = None
-    progress: Callable[[Progress], bool | None] | bool | None = None
+    progress: Callable[[Progress], bool | None] | bool | str | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int = hyper(10, low=1)
     personal: bool = False

@@ -1,6 +1,7 @@
-"""The bar of `run(progress=True)` in terminals and notebooks."""
+"""What `run(progress=...)` shows: a bar in terminals and notebooks, or a curve in notebooks."""
 
 import contextlib
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,13 +46,40 @@ def add_bar(
     return move
 
 
+def draw_curve(title: str, metric: str = "train_loss") -> Callable[[Progress], None]:
+    """Shows the curve of a run in a notebook; returns what draws it again."""
+    # only where it is asked for: the package needs neither
+    from IPython.display import HTML, display
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="rounds", ylabel=metric)
+    (line,) = axes.plot([], [])
+    place = display(HTML(""), display_id=True)
+    rounds, values = [], []
+
+    def draw(progress: Progress) -> None:
+        rounds.append(progress.round)
+        values.append(progress.metrics[metric])
+        line.set_data(rounds, values)
+        axes.relim()
+        axes.autoscale_view()
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg")
+        place.update(HTML(svg.getvalue()))
+
+    return draw
+
+
 @contextlib.contextmanager
 def progress_hook(progress: Any, title: str) -> Iterator[Any]:
-    """Yields the hook of a run: the given function, or one that moves a bar if `progress` is true;
-    else None.
+    """Yields the hook of a run: the given function, one that draws a curve for "plot", or one that
+    moves a bar for what else is true; else None.
     """
     if callable(progress):
         yield progress
+    elif progress == "plot":
+        yield draw_curve(title)
     elif progress:
         with make_bars() as bars:
             yield add_bar(bars, title)

@@ -186,8 +186,8 @@ def run(
         keep_best (str): a metric of the observers; `History.best` is the model with its best finite
             value, by the direction that its observer or the task states. By default that of early
             stopping, if there is one.
-        progress (function or bool): called with a `Progress` after every observation; `print` will
-            do. True shows a bar.
+        progress (function, bool or str): called with a `Progress` after every observation; `print`
+            will do. True shows a bar, `"plot"` in a notebook the curve of the training loss.
         checkpoint (path): a folder for checkpoints of this run. If it holds some, the run continues
             from the newest whole one, to the same bits as without a break (on the same engine,
             devices and versions); checkpoints of another run are refused. Another budget is the
