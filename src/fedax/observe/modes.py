@@ -13,17 +13,16 @@ from fedax.observe.base import Observer, Split
 @functools.cache
 def built_in_modes() -> Mapping[str, Mode]:
     """Returns the directions of what this package's observers give for losses and accuracies."""
-    observers: list[Observer] = [scores.TrainLoss(), scores.Objective()]
-    observers += [heterogeneity.Consensus(), heterogeneity.ConsensusSquare()]
-    observers += [heterogeneity.Dissimilarity()]
+    observers: list[Observer] = [scores.TrainLoss(), scores.Objective(), heterogeneity.Consensus()]
+    observers += [heterogeneity.ConsensusSquare(), heterogeneity.Dissimilarity()]
+    of_splits = (predictions.AUC, predictions.F1, predictions.CalibrationError)
     for split in get_args(Split):
-        observers += [predictions.AUC(split=split), predictions.F1(split=split)]
-        observers += [predictions.CalibrationError(split=split)]
+        observers += [kind(split=split) for kind in of_splits]
+    of_scores = (scores.TrainScore, scores.CentralScore, scores.ValidationScore, scores.Unseen)
+    of_scores += (scores.NodeAccuracy, scores.Extremes, scores.ClientAccuracy)
     for score in SCORES:
-        observers += [scores.ClientAccuracy(score), scores.ClientAccuracy(score, personal=True)]
-        observers += [scores.TrainScore(score), scores.CentralScore(score)]
-        observers += [scores.ValidationScore(score), scores.Unseen(score)]
-        observers += [scores.NodeAccuracy(score), scores.Extremes(score)]
+        observers += [kind(score) for kind in of_scores]
+        observers.append(scores.ClientAccuracy(score, personal=True))
     modes: dict[str, Mode] = {}
     for observer in observers:
         modes |= observer.modes(SCORES)

@@ -111,7 +111,7 @@ class SetMetric(OnPredictions):
         return self.called
 
     def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        return float(self.function(labels, predictions))
+        return self.function(labels, predictions)
 
 
 class _OnProbabilities(OnPredictions):
@@ -240,4 +240,4 @@ class CalibrationError(_OnProbabilities):
         gaps = np.zeros(self.bins)
         # a bin's gap times its size: accuracies and confidences summed over its examples
         np.add.at(gaps, bin_index, is_right - confidence)
-        return float(np.abs(gaps).sum() / len(labels))
+        return np.abs(gaps).sum() / len(labels)

@@ -247,14 +247,15 @@ class Unseen(ScoreObserver):
 
 
 class ClientAccuracy(ScoreObserver):
-    """A score of the global model, or of the clients' models, on each client's test examples.
+    """A score of the global model, or of the clients' models, on each client's own examples.
 
     Gives `client_<score>` (one per client, NaN for a client without test examples) and, over the
     clients that have some, `..._mean`, `..._variance`, `..._pooled` (every test example counts
     alike), `..._worst_tenth` (mean of the worst tenth, rounded up to whole clients: the lowest
     accuracies, the highest losses), `..._smallest` and `..._largest`. Those two are the scores of
     the client with the fewest and of the client with the most training examples (the first of
-    several), not the lowest and the highest score. With `personal` the names begin with `local_`.
+    several), not the lowest and the highest score. With `personal` the names begin with `local_`,
+    of validation examples with `client_validation_` or `local_validation_`.
     Where the score of a client with test examples is not finite, the numbers made of it are not
     finite either.
 
@@ -262,23 +263,26 @@ class ClientAccuracy(ScoreObserver):
         score: a score of the task.
         personal: whether each client uses its own model, for methods that have such (see
             `Algorithm.personal`).
+        split: `"test"` or `"validation"`.
         mode: `"max"` where more of the score is better, `"min"` where less is; needed for a score
             of which the task does not say it, because the worst tenth depends on it.
     """
 
     personal: bool = hyper(False)
+    split: Any = hyper("test", choices=("test", "validation"))
 
     endings = "_mean", "_pooled", "_worst_tenth", "_smallest", "_largest"
     lower_endings, needs_mode = ("_variance",), True
 
     @property
     def prefix(self) -> str:  # type: ignore[override]
-        return "local" if self.personal else "client"
+        owner = "local" if self.personal else "client"
+        return owner if self.split == "test" else f"{owner}_{self.split}"
 
     def __call__(self, view: View) -> dict[str, Array]:
-        # shape (clients,), NaN for a client without test examples
-        values = (view.personal if self.personal else view.per_client)("test", self.score)
-        is_measured = view.measured("test")
+        # shape (clients,), NaN for a client without examples of the split
+        values = (view.personal if self.personal else view.per_client)(self.split, self.score)
+        is_measured = view.measured(self.split)
         count = is_measured.sum(dtype=values.dtype)
 
         def total(entries: Float[Array, "clients"]) -> Float[Array, ""]:
@@ -292,13 +296,12 @@ class ClientAccuracy(ScoreObserver):
         in_worst_tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
         worst = jnp.where(in_worst_tenth, ranked, 0).sum() / in_worst_tenth.sum(dtype=values.dtype)
         sizes = jnp.asarray(view.task.train.sizes).astype(values.dtype)
-        assert view.task.test is not None, "refused by check"
-        tests = jnp.asarray(view.task.test.sizes).astype(values.dtype)
+        counts = jnp.asarray(getattr(view.task, self.split).sizes).astype(values.dtype)
         return {
             self.name: values,
             f"{self.name}_mean": mean,
             f"{self.name}_variance": total((values - mean) ** 2) / count,
-            f"{self.name}_pooled": total(tests * values) / total(tests),
+            f"{self.name}_pooled": total(counts * values) / total(counts),
             f"{self.name}_worst_tenth": jnp.where(jnp.isnan(mean), jnp.nan, worst),
             f"{self.name}_smallest": values[jnp.argmin(jnp.where(is_measured, sizes, math.inf))],
             f"{self.name}_largest": values[jnp.argmax(jnp.where(is_measured, sizes, -1))],
