@@ -64,3 +64,26 @@ def test_it_is_said_everywhere(tmp_path):
     assert first in (tmp_path / "out" / "report.html").read_text()
     assert directory.line().startswith("2 algorithms, 4 settings, 1 task, 6 runs")
     assert "selection seed" in said
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.25])
+def test_own_models_select_among_settings_of_a_personal_method(validation, tmp_path):
+    digits = {"name": "digits", "clients": 4, "partition": "shards"}
+    sections = SECTIONS | {
+        "task": digits | {"validation": validation},
+        "schedule": {"cohort": 2, "epochs": 2, "batch_size": 10},
+        "algorithm": [{"name": "fedavg"}, {"name": "ditto"}],
+        "observe": None,
+    }
+    experiment = Experiment.of(**sections, grid={"ditto": {"lam": [0.01, 10.0]}})
+    directory = run_experiment(experiment, tmp_path / "out", Display())
+    shown = {record.label.split(",")[0]: record.scalars for record in directory.shown()}
+    ours, theirs = (shown[name]["local_accuracy_mean"][-1] for name in ("Ditto", "FedAvg"))
+    assert ours > theirs
+    (judged,) = directory.grids().values()
+    if validation:
+        assert set(judged["metric"]) == {"local_validation_loss_pooled"}
+        assert judged[judged["algorithm"] == "Ditto"]["mean"].nunique() == 2
+    else:
+        said = ["Ditto: its settings do not change train_loss, so none is selected."]
+        assert directory.warnings() == said

@@ -153,7 +153,7 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
         1
     ).tolist()
     for more, words in (
-        (("--client", 4), "--client: got 4; allowed: 0 to 3"),
+        (("--client", 4), "--client: got '4'"),
         (("--client", 0, "--best"), "exclude each"),
     ):
         assert words in call("predict", directory.path, "--run", run, "test", *more).stderr

@@ -13,7 +13,7 @@ from fedax.results.versions import differing_versions, versions
 from fedax.tasks import task
 
 
-def model_kind(best: bool, client: int | None) -> str:
+def model_kind(best: bool, client: str | None) -> str:
     """Returns a key of `fedax.experiments.results.models.KINDS` for the options `--best` and
     `--client`.
     """
@@ -106,9 +106,7 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
         return matching[0]
     if not directory.runs:
         # a directory without runs may have checkpoints that can be continued
-        newest = max(directory.path.glob("checkpoints/*/round-*"), key=lambda p: p.name, default="")
         reason = f"no run is done yet ({directory.status})"
-        reason += f"; its newest checkpoint is {newest}" if newest else ""
         hint = "`fedax resume`, or `flwr run` of a deployment, continues it."
         raise InvalidInput.because(str(directory.path), reason, hint)
     choices = "; ".join(f"{run.id}: {run.title}" for run in runs.values())

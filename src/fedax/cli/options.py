@@ -51,9 +51,9 @@ Run = Annotated[
     ),
 ]
 Client = Annotated[
-    int | None,
+    str | None,
     Option(
-        help="Take the personal model of this client. The run needs keep_models = 'personal'.",
+        help="Take this client's own model. The run needs keep_models = 'personal'.",
         show_default="none",
     ),
 ]

@@ -71,6 +71,8 @@ def predict(
         chosen = of_split(task, examples, client)
     else:
         chosen = examples_of(task, file, encoding_of(directory.runs[run]))
+    if client is None and path.with_name("model-personal.safetensors").exists():
+        echo("The global model predicts; --client NAME takes a client's own.", err=True)
     table = predictions_csv(task, params, chosen)
     if out is None:
         echo(table, nl=False)

@@ -18,11 +18,21 @@ def built_in_modes() -> Mapping[str, Mode]:
     of_splits = (predictions.AUC, predictions.F1, predictions.CalibrationError)
     for split in get_args(Split):
         observers += [kind(split=split) for kind in of_splits]
-    of_scores = (scores.TrainScore, scores.CentralScore, scores.ValidationScore, scores.Unseen)
-    of_scores += (scores.NodeAccuracy, scores.Extremes, scores.ClientAccuracy)
+    of_scores = (
+        scores.TrainScore,
+        scores.CentralScore,
+        scores.ValidationScore,
+        scores.Unseen,
+        scores.NodeAccuracy,
+        scores.Extremes,
+        scores.ClientAccuracy,
+    )
     for score in SCORES:
         observers += [kind(score) for kind in of_scores]
-        observers.append(scores.ClientAccuracy(score, personal=True))
+        observers += [
+            scores.ClientAccuracy(score, personal=True, split=split)
+            for split in ("test", "validation")
+        ]
     modes: dict[str, Mode] = {}
     for observer in observers:
         modes |= observer.modes(SCORES)

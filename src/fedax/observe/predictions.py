@@ -65,7 +65,7 @@ class OnPredictions(Observer):
             if np.isnan(predictions).any():
                 return {self._metric_name: math.nan}  # argmax would take NaN for a prediction
         labels = np.asarray(check_split(self._metric_name, task, self.split)["y"])
-        return {self._metric_name: float(self.value(labels, predictions))}
+        return {self._metric_name: self.value(labels, predictions)}
 
     def check(self, task: Task) -> None:
         field = f"observe {type(self).__name__}"
@@ -111,20 +111,15 @@ class SetMetric(OnPredictions):
         return self.called
 
     def value(self, labels: np.ndarray, predictions: np.ndarray) -> float:
-        return self.function(labels, predictions)
+        return float(self.function(labels, predictions))
 
 
 class _OnProbabilities(OnPredictions):
     """Metrics of classifiers. NaN if any prediction is not finite."""
 
-    called: ClassVar[str]
     best: ClassVar[Mode] = "max"
     takes_logits: ClassVar[bool] = False
     """Whether logits give the same number as probabilities."""
-
-    @property
-    def name(self) -> str:
-        return self.called
 
     def modes(self, scores: Mapping[str, Mode]) -> Mapping[str, Mode]:
         return {self._metric_name: self.best}
@@ -175,7 +170,7 @@ class AUC(_OnProbabilities):
     1.0
     """
 
-    called = "auc"
+    name = "auc"  # type: ignore[assignment]
 
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         from sklearn.metrics import roc_auc_score
@@ -203,7 +198,7 @@ class F1(_OnProbabilities):
         "macro", choices=("macro", "micro", "weighted", "binary")
     )
 
-    called, takes_logits = "f1", True
+    name, takes_logits = "f1", True  # type: ignore[assignment]
 
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         from sklearn.metrics import f1_score
@@ -230,7 +225,7 @@ class CalibrationError(_OnProbabilities):
 
     bins: int = hyper(15, low=1)
 
-    called, best = "calibration_error", "min"
+    name, best = "calibration_error", "min"  # type: ignore[assignment]
 
     def _measure(self, labels: np.ndarray, predictions: np.ndarray) -> float:
         confidence = predictions.max(1)

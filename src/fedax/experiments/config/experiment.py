@@ -9,8 +9,9 @@ import tomli_w
 from pydantic import Field
 
 from fedax import tasks
+from fedax.algorithms import algorithm_class
 from fedax.audit import check_auditable
-from fedax.core import InvalidInput, Task
+from fedax.core import Algorithm, InvalidInput, Task
 from fedax.core.hyper import bound_to
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
@@ -247,7 +248,13 @@ class Experiment(Table):
     @property
     def select(self) -> str:
         """The metric that selects among the members of a grid."""
-        return (self.grid or GridSection()).metric(self.validates)
+        return (self.grid or GridSection()).metric(self.validates, self.is_personal)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether a method has models that its clients use themselves."""
+        kinds = [algorithm_class(section.name) for section in self.algorithm]
+        return any(kind.personal is not Algorithm.personal for kind in kinds)
 
     @property
     def best_by(self) -> str | None:
@@ -258,7 +265,7 @@ class Experiment(Table):
             return self.early_stopping.metric
         if not self.validates:
             return None
-        return self.select if "validation" in self.select else "validation_loss"
+        return self.select if self.select.startswith("validation") else "validation_loss"
 
     def members(self) -> list[Member]:
         """Returns every algorithm of the file, and of its grid, in order.
@@ -354,7 +361,7 @@ class Experiment(Table):
         """Makes the observers that are named, or else fit the task, and those that are needed."""
         names = self.observe
         if names is None:
-            names = default_observers(task, self._is_private)
+            names = default_observers(task, self._is_private, self.is_personal)
         names = [*names, *(name for name in self.required_metrics() if name in OBSERVERS)]
         observers = {
             name: make_observer(name, self.minimum, self.unseen_steps)

@@ -29,6 +29,8 @@ OBSERVERS: dict[str, Callable[..., Observer]] = {
     "curvature": observe.Curvature,
     "inexactness": observe.Inexactness,
     "unseen_accuracy": observe.Unseen,
+    "local_validation_loss_pooled": lambda: _own_validation("loss"),
+    "local_validation_accuracy_pooled": lambda: _own_validation("accuracy"),
     "validation_auc": lambda: observe.AUC(split="validation"),
     "validation_f1": lambda: observe.F1(split="validation"),
     "test_auc": observe.AUC,
@@ -66,12 +68,17 @@ def _is_observer(value: object) -> bool:
     return isinstance(value, Observer) or is_concrete(value, Observer)
 
 
-def default_observers(task: Task, is_private: bool) -> list[str]:
-    """Returns the observers of `BY_DEFAULT` that fit a task.
+def _own_validation(score: str) -> Observer:
+    return observe.ClientAccuracy(score, personal=True, split="validation")
+
+
+def default_observers(task: Task, is_private: bool, is_personal: bool) -> list[str]:
+    """Returns the observers of `BY_DEFAULT` that fit a task, and the one of the clients' own models
+    for methods that have such.
 
     With privacy others than those on a test set at the server are on demand too.
     """
-    default: tuple[str, ...] = BY_DEFAULT
+    default: tuple[str, ...] = (*BY_DEFAULT, *(["local_accuracy"] if is_personal else []))
     if is_private:
         default = () if task.central is None else ("test_loss", "test_accuracy")
     names: list[str] = []

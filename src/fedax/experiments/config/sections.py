@@ -220,14 +220,16 @@ class GridSection(OpenTable):
             "validation_accuracy",
             "validation_auc",
             "validation_f1",
+            "local_validation_loss_pooled",
+            "local_validation_accuracy_pooled",
             "test_loss",
             "test_accuracy",
         ]
         | None
     ) = None
     """The metric that selects: by default the validation loss if the task keeps examples for
-    validation, else the training loss, as in the papers. Test examples select only if they are
-    named."""
+    validation, of the models that the clients use themselves if a method has such; else the
+    training loss, as in the papers. Test examples select only if they are named."""
     seeds: Seeds | None = None
     """Seeds of the runs that select, none of which is among the experiment's; by default as many as
     the experiment has, from the first number after its largest on."""
@@ -236,13 +238,16 @@ class GridSection(OpenTable):
     data: no member runs to select there, and the one that is selected on the others is
     reported."""
 
-    def metric(self, validation: bool) -> str:
-        """Returns the metric that selects, for a task with or without validation examples.
+    def metric(self, validation: bool, personal: bool = False) -> str:
+        """Returns the metric that selects, for a task with or without validation examples, and
+        methods of which one is personal or none.
 
         >>> GridSection().metric(True), GridSection(select="test_loss").metric(True)
         ('validation_loss', 'test_loss')
         """
-        return self.select or ("validation_loss" if validation else "train_loss")
+        if self.select or not validation:
+            return self.select or "train_loss"
+        return "local_validation_loss_pooled" if personal else "validation_loss"
 
     def selecting(self, reported: Sequence[int]) -> list[int]:
         """Returns the seeds of the runs that select, for an experiment with some seeds.

@@ -117,11 +117,16 @@ def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
 
 def edges(judged: pd.DataFrame) -> list[str]:
     """Returns a sentence for each selected number that is the smallest or the largest of its list,
-    and not 0: the best value may lie beyond the list.
+    and not 0: the best value may lie beyond the list. Or one for each method whose members are
+    alike, among which nothing is selected.
     """
     sentences = []
     for method, members in judged.groupby("algorithm", sort=False):
         settings = members.drop(columns=list(HEADS))
+        if len(members) > 1 and members["mean"].nunique(dropna=False) == 1:
+            metric = members["metric"].iloc[0]
+            sentences.append(f"{method}: its settings do not change {metric}, so none is selected.")
+            continue
         for key, value in settings[members["selected"]].iloc[0].items():
             values = settings[key].dropna()
             tried = sorted({value for value in values if type(value) in (int, float)})

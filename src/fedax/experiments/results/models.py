@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.core import History, InvalidInput, Task
+from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.models.storage import named_arrays, place_model, read_weights, to_bytes
 from fedax.results import Record
 from fedax.utils.files import write
@@ -38,15 +38,22 @@ def _states_of_clients(history: History) -> PyTree:
     return jax.tree.map(lambda leaf: np.stack([leaf] * clients), state)
 
 
-def own_model(path: Path, client: int, task: Task) -> tuple[PyTree, Task]:
-    """Returns the model of one client from the file of all, and the task in the model's state.
+def client_number(task: Task, name: str) -> int:
+    """Returns the number of a client by its name, or its number where clients have no names.
 
     Raises:
-        InvalidInput: a client that there is not.
+        UnknownName: a client that there is not.
     """
-    if not 0 <= client < task.train.clients:
-        raise InvalidInput.of("--client", client, f"0 to {task.train.clients - 1}")
-    arrays = {name: rows[client] for name, rows in read_weights(path).arrays.items()}
+    names = list(task.names or map(str, range(task.train.clients)))
+    if name not in names:
+        raise UnknownName.among("--client", name, names)
+    return names.index(name)
+
+
+def own_model(path: Path, client: str, task: Task) -> tuple[PyTree, Task]:
+    """Returns the model of one client from the file of all, and the task in the model's state."""
+    number = client_number(task, client)
+    arrays = {name: rows[number] for name, rows in read_weights(path).arrays.items()}
     params, task = place_model(arrays, task, str(path))
     return task.assembled(params), task
 

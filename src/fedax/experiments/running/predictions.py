@@ -13,6 +13,7 @@ from fedax.core import DataError, Task, UnknownName
 from fedax.data.folder import read_npz
 from fedax.data.tables import read_table
 from fedax.examples.encoding import Encoding
+from fedax.experiments.results.models import client_number
 
 ROUNDING = 1e-2
 """How far a sum of probabilities may be from 1: numbers of bfloat16 near 1 are 0.008 apart."""
@@ -27,13 +28,13 @@ class Chosen(NamedTuple):
     columns: dict[str, Any] = {}  # noqa: RUF012, never changed
 
 
-def of_split(task: Task, split: str, client: int | None = None) -> Chosen:
+def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
     """Returns the examples of a split of a task, or one client's.
 
     `unseen` are the test examples of clients that never took part.
 
     Raises:
-        UnknownName: no split that the task, or the client, has.
+        UnknownName: no split that the task, or the client, has; no such client.
     """
     parts: dict[str, Any] = {
         "train": task.train,
@@ -50,7 +51,7 @@ def of_split(task: Task, split: str, client: int | None = None) -> Chosen:
         return Chosen({name: np.asarray(values) for name, values in data.items()})
     # rows are ordered by client
     owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
-    rows = slice(None) if client is None else owners == client
+    rows = slice(None) if client is None else owners == client_number(task, client)
     arrays = {name: np.asarray(values)[rows] for name, values in data.arrays.items()}
     names = task.unseen.names if split == "unseen" and task.unseen else task.names
     clients = owners[rows] if names is None else np.array(names, dtype=str)[owners[rows]]
