@@ -40,7 +40,8 @@ def test_a_method_and_a_seed_more_make_their_runs_alone(first, tmp_path):
     told = Told()
     grown = run_experiment(more, tmp_path / "a", told)
     assert told.said == ["4 runs are there already."]
-    assert told.begun == ["FedAvg, seed 2", "FedProx mu=1, seed 2", "SCAFFOLD, seeds 0, 1, 2"]
+    begun = ["FedAvg, seed 2", "FedProx mu=1, seed 2", "SCAFFOLD, seed 0, 1, 2"]
+    assert told.begun == [f"Other: {run}" for run in begun]
     old = [grown.records[i] for i in (0, 1, 3, 4)]
     for run, other in zip(old, first.records, strict=True):
         assert run.metrics["train_loss"].tobytes() == other.metrics["train_loss"].tobytes()
