@@ -24,12 +24,6 @@ def test_true_shows_a_bar(monkeypatch):
     assert with_bar.metrics["train_loss"].tolist() == plain.metrics["train_loss"].tolist()
 
 
-def test_a_word_is_no_progress():
-    # not by fedax.run, whose types are checked in tests
-    with pytest.raises(fedax.InvalidInput, match="progress"):
-        progress_bar.progress_hook("bar", "FedAvg").__enter__()
-
-
 def test_plot_draws_the_curve_again(monkeypatch):
     display = pytest.importorskip("IPython.display")
     drawn = []

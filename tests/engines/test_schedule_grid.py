@@ -19,9 +19,9 @@ def programs(monkeypatch):
     """Counts how often a round is traced for a program of its own."""
     made, original = [], simulation._run_rounds
 
-    def counted(*arguments):
+    def counted(*arguments, **options):
         made.append(arguments)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(simulation, "_run_rounds", counted)
     return made

@@ -20,9 +20,9 @@ def programs(monkeypatch):
     """Counts the programs that are made."""
     made, original = [], driver.Grid
 
-    def counted(*arguments):
+    def counted(*arguments, **options):
         made.append(arguments)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(driver, "Grid", counted)
     return made

@@ -112,11 +112,12 @@ class RunOptions:
     def of(cls, arguments: Mapping[str, Any]) -> "RunOptions":
         """Returns the record of keyword arguments, of which None stands for the default."""
         # None counts as not given, so that a caller can pass its own optional arguments on
-        return cls(**{name: value for name, value in arguments.items() if value is not None})
+        given = {name: value for name, value in arguments.items() if value is not None}
+        if isinstance(given.get("solver"), optax.GradientTransformation):
+            given["solver"] = Optax(given["solver"])
+        return cls(**given)
 
     def __post_init__(self) -> None:
-        if isinstance(self.solver, optax.GradientTransformation):
-            object.__setattr__(self, "solver", Optax(self.solver))
         kinds = {"solver": Solver, "schedule": Schedule, "engine": Engine}
         kinds |= {"channel": Channel, "clock": Clock}
         for name, kind in kinds.items():
