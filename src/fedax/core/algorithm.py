@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.core.client import Client
 from fedax.core.federation import ClientStates, Federation
-from fedax.core.hyper import check_declared, describe_with_hyperparameters
+from fedax.core.hyper import check_declared, declared, describe_with_hyperparameters
 from fedax.core.local_problem import LocalProblem
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
@@ -129,6 +129,17 @@ class Algorithm(eqx.Module, Generic[State]):
 
     def __check_init__(self) -> None:
         check_declared(self)
+
+    def _repr_html_(self) -> str:
+        """Returns a table of the hyperparameters with their ranges, for notebooks."""
+        import pandas as pd  # takes long to import
+
+        rows = {
+            name: [getattr(self, name), limits.allowed, limits.doc]
+            for name, limits in declared(self).items()
+        }
+        heads = [type(self).__name__, "allowed", "meaning"]
+        return pd.DataFrame.from_dict(rows, "index", columns=heads).to_html()
 
     def check(self, schedule: Schedule, sizes: Sequence[int]) -> None:
         """Refuses a schedule that the method cannot work with.

@@ -169,6 +169,12 @@ class Task(eqx.Module):
         lines = [f"  {name:<{width}}  {short(text)}" for name, text in self._summary.items()]
         return "\n".join(["Task", *lines])
 
+    def _repr_html_(self) -> str:
+        """Returns the same table, for notebooks."""
+        import pandas as pd  # takes long to import
+
+        return pd.Series(self._summary).to_frame("Task").to_html()
+
     @property
     def _summary(self) -> dict[str, str]:
         scores = ", ".join(["loss", *self.scores])

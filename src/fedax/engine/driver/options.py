@@ -4,9 +4,10 @@ Shared by `run`, `run_grid` and `start`.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar, get_args
 
 import numpy as np
 import optax
@@ -26,6 +27,8 @@ from fedax.errors import InvalidInput
 from fedax.observe import CentralScore, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import convert_fields
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 BAD_CLIENT = ("stop", "drop")
 """The choices of `run(on_bad_client=...)`."""
@@ -209,3 +212,15 @@ def check_kind(field: str, value: Any, kind: type) -> None:
     """Raises `InvalidInput` for anything but an object of a class."""
     if not isinstance(value, kind):
         raise InvalidInput.of(field, value, f"an object of {kind.__name__}")
+
+
+def with_named_options(function: Function) -> Function:
+    """Puts the options that a function takes by keyword into its signature, which help and
+    completion read.
+    """
+    signature = inspect.signature(function)
+    *own, rest = signature.parameters.values()
+    known = inspect.signature(RunOptions).parameters
+    options = [known[name] for name in get_args(rest.annotation)[0].__annotations__]
+    setattr(function, "__signature__", signature.replace(parameters=own + options))  # noqa: B010
+    return function

@@ -15,7 +15,7 @@ from fedax.core.scheduling.schedule import Schedule
 from fedax.core.task import Task
 from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.loop import run_rounds
-from fedax.engine.driver.options import Options, RunOptions, Setting
+from fedax.engine.driver.options import Options, RunOptions, Setting, with_named_options
 from fedax.engine.round.engine import compute_metrics
 from fedax.errors import InvalidInput, RunFailed
 from fedax.observe.base import Observer
@@ -107,6 +107,7 @@ class Session:
         return self._grid.params(self._grid.members[0], carry)
 
 
+@with_named_options
 def start(
     algorithm: Algorithm[Any], task: Task, *, seed: SupportsIndex = 0, **setting: Unpack[Setting]
 ) -> Session:
@@ -137,6 +138,7 @@ def start(
     return Session(Grid([algorithm], task, [seed], RunOptions.of({**setting, "rounds": rounds})))
 
 
+@with_named_options
 def run(
     algorithm: Algorithm[Any],
     task: Task,
@@ -222,6 +224,7 @@ def run(
     return history
 
 
+@with_named_options
 def run_grid(
     algorithms: Sequence[Algorithm[Any]],
     task: Task,
