@@ -55,7 +55,7 @@ def draw_curve(title: str, metric: str = "train_loss") -> Callable[[Progress], N
     figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.add_subplot(title=title, xlabel="rounds", ylabel=metric)
     (line,) = axes.plot([], [])
-    place = display(HTML(""), display_id=True)
+    place: Any = display(HTML(""), display_id=True)
     rounds, values = [], []
 
     def draw(progress: Progress) -> None:

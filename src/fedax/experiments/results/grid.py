@@ -123,7 +123,7 @@ def edges(judged: pd.DataFrame) -> list[str]:
     sentences = []
     for method, members in judged.groupby("algorithm", sort=False):
         settings = members.drop(columns=list(HEADS))
-        if len(members) > 1 and members["mean"].nunique(dropna=False) == 1:
+        if len(members) > 1 and len(set(members["mean"])) == 1:
             metric = members["metric"].iloc[0]
             sentences.append(f"{method}: its settings do not change {metric}, so none is selected.")
             continue
