@@ -48,8 +48,8 @@ def add_bar(
 
 def draw_curve(title: str, metric: str = "train_loss") -> Callable[[Progress], None]:
     """Shows the curve of a run in a notebook; returns what draws it again."""
-    # only where it is asked for: the package needs neither
-    from IPython.display import HTML, display
+    # notebooks have it, the package does not need it
+    from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3), layout="constrained")
