@@ -29,7 +29,6 @@ REFUSED = [
     ("mu = 1", "mu = 1\n[audit]\nevery = 0", "audit.every"),
     ("mu = 1", "mu = 1\n[cluster]\ntimeout_min = 0", "cluster.timeout_min"),
     ("mu = 1", "mu = 1\n[budget]\nhours = 1.0", "Budget(hours=1.0"),
-    ("mu = 1", "mu = 1\n[clock]\n[budget]", "Budget"),
     # what names stand for: tasks, observers, solvers, schedules, methods
     ('"synthetic"', '"synthtic"', "Did you mean 'synthetic'"),
     ("clients = 4", "clients = 99999999999", "clients"),

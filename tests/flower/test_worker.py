@@ -29,10 +29,10 @@ hello = RecordDict({"order": ConfigRecord({"kind": "hello"})})
 print(relay(hello, sys.argv[1])["answer"]["train"], flush=True)
 """
 NODE = """
-import subprocess, sys
+import os, subprocess, sys
 for _ in range(2):
     subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[2]], check=True)
-    print(open(sys.argv[2] + "/worker.lock").read().split()[1], flush=True)
+    print(os.stat(sys.argv[2] + "/" + sys.argv[3]).st_ino, flush=True)
 """
 
 
@@ -41,7 +41,7 @@ def test_the_first_message_starts_a_worker_that_ends_with_its_node(tmp_path):
     settings = 'partition = 1\nclients = 3\nsecure = 0.0\ndata = ""\n'
     (tmp_path / SITE).write_text(settings)
     node = subprocess.run(
-        [sys.executable, "-c", NODE, CLIENT_APP, str(tmp_path)],
+        [sys.executable, "-c", NODE, CLIENT_APP, str(tmp_path), SOCKET],
         capture_output=True,
         text=True,
         timeout=600,

@@ -227,7 +227,7 @@ class Unseen(ScoreObserver):
     prefix, endings = "unseen", ("", "_adapted")
 
     def __call__(self, view: View) -> dict[str, Array]:
-        metrics: dict[str, Array] = {}
+        metrics = {}
         others = view.task.unseen
         assert others is not None, "refused by check"
         assert others.test is not None, "refused by check"
@@ -269,6 +269,7 @@ class ClientAccuracy(ScoreObserver):
     """
 
     personal: bool = hyper(False)
+    _: dataclasses.KW_ONLY
     split: Any = hyper("test", choices=("test", "validation"))
 
     endings = "_mean", "_pooled", "_worst_tenth", "_smallest", "_largest"

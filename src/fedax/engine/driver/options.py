@@ -169,7 +169,8 @@ class RunOptions:
         if self.keep_best is not None:
             selecting.insert(0, self.keep_best)
         modes = modes_of(observers, task)
-        for metric in selecting:
+        ending = [rule.metric for rule in self.rules if not isinstance(rule, Budget)]
+        for metric in (*selecting, *ending):
             hint = 'Its observer, or the task, states it: mode="max" or mode="min".'
             find_mode("run(keep_best=..., stop=...)", metric, None, modes, hint)
         return dataclasses.replace(

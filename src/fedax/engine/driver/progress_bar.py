@@ -1,6 +1,7 @@
 """What `run(progress=...)` shows: a bar in terminals and notebooks, or a curve in notebooks."""
 
 import contextlib
+import importlib
 import io
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,25 +49,21 @@ def add_bar(
 
 def draw_curve(title: str, metric: str = "train_loss") -> Callable[[Progress], None]:
     """Shows the curve of a run in a notebook; returns what draws it again."""
-    # notebooks have it, the package does not need it
-    from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel="rounds", ylabel=metric)
-    (line,) = axes.plot([], [])
-    place: Any = display(HTML(""), display_id=True)
+    # notebooks have it, the package does not need it
+    notebook = importlib.import_module("IPython.display")
+    place = notebook.display(notebook.HTML(""), display_id=True)
     rounds, values = [], []
 
     def draw(progress: Progress) -> None:
         rounds.append(progress.round)
         values.append(progress.metrics[metric])
-        line.set_data(rounds, values)
-        axes.relim()
-        axes.autoscale_view()
+        figure = Figure(figsize=(6, 3), layout="constrained")
+        figure.add_subplot(title=title, xlabel="rounds", ylabel=metric).plot(rounds, values)
         svg = io.StringIO()
         figure.savefig(svg, format="svg")
-        place.update(HTML(svg.getvalue()))
+        place.update(notebook.HTML(svg.getvalue()))
 
     return draw
 

@@ -304,6 +304,6 @@ class _ClientWork(eqx.Module):
         broken = phase_work.broken_part((value, upload.weight), before, client_state)
         weights = [self.cohort.weights[slot]]
         if upload.weight is not None:
-            weights.insert(0, jnp.asarray(upload.weight, weights[0].dtype))
+            weights.insert(0, jnp.full_like(weights[0], upload.weight))
         value = phase_work.open(value)
         return _ClientResult(value, weights, client_state, broken.astype(jnp.int32)), upload
