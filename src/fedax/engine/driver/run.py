@@ -191,9 +191,9 @@ def run(
         progress (function, bool or str): called with a `Progress` after every observation; `print`
             will do. True shows a bar, `"plot"` in a notebook the curve of the training loss.
         checkpoint (path): a folder for checkpoints of this run. If it holds some, the run continues
-            from the newest whole one, to the same bits as without a break (on the same engine,
-            devices and versions); checkpoints of another run are refused. Another budget is the
-            same run. With `resume`, a folder without checkpoints.
+            from the newest one, to the same bits as without a break (on the same engine, devices
+            and versions); a damaged one, and those of another run, are refused. Another budget is
+            the same run. With `resume`, a folder without checkpoints.
         checkpoint_every (int): rounds between checkpoints, at least 1, 10 by default; the last
             round is kept too. With `Flower` a checkpoint follows every round.
         personal (bool): whether the history also has the clients' own models, which take clients x
