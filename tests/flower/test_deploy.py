@@ -160,13 +160,13 @@ def test_every_observer_is_allowed_or_refused_by_name():
         except fedax.InvalidInput:
             continue
         if name in SUMS:
-            program.check([observer], False)
+            program.check([observer])
             continue
         with contextlib.suppress(fedax.InvalidInput):
-            program.check([observer], False)
+            program.check([observer])
             continue
         with pytest.raises(fedax.InvalidInput, match=type(observer).__name__):
-            program.check([observer], False)
+            program.check([observer])
         refused.add(name)
     assert {"dissimilarity", "client_weights", "test_auc"} <= refused
 

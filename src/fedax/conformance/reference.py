@@ -24,8 +24,8 @@ from fedax.engine.backends.python_rounds import (
     PythonProgram,
 )
 from fedax.engine.round.client import Setup, local_work
-from fedax.engine.round.engine import Engine, PersonalModels, ProgramInputs, RunCarry
-from fedax.engine.round.evaluation import all_personal_models, view_of
+from fedax.engine.round.engine import Engine, ProgramInputs, RunCarry
+from fedax.engine.round.evaluation import view_of
 from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.errors import FedaxError, WorkError
 from fedax.numerics.permutation import permutation
@@ -192,9 +192,6 @@ class ReferenceProgram(PythonProgram):
     ) -> dict[str, Any]:
         call = self.setup.task.programs.call
         return call(_observe, self.setup, self.runs[run][0], carry, worked, observers)
-
-    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
-        return all_personal_models(self.setup, self.runs[run][0], carry)
 
 
 def _observe(

@@ -18,12 +18,11 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 from fedax.communication.channel import decode
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.task import Task
-from fedax.core.validation.own_methods import call_model
 from fedax.engine.backends.python_rounds import ClientResult, PythonBackend, PythonProgram, stack
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import CompiledClient, Setup
-from fedax.engine.round.engine import Engine, PersonalModels, ProgramInputs, RunCarry
-from fedax.engine.round.evaluation import CompiledView, personal_models, view_of
+from fedax.engine.round.engine import Engine, ProgramInputs, RunCarry
+from fedax.engine.round.evaluation import CompiledView, PersonalModels, view_of
 from fedax.engine.round.phase import PhaseResult, PhaseWork
 from fedax.engine.round.single_client import run_single_client, single_client_task, with_sizes
 from fedax.errors import FedaxError, InvalidInput, install_hint
@@ -240,12 +239,6 @@ class MPIProgram(PythonProgram):
         kind = functools.partial(PeerView, self.comm, self.population)
         return compute_all(observers, view_of(self.setup, self.runs[run][0], carry, worked, kind))
 
-    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
-        setup, algorithm = self.setup, self.runs[run][0]
-        w = call_model(algorithm, carry.state, setup.layout.dim)
-        own = personal_models(setup, algorithm, carry, w)(jnp.int32(setup.first))
-        return allgather(self.comm, own)
-
 
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str) -> dict[str, Float[Array, "1"]]:
     """Returns sums over this rank's examples, or over the central test set."""
@@ -271,10 +264,13 @@ class PeerView(CompiledView):
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
         return self._own_view.per_client(split, score)
 
+    def models_of_clients(self) -> PersonalModels:
+        return allgather(self.comm, self.own(jnp.int32(self.setup.first)))
+
     @functools.cached_property
     def _own_view(self) -> "PeerView":
         """The view of the models that the ranks' clients use themselves."""
-        if self.own is None:
+        if not self.is_personal:
             return self
         w, state = self.own(jnp.int32(self.setup.first))
         return self._view_of(w, state)

@@ -21,7 +21,6 @@ from fedax.engine.round.backend import Backend
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
 from fedax.engine.round.engine import (
     Log,
-    PersonalModels,
     Program,
     ProgramInputs,
     RunCarry,
@@ -183,9 +182,6 @@ class PythonProgram(Program):
             for run, (carry, last_cohort) in enumerate(states)
         ]
 
-    def personal(self, states: Any) -> list[PersonalModels]:
-        return [self.models_of_run(run, carry) for run, (carry, _) in enumerate(states)]
-
     def split(self, states: Any) -> list[RunCarry]:
         return [carry for carry, _ in states]
 
@@ -197,7 +193,3 @@ class PythonProgram(Program):
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
         """Computes the metrics of one run; `run` is its place in `runs`."""
-
-    @abstractmethod
-    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
-        """Returns the models that the clients use themselves."""

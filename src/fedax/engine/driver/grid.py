@@ -35,6 +35,7 @@ from fedax.engine.driver.early_stopping import Budget
 from fedax.engine.driver.options import RunOptions, check_kind
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Program, ProgramInputs, Setting
+from fedax.engine.round.evaluation import ModelsOfClients
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timeline import timing_of
 from fedax.errors import InvalidInput
@@ -129,7 +130,10 @@ class Grid:
             arrays = as_arrays((algorithms, solvers), self.layout.dtype)
             inputs = [*map(Setting, *arrays, as_inputs(schedules))]
             self.program = engine.program(ProgramInputs(inputs, setup, roots, longest))
-            self.program.check(self.options.observe or (), self.options.personal)
+            observers = [*(self.options.observe or ())]
+            if self.options.personal:
+                observers.append(ModelsOfClients())
+            self.program.check(observers)
 
     def _resolve(
         self,

@@ -29,6 +29,7 @@ from fedax.engine.driver.options import Progress, RunOptions
 from fedax.engine.driver.progress_bar import progress_hook
 from fedax.engine.driver.recorder import Recorder
 from fedax.engine.round.engine import RunCarry, compute_metrics
+from fedax.engine.round.evaluation import ModelsOfClients
 from fedax.errors import InvalidInput
 from fedax.observe.base import merge_metrics, modes_of
 
@@ -287,10 +288,11 @@ class RoundLoop:
             for recorder, member, carry, facts in runs
         ]
         if self.options.personal:
-            personal = self.program.personal(self._final_states())
+            states = self._final_states()
+            personal = self.program.observe(states, [ModelsOfClients()], self.done)
             histories = [
-                _with_personal(history, models, states, grid)
-                for history, (models, states) in zip(histories, personal, strict=True)
+                _with_personal(history, grid, **models)
+                for history, models in zip(histories, personal, strict=True)
             ]
         return histories
 
@@ -306,7 +308,7 @@ def _copy(tree: Any) -> Any:
     return jax.tree.map(copy, tree, is_leaf=is_states)
 
 
-def _with_personal(history: History, models: Any, states: Any, grid: Grid) -> History:
+def _with_personal(history: History, grid: Grid, models: Any, states: Any) -> History:
     """Adds the clients' own models, with their states.
 
     One that is not finite makes the outcome of a run that was ok non-finite.

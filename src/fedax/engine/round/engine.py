@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.carry import RunCarry
@@ -69,19 +69,6 @@ class Log(NamedTuple):
 
 
 PARTS = {UPLOAD: None, MEMORY: "the state", STATE: "the server state"}
-
-
-class PersonalModels(NamedTuple):
-    """The model that one client uses itself, or those of all with a first axis (clients,).
-
-    Attributes:
-        models: flat, shape (dim,).
-        states: in which each of them is evaluated, such as batch statistics: after the work that
-            makes the model, which may train. None if the model has no state that changes.
-    """
-
-    models: Float[Array, "*clients dim"]
-    states: PyTree = None
 
 
 def to_device(carry: RunCarry) -> RunCarry:
@@ -162,8 +149,8 @@ class Program(ABC):
     to the engine.
     """
 
-    def check(self, observers: Sequence[Observer], personal: bool) -> None:  # noqa: B027
-        """Refuses observers, or `personal`, that the engine cannot serve.
+    def check(self, observers: Sequence[Observer]) -> None:  # noqa: B027
+        """Refuses observers that the engine cannot serve.
 
         Called before round 0, so that nothing is compiled or asked of clients for a run that cannot
         end well.
@@ -185,10 +172,6 @@ class Program(ABC):
         self, states: Any, observers: Sequence[Observer], done: int
     ) -> list[dict[str, Any]]:
         """Computes for each run the metrics of all observers after `done` rounds."""
-
-    @abstractmethod
-    def personal(self, states: Any) -> list[PersonalModels]:
-        """Returns for each run the models that the clients use themselves."""
 
     @abstractmethod
     def split(self, states: Any) -> list[RunCarry]:

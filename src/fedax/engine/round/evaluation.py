@@ -7,7 +7,7 @@ pieces rather than client by client, which gives a value for each example.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,8 @@ from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
 from fedax.engine.round.client import CompiledClient, Setup
-from fedax.engine.round.engine import PersonalModels
 from fedax.examples.ragged import Examples, Ragged
-from fedax.observe.base import Gradients, OfClients, Split, View
+from fedax.observe.base import Gradients, Observer, OfClients, Split, View
 from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
@@ -35,6 +34,27 @@ INPUTS_ON_CPU = 2**17
 """Numbers in the inputs that pass at once on a CPU: more layers' outputs than its caches hold make
 convolutions half as fast.
 """
+
+
+class PersonalModels(NamedTuple):
+    """The model that one client uses itself, or those of all with a first axis (clients,).
+
+    Attributes:
+        models: flat, shape (dim,).
+        states: in which each of them is evaluated, such as batch statistics: after the work that
+            makes the model, which may train. None if the model has no state that changes.
+    """
+
+    models: Float[Array, "*clients dim"]
+    states: PyTree = None
+
+
+class ModelsOfClients(Observer):
+    """The models that the clients use themselves, for `run(personal=True)`."""
+
+    def __call__(self, view: View) -> dict[str, Any]:
+        assert isinstance(view, CompiledView), "refused by `Program.check`"
+        return view.models_of_clients()._asdict()
 
 
 def personal_models(
@@ -70,13 +90,6 @@ def personal_models(
     return model
 
 
-def all_personal_models(setup: Setup, algorithm: Algorithm[Any], carry: RunCarry) -> PersonalModels:
-    """Returns the models that the clients use themselves, with a first axis (clients,)."""
-    w = call_model(algorithm, carry.state, setup.layout.dim)
-    clients = jnp.arange(setup.task.train.clients, dtype=jnp.int32)
-    return jax.lax.map(personal_models(setup, algorithm, carry, w), clients)
-
-
 def view_of(
     setup: Setup,
     algorithm: Algorithm[Any],
@@ -101,8 +114,8 @@ def view_of(
     view.weights = None if weights is None else weights.all()
     view._worked = last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, ClientStates) else None
-    if view.states is not None or algorithm.personal(state) is not None:
-        view.own = personal_models(setup, algorithm, carry, model)
+    view.own = personal_models(setup, algorithm, carry, model)
+    view.is_personal = view.states is not None or algorithm.personal(state) is not None
     return view
 
 
@@ -134,13 +147,14 @@ class CompiledView(View):
     `view_of` adds the run that the model is from.
 
     Attributes:
-        own: from a client's number to the model that it uses itself, and its state; None if that
-            is `w` and the common state.
+        own: from a client's number to the model that it uses itself, and its state.
+        is_personal: whether that is another one than `w` in the common state.
         states: the clients' own states of the model; None if they have none.
     """
 
     nodes = None
-    own: Callable[[Index], PersonalModels] | None = None
+    own: Callable[[Index], PersonalModels]
+    is_personal: bool = False
     states: ClientStates | None = None
     _worked: Cohort | None = None
 
@@ -157,9 +171,13 @@ class CompiledView(View):
         return sums / jnp.asarray(getattr(self.task, split).sizes).astype(sums.dtype)
 
     def personal(self, split: OfClients, score: str) -> Float[Array, "clients"]:
-        if self.own is None:
+        if not self.is_personal:
             return self.per_client(split, score)
         return self.score_models(split, score, self.own)
+
+    def models_of_clients(self) -> PersonalModels:
+        """Returns the models that the clients use themselves, with a first axis (clients,)."""
+        return jax.lax.map(self.own, jnp.arange(self.task.train.clients, dtype=jnp.int32))
 
     def score_models(
         self,

@@ -14,8 +14,13 @@ from jaxtyping import Array, Bool, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
 from fedax.engine.backends.python_rounds import PythonProgram
-from fedax.engine.round.engine import PersonalModels, ProgramInputs, RunCarry
-from fedax.engine.round.evaluation import CompiledView, empty_cohort, has_equal_weights
+from fedax.engine.round.engine import ProgramInputs, RunCarry
+from fedax.engine.round.evaluation import (
+    CompiledView,
+    ModelsOfClients,
+    empty_cohort,
+    has_equal_weights,
+)
 from fedax.engine.round.single_client import with_sizes
 from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.errors import InvalidInput
@@ -62,13 +67,13 @@ class FlowerProgram(PythonProgram):
         self._checkpoint_rounds = [*self._checkpoint_rounds, self._rounds_done][-2:]
         return self.split(states)
 
-    def check(self, observers: Sequence[Observer], personal: bool) -> None:
+    def check(self, observers: Sequence[Observer]) -> None:
         """Refuses what asks for more than sums over a client's examples, without asking a client.
 
         Raises:
             InvalidInput: personal models; the first such observer, by name.
         """
-        if personal:
+        if any(isinstance(observer, ModelsOfClients) for observer in observers):
             allowed = "False with the Flower engine: the clients' own models stay with them"
             raise InvalidInput.of("run(personal=...)", True, allowed)
         for observer in observers:
@@ -103,9 +108,6 @@ class FlowerProgram(PythonProgram):
         if self.setup.drop and view.measured_clients is not None:
             metrics["measured_clients"] = np.asarray(view.measured_clients)
         return metrics
-
-    def models_of_run(self, run: int, carry: RunCarry) -> PersonalModels:
-        raise AssertionError("refused by check")
 
 
 class FlowerView(View):

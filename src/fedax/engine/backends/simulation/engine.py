@@ -38,14 +38,13 @@ from fedax.engine.round.context import RoundContext
 from fedax.engine.round.engine import (
     Engine,
     Log,
-    PersonalModels,
     Program,
     ProgramInputs,
     RunCarry,
     Setting,
     to_device,
 )
-from fedax.engine.round.evaluation import all_personal_models, empty_cohort, view_of
+from fedax.engine.round.evaluation import empty_cohort, view_of
 from fedax.engine.round.phase import zeros
 from fedax.engine.round.timeline import timeline_of
 from fedax.engine.round.trace import initial_carry
@@ -249,11 +248,6 @@ class SimulationProgram(Program):
         metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
         return self.axes.unstack_runs(self.axes.to_host(metrics))
 
-    def personal(self, states: Any) -> list[PersonalModels]:
-        return self.axes.unstack_runs(
-            self._call(_personal_models, self.setup, self.roots, states[0])
-        )
-
 
 def _start(
     setup: Setup, setting: Setting, seed: tuple[Key[Array, ""], Array]
@@ -354,14 +348,6 @@ def _observe(
         last_cohort = empty_cohort(0, setup.layout.dtype)
     view = view_of(setup, algorithm, carry, last_cohort.padded(setup.population.clients))
     return compute_all(observers, view)
-
-
-def _personal_models(
-    setup: Setup, setting: Setting, root: Key[Array, ""], carry: RunCarry
-) -> PersonalModels:
-    """Returns the models that the clients use themselves, with a first axis (clients,)."""
-    setup, algorithm = setting.of(setup)
-    return all_personal_models(setup, algorithm, carry)
 
 
 def first_round(
