@@ -14,19 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import ClientStates, Cohort
-from fedax.engine.backends.python_rounds import (
-    ClientResult,
-    PythonBackend,
-    PythonProgram,
-)
+from fedax.engine.backends.python_rounds import PythonBackend, PythonProgram
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.engine import Engine, ProgramInputs, RunCarry
 from fedax.engine.round.evaluation import view_of
-from fedax.engine.round.phase import PhaseResult, PhaseWork
+from fedax.engine.round.phase import ClientResult, PhaseResult, PhaseWork
 from fedax.errors import FedaxError, WorkError
 from fedax.numerics.permutation import permutation
 from fedax.observe.base import Observer, compute_all
@@ -140,14 +135,11 @@ class ReferenceBackend(PythonBackend):
             rows = {name: memory.of(k) for name, memory in states.items()}
             client = EagerClient(self.setup, k, int(work.round), work.root, work.occurrence)
             try:
-                upload, new_states = work(client, rows)
-                sent = decode(upload.value), upload.weight
-                broken = int(work.broken_part(sent, rows, new_states))
+                results.append(work(client, rows))
             except FedaxError:
                 raise
             except Exception as error:
                 raise WorkError(f"{location} {k}: {type(error).__name__}: {error}") from error
-            results.append(ClientResult(upload, new_states, broken))
         return results
 
     def exchange(

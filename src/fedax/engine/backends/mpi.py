@@ -16,14 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from fedax.communication.channel import decode
-from fedax.core.federation import ClientStates, Cohort, Upload
+from fedax.core.federation import ClientStates, Cohort
 from fedax.core.task import Task
-from fedax.engine.backends.python_rounds import ClientResult, PythonBackend, PythonProgram, stack
+from fedax.engine.backends.python_rounds import PythonBackend, PythonProgram, stack
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, ProgramInputs, RunCarry
 from fedax.engine.round.evaluation import CompiledView, PersonalModels, view_of
-from fedax.engine.round.phase import PhaseResult, PhaseWork
+from fedax.engine.round.phase import ClientResult, PhaseResult, PhaseWork
 from fedax.engine.round.single_client import run_single_client, single_client_task, with_sizes
 from fedax.errors import FedaxError, InvalidInput, install_hint
 from fedax.examples.ragged import Population
@@ -78,7 +78,7 @@ class MPIBackend(PythonBackend):
         rows: dict[str, PyTree] = {}
         if self.comm.rank in ids:
             upload, rows, broken = self._run_work(phase_work, states)
-            own = jax.tree.map(np.asarray, upload), broken
+            own = jax.tree.map(np.asarray, upload), int(broken)
         # all ranks take part, also those whose clients do not work
         gathered = self.comm.allgather(own)
         # of the rows, `PeerStates.put` takes this rank's
@@ -97,10 +97,8 @@ class MPIBackend(PythonBackend):
     ) -> tuple[PhaseResult, ClientStates]:
         comm, rank = self.comm, self.comm.rank
         upload, new_rows, broken = self._run_work(phase_work, states)
-        new_states = {
-            name: states[name].put(jnp.asarray([rank]), jax.tree.map(lambda x: x[None], row))
-            for name, row in new_rows.items()
-        }
+        # of the rows, which are the same for all, `PeerStates.put` takes this rank's
+        stored = jax.tree.map(lambda row: row[None], new_rows)
         # a row has the node itself and its neighbours, who alone get the message
         nodes = np.asarray(neighbours)
         message = jax.tree.map(np.asarray, upload.value)
@@ -108,21 +106,18 @@ class MPIBackend(PythonBackend):
         values = [decode(jax.tree.map(jnp.asarray, received[k])) for k in nodes[rank]]
         place = jnp.arange(len(values))[None]
         mean = mixed(jax.tree.map(stack, *values), place, weights[rank][None])
-        broken = jnp.asarray(comm.allgather(broken), jnp.int32)
-        result = PhaseResult(upload, None, None, states | new_states, broken)
+        broken = jnp.asarray(comm.allgather(int(broken)), jnp.int32)
+        result = PhaseResult(upload, None, None, stored, broken)
         return result, PeerStates(mean, comm)
 
-    def _run_work(
-        self, phase_work: PhaseWork, states: dict[str, ClientStates]
-    ) -> tuple[Upload[Any], dict[str, PyTree], int]:
-        """Returns this rank's upload, its client's new states, and `PhaseWork.broken_part`."""
+    def _run_work(self, phase_work: PhaseWork, states: dict[str, ClientStates]) -> ClientResult:
+        """Runs the work of this rank's client."""
         # traced, so that all rounds are one program
         phase_work = dataclasses.replace(phase_work, round=jnp.int32(phase_work.round))
         rows = {name: memory.of(self.comm.rank) for name, memory in states.items()}
-        upload, new_rows, broken = self.setup.task.programs.call(
+        return self.setup.task.programs.call(
             run_single_client, phase_work, self.setup, rows, jnp.int32(self.comm.rank)
         )
-        return upload, new_rows, int(broken)
 
 
 class Ranks(ProcessGroup):

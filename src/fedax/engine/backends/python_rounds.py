@@ -5,16 +5,16 @@ The reference engine, MPI and Flower share them. Cohorts have concrete sizes her
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 
 from fedax.communication.channel import decode
 from fedax.core.algorithm import Algorithm
-from fedax.core.federation import ClientStates, Cohort, Upload
+from fedax.core.federation import ClientStates, Cohort
 from fedax.core.scheduling.timeline import row_at
 from fedax.core.validation.misuse import explained
 from fedax.engine.round.backend import Backend
@@ -28,24 +28,10 @@ from fedax.engine.round.engine import (
     to_device,
 )
 from fedax.engine.round.evaluation import empty_cohort
-from fedax.engine.round.phase import PhaseResult, PhaseWork
+from fedax.engine.round.phase import ClientResult, PhaseResult, PhaseWork
 from fedax.engine.round.timeline import timeline_of
 from fedax.engine.round.trace import initial_carry
 from fedax.observe.base import Observer
-
-
-class ClientResult(NamedTuple):
-    """What one client of a phase returns.
-
-    Attributes:
-        upload: as it is sent, messages not yet decoded.
-        kept: its memories afterwards, by name.
-        broken: the part that is not finite, see `PhaseWork.broken_part`.
-    """
-
-    upload: Upload[Any]
-    kept: dict[str, PyTree]
-    broken: int
 
 
 class PythonBackend(Backend):
@@ -71,25 +57,22 @@ class PythonBackend(Backend):
         own_weights = [weight for weight in given if weight is not None]
         if own_weights:
             weights = jnp.stack(own_weights).astype(weights.dtype)
-        positions = list(range(len(results)))  # of the clients whose results count
+        rows = [result.states for result in results]
         if self.setup.drop:
-            positions = [position for position, result in enumerate(results) if not result.broken]
+            # no row of a client that is left out is stored; it may have none
+            counting = [result.states for result in results if not result.broken] or [{}]
+            rows = [counting[0] if result.broken else result.states for result in results]
             # zero the values too: a weight of 0 does not remove what is not finite
             values = [
                 jax.tree.map(jnp.zeros_like, v) if result.broken else v
                 for v, result in zip(values, results)
             ]
             weights = jnp.where(broken > 0, 0, weights)
-        new_states = states
-        if positions:
-            ids = cohort.ids[jnp.asarray(positions, jnp.int32)]
-            new_rows = jax.tree.map(stack, *(results[position].kept for position in positions))
-            new_states = states | {name: states[name].put(ids, new_rows[name]) for name in new_rows}
         return PhaseResult(
             results[0].upload,
             None,
             (jax.tree.map(stack, *values), weights),
-            new_states,
+            jax.tree.map(stack, *rows),
             broken,
         )
 

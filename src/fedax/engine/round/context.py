@@ -302,6 +302,7 @@ class RoundContext(Federation):
         result, received = self.backend.exchange(
             sending, everyone, client_states, neighbours, weights
         )
+        result = self._store(result, everyone, client_states)
         reason = "an Upload with a weight; the graph has the weights"
         refuse("exchange(send=...)", {reason: result.upload.weight is not None})
         is_link = neighbours != neighbours[:, :1]  # the first column is the node itself
@@ -320,6 +321,7 @@ class RoundContext(Federation):
             receive, (), self.root, self.round, occurrence, tuple(stages), receives=True
         )
         received_result = self.backend.work(receiving, everyone, client_states, False)
+        received_result = self._store(received_result, everyone, client_states)
         self._record_broken(everyone, received_result)
         self._keep_states(received_result)
         return received_result.client_states["own"]
@@ -341,10 +343,21 @@ class RoundContext(Federation):
         else:
             gathers = gather or any(stage.gathers for stage in phase_work.stages)
             result = self.backend.work(phase_work, cohort, client_states, gathers)
+            result = self._store(result, cohort, client_states)
             for stage in reversed(phase_work.stages):
                 result = stage.combine(result, cohort, self._is_counted(cohort, result))
         self._account(cohort, phase_work, result, cohort.count)
         return phase_work, result
+
+    def _store(
+        self, result: PhaseResult, cohort: Cohort, states: dict[str, ClientStates]
+    ) -> PhaseResult:
+        """Stores the rows of the clients that count; returns the result with the new states."""
+        # padding and clients that are left out get an id out of range, which `put` ignores
+        ids = jnp.where(self._is_counted(cohort, result), cohort.ids, self.clients)
+        with jax.named_scope("fedax.memory"):
+            new = {name: states[name].put(ids, rows) for name, rows in result.client_states.items()}
+        return result._replace(client_states=states | new)
 
     def _empty_result(
         self, phase_work: PhaseWork, client_states: dict[str, ClientStates]

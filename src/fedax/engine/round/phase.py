@@ -65,6 +65,20 @@ class Sent(eqx.Module):
     state: PyTree
 
 
+class ClientResult(NamedTuple):
+    """What one client of a phase returns.
+
+    Attributes:
+        upload: as it is sent, messages not yet decoded.
+        states: after the work.
+        broken: the part that is not finite, see `PhaseWork.broken_part`.
+    """
+
+    upload: Upload[Any]
+    states: States
+    broken: Int[Array, ""] | int
+
+
 class PhaseResult(NamedTuple):
     """What the clients of a phase return, together.
 
@@ -76,7 +90,8 @@ class PhaseResult(NamedTuple):
             the uploads are gathered.
         rows: if they are gathered, the uploads, each leaf of shape (capacity, ...), and their
             weights, in the cohort's order; zero where a place does not count.
-        client_states: the clients' states after the work, by name.
+        client_states: the clients' states after the work, by name. From a backend, their rows in
+            the cohort's order; those of places that do not count are not stored.
         broken: for each place of the cohort whether the client's result is finite, see
             `PhaseWork.broken_part`; 0 for padding.
         logged: what the backend logs, by name, such as the answers of deployed clients.
@@ -87,7 +102,7 @@ class PhaseResult(NamedTuple):
     upload: Upload[Any]
     sums: Any
     rows: Any
-    client_states: dict[str, ClientStates]
+    client_states: dict[str, Any]
     broken: Int[Array, "capacity"]
     logged: dict[str, Any] = {}  # noqa: RUF012 (never written)
     sent: tuple[int, int] | None = None
@@ -212,17 +227,17 @@ class PhaseWork(eqx.Module):
         """What a client is sent, decoded."""
         return decode(self.down)
 
-    def __call__(self, client: Client, states: States) -> tuple[Upload[Any], States]:
+    def __call__(self, client: Client, states: States) -> ClientResult:
         """Runs the work of one client.
 
         Args:
             client: with its examples and its random streams.
             states: what is stored for the client.
-
-        Returns:
-            The upload, with messages not yet decoded, and the states after the work.
         """
-        return self.send(client, self.run(client, self.inputs(client, states)), states)
+        output = self.run(client, self.inputs(client, states))
+        upload, after = self.send(client, output, states)
+        sent = decode(upload.value), upload.weight
+        return ClientResult(upload, after, self.broken_part(sent, states, after))
 
     def inputs(self, client: Client, states: States) -> tuple[PyTree, ...]:
         """Returns what the work function gets beside the client."""

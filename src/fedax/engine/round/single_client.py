@@ -8,10 +8,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from fedax.communication.channel import decode
 from fedax.core.task import Task
 from fedax.engine.round.client import CompiledClient, Setup
-from fedax.engine.round.phase import PhaseWork
+from fedax.engine.round.phase import ClientResult, PhaseWork
 from fedax.examples.federated import FederatedData
 from fedax.examples.ragged import Ragged
 
@@ -51,16 +50,8 @@ def with_parts(data: FederatedData, parts: Mapping[str, Any]) -> FederatedData:
 
 def run_single_client(
     phase_work: PhaseWork, setup: Setup, rows: dict[str, PyTree], index: Int[Array, ""]
-) -> Any:
-    """Runs the work of the only client here.
-
-    Returns its upload, its memories afterwards, and `PhaseWork.broken_part` of both.
-    """
+) -> ClientResult:
+    """Runs the work of the only client here."""
     setup = dataclasses.replace(setup, first=index)
     client = CompiledClient(setup, index, phase_work.round, phase_work.root, phase_work.occurrence)
-    upload, new_states = phase_work(client, rows)
-    return (
-        upload,
-        new_states,
-        phase_work.broken_part((decode(upload.value), upload.weight), rows, new_states),
-    )
+    return phase_work(client, rows)

@@ -262,13 +262,10 @@ class TracingBackend(Backend):
             )
         value = phase_work.open(decode(zeros(sent.value)))
         capacity = cohort.ids.shape[0]
-        new_states = {
-            name: states[name].put(cohort.ids, zeros(rows, capacity))
-            for name, rows in new_rows.items()
-        }
         gathered = jax.tree.map(lambda x: jnp.broadcast_to(x, (capacity, *x.shape)), value)
         broken = jnp.zeros(capacity, jnp.int32)
-        return PhaseResult(sent, None, (gathered, cohort.weights), new_states, broken)
+        stored = zeros(new_rows, capacity)
+        return PhaseResult(sent, None, (gathered, cohort.weights), stored, broken)
 
 
 class Probe(Client):

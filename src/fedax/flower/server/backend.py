@@ -19,9 +19,17 @@ from fedax.communication.channel import decode
 from fedax.communication.privacy import derive_secret_key
 from fedax.core.algorithm import Algorithm, Personal
 from fedax.core.federation import ClientStates, Cohort, Upload
-from fedax.engine.backends.python_rounds import ClientResult, PythonBackend
+from fedax.engine.backends.python_rounds import PythonBackend
 from fedax.engine.round.client import Setup
-from fedax.engine.round.phase import MEMORY, PhaseResult, PhaseWork, to_shapes, vectors, zeros
+from fedax.engine.round.phase import (
+    MEMORY,
+    ClientResult,
+    PhaseResult,
+    PhaseWork,
+    to_shapes,
+    vectors,
+    zeros,
+)
 from fedax.engine.round.trace import TracedPhase
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.plan import Assignment, fits, plan_of

@@ -18,8 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedax.communication.channel import is_message
 from fedax.core.federation import ClientStates, Cohort, Upload
-from fedax.engine.backends.python_rounds import ClientResult
-from fedax.engine.round.phase import PhaseWork
+from fedax.engine.round.phase import ClientResult, PhaseWork
 from fedax.engine.round.trace import TracedPhase
 from fedax.errors import InvalidInput
 from fedax.flower.client.member import DEAL, HIDE, KEYS, SHOW, keys_to_facts

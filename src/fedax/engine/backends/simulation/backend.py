@@ -100,15 +100,7 @@ class SimulationBackend(Backend):
                 upload, results = self._run_device(client_work, table[0], counts[0], gather)
             else:
                 upload, results = self._run_mesh(client_work, table, counts, gather)
-        # rows of padding and of clients that are left out get an id out of range, which `put`
-        # ignores
-        participates = cohort.works & (results.broken == 0) if self.setup.drop else cohort.works
-        ids = jnp.where(participates, cohort.ids, self.setup.population.clients)
-        new_states = dict[str, ClientStates]()
-        with jax.named_scope("fedax.memory"):
-            for name, new_rows in results.client_state.items():
-                new_states[name] = states[name].put(ids, new_rows)
-        return PhaseResult(upload, results.sums, results.uploads, new_states, results.broken)
+        return PhaseResult(upload, *results)
 
     def _client_loads(
         self, phase_work: PhaseWork, ids: Int[Array, "capacity"]
@@ -299,11 +291,9 @@ class _ClientWork(eqx.Module):
                 phase_work.occurrence,
                 active,
             )
-            upload, client_state = phase_work(client, before)
-        value = decode(upload.value)
-        broken = phase_work.broken_part((value, upload.weight), before, client_state)
+            upload, client_state, broken = phase_work(client, before)
         weights = [self.cohort.weights[slot]]
         if upload.weight is not None:
             weights.insert(0, jnp.full_like(weights[0], upload.weight))
-        value = phase_work.open(value)
-        return _ClientResult(value, weights, client_state, broken.astype(jnp.int32)), upload
+        value = phase_work.open(decode(upload.value))
+        return _ClientResult(value, weights, client_state, jnp.int32(broken)), upload
