@@ -8,7 +8,7 @@ import pytest
 
 import fedax
 from fedax.engine.driver import call_length
-from fedax.engine.driver.call_length import GROWTH, CallLength
+from fedax.engine.driver.call_length import GROWTH, next_length
 
 RATE = 2e-5
 ROUNDS = 20_000
@@ -30,23 +30,15 @@ def train(method=None, rounds=ROUNDS, **options):
     )
 
 
-def test_calls_grow_from_one_round_to_the_affordable_number(monkeypatch):
-    """By a clock that passes 0.1 s for each round: 20 rounds fit into 2 s."""
-    clock, calls, counts = [0.0], CallLength(), []
-    monkeypatch.setattr(call_length.time, "perf_counter", lambda: clock[0])
-    for _ in range(4):
-        counts.append(calls.rounds)
-        with calls.measure(calls.rounds):
-            clock[0] += 0.1 * calls.rounds
+def test_calls_grow_from_one_round_to_the_affordable_number():
+    """Of rounds that take 0.1 s, 20 fit into 2 s."""
+    counts = [1]
+    for _ in range(3):
+        counts.append(next_length(counts[-1], counts[-1], 0.1 * counts[-1]))
     assert counts == [1, 20, 20, 20]
-    with calls.measure(3):  # a slow one
-        clock[0] += 30.0
-    assert calls.rounds == 1
-    for _ in range(2):  # fast ones, from which the growth is bounded
-        with calls.measure(calls.rounds):
-            clock[0] += 1e-6
-    assert calls.rounds == GROWTH**2
-    assert CallLength(bounded=False).rounds > 10**9
+    assert next_length(20, rounds=3, seconds=30.0) == 1
+    # the growth of fast ones is bounded
+    assert next_length(1, rounds=1, seconds=1e-6) == GROWTH
 
 
 def test_the_length_of_calls_changes_no_bit(monkeypatch):

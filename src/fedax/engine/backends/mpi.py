@@ -189,9 +189,6 @@ class MPI(Engine):
             allowed = f"{self.comm.size}, the number of ranks, or 1, the rank's own"
             raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
 
-    def has_all(self, task: Task) -> bool:
-        return task.train.clients == self.comm.size
-
     def prepared(self, setup: Setup) -> Setup:
         task, comm = setup.task, self.comm
         # of all clients' examples, the rank takes its own

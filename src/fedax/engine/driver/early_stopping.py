@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from fedax.core.directions import Mode, is_better
+from fedax.core.history import ClockReadings
 from fedax.core.hyper import check_declared, hyper
 from fedax.utils.numbers import convert_fields
 
@@ -126,10 +127,12 @@ class Budget(BaseRule):
     hours: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
     joules: float | None = hyper(None, kind=float, low=0.0, open_low=True, optional=True)
 
-    def is_spent(self, seconds: float, joules: float) -> bool:
-        """Returns whether a run that has taken so much is to end."""
-        is_late = self.hours is not None and seconds >= 3600 * self.hours
-        return is_late or (self.joules is not None and joules >= self.joules)
+    def is_spent(self, clock: ClockReadings | None) -> bool:
+        """Returns whether a run is to end by its clock, None for one without devices so far."""
+        if clock is None:
+            return False
+        is_late = self.hours is not None and clock.seconds[-1] >= 3600 * self.hours
+        return is_late or (self.joules is not None and clock.joules[-1] >= self.joules)
 
 
 Rule: TypeAlias = Divergence | EarlyStopping | Budget

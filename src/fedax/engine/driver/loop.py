@@ -7,6 +7,7 @@ themselves, several in one call.
 import contextlib
 import dataclasses
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from fedax.core.federation import HiddenStates, is_states
 from fedax.core.history import History, Outcome
 from fedax.core.task import Task
 from fedax.engine.compilation.identity import check_same, merge
-from fedax.engine.driver.call_length import CallLength
+from fedax.engine.driver.call_length import next_length
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import Progress, RunOptions
@@ -94,7 +95,7 @@ class RoundLoop:
         self.begun = grid.begun
         self.stop_requested = False
         # ranks run one program together, so no clock of one rank may change what it calls
-        self.calls = CallLength(self.process_group.size == 1)
+        self.call_length = 1 if self.process_group.size == 1 else sys.maxsize
         modes = modes_of(self.options.observe or (), grid.task)
         self.recorders = [Recorder(self.options, modes) for _ in grid.members]
         self.done = 0
@@ -161,12 +162,15 @@ class RoundLoop:
                 if self.done == end:
                     periods = self.options.periods
                     end = min(self.grid.rounds, *(self.done + p - self.done % p for p in periods))
-                count = min(self.calls.rounds, end - self.done)
+                count = min(self.call_length, end - self.done)
+                begun = time.perf_counter()
                 # the program takes over the buffers of `states`
-                with self.calls.measure(count):
-                    self.states, logs = self.program.advance(self.states, self.done, count)
+                self.states, logs = self.program.advance(self.states, self.done, count)
+                if self.process_group.size == 1:
+                    seconds = time.perf_counter() - begun
+                    self.call_length = next_length(self.call_length, count, seconds)
                 for recorder, log in zip(self.recorders, logs, strict=True):
-                    recorder.add(log, self.done)
+                    recorder.add(log)
                 self.done += count
                 if self.done % self.options.observe_every == 0 or self._is_over(end):
                     self._observe()

@@ -7,26 +7,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedax.core.directions import Mode, is_better
 from fedax.core.history import Best, History, Outcome, RunDetails, clock_after
-from fedax.core.traffic import Traffic
 from fedax.engine.driver.early_stopping import Budget, EarlyStopping
 from fedax.engine.driver.options import RunOptions
-from fedax.engine.round.engine import Log, RunCarry, merge_logs
+from fedax.engine.round.engine import Log, RunCarry, merge_logs, pad_client_sets
 
 LOSSES = ("train_loss", "objective")
 """Metrics that must be finite in a run that is ok."""
-
-
-def spent(logged: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    """Returns the seconds on the virtual clock and the joules of some rounds."""
-    readings = clock_after(logged)
-    if readings is None:
-        return 0.0, 0.0
-    return float(readings.seconds[-1]), float(readings.joules[-1])
 
 
 class Recorder:
@@ -48,7 +38,6 @@ class Recorder:
         self.seconds: list[float] = []
         self.metrics: dict[str, list[np.ndarray]] = {}
         self.logs: list[Log] = []
-        self.spent = (0.0, 0.0)
         self.outcome = Outcome()
         self.best: Best | None = None
         self.ended = False
@@ -60,13 +49,10 @@ class Recorder:
         self.seconds = history.seconds.tolist()
         self.metrics = {name: list(values) for name, values in history.metrics.items()}
         self.best = history.best
-        self.spent = spent(history.logged)
         logged, bits = dict(history.logged), history.bits
-        if len(bits.up):
-            left_out = logged.pop("dropped", np.zeros((len(bits.up), 0), np.int32))
-            # what failed in these rounds ended that run
-            nothing = np.zeros(0, np.int64)
-            self.logs = [Log(logged, bits.down, bits.up, nothing, nothing, left_out)]
+        left_out = logged.pop("dropped", np.zeros((len(bits.up), 0), np.int32))
+        # what failed in these rounds ended that run
+        self.logs = [Log(logged, bits, Outcome(), [*left_out])]
         if history.outcome.kind == "non-finite":
             self.outcome = history.outcome
         # a run that was saved or interrupted between two observations ends at its next one
@@ -89,15 +75,18 @@ class Recorder:
     def latest(self) -> dict[str, Any]:
         return {name: values[-1] for name, values in self.metrics.items()}
 
-    def add(self, log: Log, first: int) -> None:
-        """Takes the log of rounds of which `first` is the number of the first one."""
+    def add(self, log: Log) -> None:
+        """Takes the log of the next rounds."""
         if self.ended:
             return
-        seconds, joules = spent(log.logged)
-        self.spent = (self.spent[0] + seconds, self.spent[1] + joules)
-        self.logs.append(jax.tree.map(np.array, log))
+        self.logs.append(log)
         if self.is_running:
-            self.outcome = log.failure(first)
+            self.outcome = log.outcome
+
+    def merged_log(self) -> Log:
+        """Returns the log of all rounds so far."""
+        self.logs = [merge_logs(self.logs)]
+        return self.logs[0]
 
     def observe(self, metrics: Mapping[str, np.ndarray], done: int, seconds: float) -> None:
         """Records the metrics after `done` rounds and `seconds`, and applies the stopping rules.
@@ -132,7 +121,7 @@ class Recorder:
         broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
         for rule in self.options.rules:
             if isinstance(rule, Budget):
-                if not broken and rule.is_spent(*self.spent):
+                if not broken and rule.is_spent(clock_after(self.merged_log().logged)):
                     return Outcome("stopped", done - 1, by_budget=True)
                 continue
             values = [float(value) for value in self.metrics[rule.metric]]
@@ -161,21 +150,20 @@ class Recorder:
             carry: of the last round.
             facts: further details.
         """
-        log = merge_logs(self.logs)
-        self.logs = [log]
+        log = self.merged_log()
         logged = log.logged
         outcome = self.outcome
         names = facts.get("clients")
         if outcome.client is not None and names:
             outcome = dataclasses.replace(outcome, name=names[outcome.client])
         if self.options.on_bad_client == "drop":
-            logged = logged | {"dropped": log.left_out}
+            logged = logged | {"dropped": pad_client_sets(log.left_out)}
         return History(
             np.asarray(self.rounds),
             {name: np.stack(values) for name, values in self.metrics.items()},
             logged,
             params,
-            Traffic(log.down, log.up),
+            log.bits,
             outcome,
             np.asarray(self.seconds),
             carry,

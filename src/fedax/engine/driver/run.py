@@ -82,9 +82,8 @@ class Session:
             self._grid.private.check_budget(state.round + 1)
         value, (log,) = self._program.advance(state.value, state.round, 1)
         logged = {name: values[0] for name, values in log.logged.items()}
-        report = Report(
-            state.round, logged, int(log.down[0]), int(log.up[0]), log.failure(state.round)
-        )
+        bits = log.bits
+        report = Report(state.round, logged, int(bits.down[0]), int(bits.up[0]), log.outcome)
         return RunState(state.round + 1, value), report
 
     def spent(self, state: RunState) -> float | None:
@@ -281,28 +280,20 @@ def run_grid(
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
     if not seeds:
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several")
-    lists = {
-        name: list(value)
-        for name, value in options.items()
+    columns: dict[str, list[Any]] = {}
+    for name in ("solver", "schedule"):
+        given = options.get(name)
         # an optimizer is a tuple
-        if name in ("solver", "schedule")
-        and isinstance(value, list | tuple)
-        and not isinstance(value, optax.GradientTransformation)
-    }
-    # each value as the options have it, which check it
-    lists = {
-        name: [getattr(RunOptions.of({name: value}), name) for value in values]
-        for name, values in lists.items()
-    }
-    first = RunOptions.of({**options, **{name: values[0] for name, values in lists.items()}})
-    columns: dict[str, list[Any]] = {
-        "algorithms": list(algorithms),
-        "solver": [first.solver],
-        "schedule": [first.schedule],
-    }
-    columns |= lists
-    count = max(map(len, columns.values()))
-    methods, solvers, schedules = (values * (count // len(values)) for values in columns.values())
+        is_list = isinstance(given, list | tuple) and not isinstance(
+            given, optax.GradientTransformation
+        )
+        values = given if is_list else [given]
+        # each as the options have it, which check it
+        columns[name] = [getattr(RunOptions.of({name: value}), name) for value in values]
+    first = RunOptions.of({**options, **{name: values[0] for name, values in columns.items()}})
+    lists = [[*algorithms], *columns.values()]
+    count = max(map(len, lists))
+    methods, solvers, schedules = (values * (count // len(values)) for values in lists)
     return run_rounds(
         methods, task, seeds, first, resume or (), solvers=solvers, schedules=schedules
     )

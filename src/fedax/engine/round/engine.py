@@ -21,6 +21,7 @@ from fedax.core.history import Outcome
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Timeline
 from fedax.core.task import Task
+from fedax.core.traffic import Traffic
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundReport, missing_value
@@ -29,17 +30,19 @@ from fedax.observe.base import Observer, on_host
 
 
 class Log(NamedTuple):
-    """The reports of rounds of one run, each array with a first axis (rounds,).
+    """What some rounds of one run report.
 
-    See `RoundReport` for the last three.
+    Attributes:
+        logged: by name, first axis (rounds,).
+        bits: of each round.
+        outcome: ok, or the first part that is not finite.
+        left_out: for each round the clients whose uploads did not count, see `RoundReport`.
     """
 
     logged: dict[str, np.ndarray]
-    down: np.ndarray
-    up: np.ndarray
-    broken: np.ndarray
-    bad_client: np.ndarray
-    left_out: np.ndarray
+    bits: Traffic
+    outcome: Outcome
+    left_out: list[np.ndarray]
 
     @classmethod
     def of(cls, report: RoundReport, timeline: Timeline, first: int) -> "Log":
@@ -47,25 +50,23 @@ class Log(NamedTuple):
 
         `first` is the number of the first of these rounds.
         """
-        count = len(report.broken)
+        broken = np.asarray(report.broken)
+        count = len(broken)
         down, up = np.zeros((2, count), np.int64)
         for phase in report.traffic:
             down += phase.down * np.asarray(phase.sent, np.int64)
             up += phase.up * np.asarray(phase.messages, np.int64)
-        logged = report.logged | timeline.logged(first, count, report.traffic)
-        return cls(logged, down, up, *map(np.asarray, report[2:]))
-
-    def failure(self, first: int) -> Outcome:
-        """Returns the outcome: ok, or the first part that is not finite.
-
-        `first` is the number of the first of these rounds.
-        """
-        # only the first failure: what follows it in the same run is its consequence
-        bad = np.flatnonzero(self.broken)
-        if not len(bad):
-            return Outcome()
-        part, client = PARTS[int(self.broken[bad[0]])], int(self.bad_client[bad[0]])
-        return Outcome("non-finite", first + int(bad[0]), None if client < 0 else client, part)
+        # copies: a view would keep the rows of rounds that the call did not make
+        logged = {name: np.array(values) for name, values in report.logged.items()}
+        logged |= timeline.logged(first, count, report.traffic)
+        outcome = Outcome()
+        if broken.any():
+            # only the first failure: what follows it in the same run is its consequence
+            i = int(np.argmax(broken > 0))
+            client = int(report.bad_client[i])
+            named = None if client < 0 else client
+            outcome = Outcome("non-finite", first + i, named, PARTS[int(broken[i])])
+        return cls(logged, Traffic(down, up), outcome, [*np.array(report.left_out)])
 
 
 PARTS = {UPLOAD: None, MEMORY: "the state", STATE: "the server state"}
@@ -84,17 +85,16 @@ def merge_logs(logs: Sequence[Log]) -> Log:
     forms = {name: missing_value(values[0]) for log in logs for name, values in log.logged.items()}
     logged = {
         name: np.concatenate(
-            [log.logged.get(name, np.repeat(form[None], len(log.down), axis=0)) for log in logs]
+            [log.logged.get(name, np.repeat(form[None], len(log.bits.up), axis=0)) for log in logs]
         )
         for name, form in forms.items()
     }
-    names = ("down", "up", "broken", "bad_client")
-    columns = (
-        np.concatenate([np.zeros(0, np.int64), *(getattr(log, name) for log in logs)])
-        for name in names
-    )
-    left_out = pad_client_sets([row for log in logs for row in log.left_out])
-    return Log(logged, **dict(zip(names, columns, strict=True)), left_out=left_out)
+    none = np.zeros(0, np.int64)
+    down = np.concatenate([none, *(log.bits.down for log in logs)])
+    up = np.concatenate([none, *(log.bits.up for log in logs)])
+    failures = (log.outcome for log in logs if not log.outcome.ok)
+    left_out = [clients for log in logs for clients in log.left_out]
+    return Log(logged, Traffic(down, up), next(failures, Outcome()), left_out)
 
 
 def pad_client_sets(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -200,10 +200,6 @@ class Engine(ABC):
     process_group: ProcessGroup = ProcessGroup()
     in_process: ClassVar[bool] = False
     is_simulated: ClassVar[bool] = True
-
-    def has_all(self, task: Task) -> bool:
-        """Returns whether this process has all clients' examples."""
-        return True
 
     def describe_clients(self) -> dict[str, str]:
         """Returns the examples of clients elsewhere in words, by client; empty if there are none.
