@@ -20,6 +20,7 @@ from fedax.core.bound_model import (
     per_example,
 )
 from fedax.core.directions import SCORES, Mode
+from fedax.core.hyper import check_declared, hyper
 from fedax.core.programs import SHARED, ProgramOwner
 from fedax.core.starting_point import Given, Made, native, starting_point
 from fedax.core.validation.prediction import predict
@@ -32,7 +33,6 @@ from fedax.examples.ragged import (
     Examples,
     Ragged,
 )
-from fedax.utils.numbers import python_numbers
 
 
 class Task(eqx.Module):
@@ -99,13 +99,13 @@ class Task(eqx.Module):
     loss: PerExample = eqx.field(static=True)
     data: Any
     scores: dict[str, PerExample] = eqx.field(static=True, default_factory=dict)
-    l2: float = eqx.field(static=True, default=0.0)
+    l2: float = hyper(0.0, static=True, low=0.0)
     modes: dict[str, Mode] = eqx.field(static=True, default_factory=dict[str, Mode])
     name: str | None = eqx.field(static=True, default=None)
     predictor: PerExample | None = eqx.field(static=True, default=None)
     frozen: PyTree = None
     state: PyTree = None
-    state_policy: str = eqx.field(static=True, default="average")
+    state_policy: str = hyper("average", choices=get_args(Policy))
     owner: ProgramOwner | None = eqx.field(static=True, default_factory=ProgramOwner)
 
     def __post_init__(self) -> None:
@@ -120,18 +120,13 @@ class Task(eqx.Module):
         self.scores = {name: per_example(score, plain) for name, score in self.scores.items()}
         if self.predictor is not None:
             self.predictor = per_example(self.predictor, plain)
-        self.l2 = python_numbers(self.l2)
         if self.state is not None:
             self.state = jax.tree.map(
                 lambda leaf: jnp.asarray(native(leaf, "Task(state=...)")), self.state
             )
 
     def __check_init__(self) -> None:
-        if not (isinstance(self.l2, int | float) and 0 <= self.l2 < np.inf):
-            raise InvalidInput.of("Task(l2=...)", self.l2, "finite numbers >= 0")
-        policies = get_args(Policy)
-        if self.state_policy not in policies:
-            raise InvalidInput.of("Task(state_policy=...)", self.state_policy, f"one of {policies}")
+        check_declared(self)
         if "loss" in self.scores:
             raise InvalidInput.of(
                 "Task(scores=...)", "loss", "other names of scores: the loss has this one"

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedax.core.hyper import check_declared, construct, declared, hyper
 from fedax.core.scheduling.clock import Cost
-from fedax.core.scheduling.timeline import KnownTimeline, Row, Step, Versions
+from fedax.core.scheduling.timeline import KnownTimeline, Row, Versions
 from fedax.errors import InvalidInput
 from fedax.utils.numbers import convert_fields
 
@@ -152,7 +152,7 @@ class ServerSteps(KnownTimeline):
         # a heap of (time, client, version, number of the dispatch, joules)
         self._events: list[tuple[float, int, int, int, float]] = []
         self._buffer: list[tuple[int, int, int]] = []  # (number of the dispatch, client, version)
-        self._steps: list[Step] = []
+        self._steps: list[Row] = []
         self._now = 0.0
         self._last_end = 0.0
         self._dispatches = 0
@@ -167,10 +167,10 @@ class ServerSteps(KnownTimeline):
         self._dispatch()
 
     def slots(self, steps: int) -> int:
-        rows: Any = [step.row for step in self.steps(0, steps)]
+        rows: Any = self.steps(0, steps)
         return 1 + max((row.versions.stored for row in rows), default=0)
 
-    def steps(self, first: int, count: int) -> list[Step]:
+    def steps(self, first: int, count: int) -> list[Row]:
         while len(self._steps) < first + count:
             self._step()
         return self._steps[first : first + count]
@@ -203,10 +203,10 @@ class ServerSteps(KnownTimeline):
         slots = np.asarray([self._slot_of[version] for _, _, version in uploads])
         step = len(self._steps)
         received: Any = (numbers, slots, self.server.factors(step - numbers), self._slot_of[step])
-        counts: Any = (clients, None, self._sent, self._discarded)
-        row = Row(*counts, versions=Versions(*received))
         self._now += self.busy
-        self._steps.append(Step(row, self._now - self._last_end, self._joules))
+        seconds = self._now - self._last_end
+        counts: Any = (clients, None, self._sent, self._discarded, seconds, self._joules)
+        self._steps.append(Row(*counts, versions=Versions(*received)))
         self._last_end = self._now
         self._buffer.clear()
         self._sent = 0

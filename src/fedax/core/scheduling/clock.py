@@ -6,7 +6,6 @@ cannot change them.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -45,7 +44,7 @@ class Cost(NamedTuple):
     joules: Numbers
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Clock:
     r"""The clients' devices, from which a virtual clock has the seconds and the joules of every
     round.
@@ -107,8 +106,8 @@ class Clock:
             if callable(value):
                 continue
             _check(name, value)
-            if np.ndim(value):  # a tuple, because records are compared and hashed
-                object.__setattr__(self, name, tuple(np.asarray(value, np.float64).tolist()))
+            if np.ndim(value):
+                object.__setattr__(self, name, np.asarray(value, np.float64))
 
     @classmethod
     def of(cls, spelling: Mapping[str, Any]) -> "Clock":
@@ -131,25 +130,21 @@ class Clock:
         Raises:
             InvalidInput: names the characteristic.
         """
-        for name, array in self._arrays.items():
-            if array.ndim and len(array) != clients:
+        for name in CHARACTERISTICS:
+            shape = np.shape(getattr(self, name))
+            if shape not in ((), (clients,)):
                 allowed = f"{clients} values, one for each client"
-                raise InvalidInput.found(f"Clock({name}=...)", f"{len(array)} values", allowed)
-
-    @functools.cached_property
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """The characteristics that are no functions."""
-        values = {name: getattr(self, name) for name in CHARACTERISTICS}
-        return {name: np.asarray(v, np.float64) for name, v in values.items() if not callable(v)}
+                raise InvalidInput.found(f"Clock({name}=...)", f"{shape[0]} values", allowed)
 
     def values(self, name: str, clients: Clients, round: int) -> Numbers:
         """Returns a characteristic of some clients in a round."""
         ids = np.asarray(clients, np.int64)
-        if name in self._arrays:
-            array = self._arrays[name]
-            return array[ids] if array.ndim else np.full(ids.shape, array)
-        values = getattr(self, name)(ids, round)
-        _check(name, values)
+        values = getattr(self, name)
+        if callable(values):
+            values = values(ids, round)
+            _check(name, values)
+        elif np.ndim(values):
+            values = values[ids]
         return np.broadcast_to(np.asarray(values, np.float64), ids.shape)
 
     def seconds(

@@ -83,13 +83,14 @@ class Sampling(Rule, ABC):
     ) -> Drawn:
         """Draws clients among those who are available; fewer if there are not enough of them.
 
-        By default those who were drawn and are not available drop out. The rules of this library
-        draw among the available clients.
+        By default the others count as clients without examples, and drop out if they are drawn
+        nevertheless. The rules of this library draw among the available clients.
         """
         weights = self.weights(offsets)
         if weights is not None:
             return weighted_subset(key, weights, cohort, available)
-        ids, count = self.draw(key, offsets, cohort)
+        sizes = jnp.where(available, jnp.diff(offsets), 0)
+        ids, count = self.draw(key, jnp.concatenate([offsets[:1], jnp.cumsum(sizes)]), cohort)
         # padding behind `count` drops out too
         return first(ids, available[ids] & (jnp.arange(ids.shape[0], dtype=jnp.int32) < count))
 
@@ -115,21 +116,9 @@ class Proportional(Sampling):
         # the owner of a uniformly drawn example is a client drawn by its size; a range must not be
         # empty, even where no client is available
         tickets = jax.random.randint(key, (cohort,), 0, jnp.maximum(offsets[-1], 1), jnp.int32)
-        return jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1, cohort
-
-    def among(
-        self,
-        key: Key[Array, ""],
-        offsets: Int[Array, "bounds"],
-        cohort: int,
-        available: Bool[Array, "clients"],
-    ) -> Drawn:
-        # examples of clients that are not available are taken out of the range of tickets
-        sizes = jnp.where(available, jnp.diff(offsets), 0)
-        ids, _ = self.draw(key, jnp.concatenate([offsets[:1], jnp.cumsum(sizes)]), cohort)
-        count = jnp.where(available.any(), cohort, 0).astype(jnp.int32)
+        owners = jnp.searchsorted(offsets, tickets, side="right").astype(jnp.int32) - 1
         # where no client has examples, the search ends behind the last one
-        return jnp.minimum(ids, available.shape[0] - 1), count
+        return jnp.minimum(owners, offsets.shape[0] - 2), cohort
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,6 +44,8 @@ class Row(NamedTuple):
         working: how many count; None where there is no padding.
         sent: how many were sent the message of this round or version.
         discarded: uploads that arrived since the last row and were too stale.
+        seconds: since the round or step before; on the host in 64 bits, and unused in programs.
+        joules: of the uploads that arrived, discarded ones included.
         versions: that the clients received; None where all receive that of the round.
     """
 
@@ -51,6 +53,8 @@ class Row(NamedTuple):
     working: Int[Array, "*rows"] | None
     sent: Int[Array, "*rows"]
     discarded: Int[Array, "*rows"]
+    seconds: Float[Array, "*rows"]
+    joules: Float[Array, "*rows"]
     versions: Versions | None = None
 
 
@@ -84,39 +88,22 @@ class Timeline:
         return 0
 
 
-class Step(NamedTuple):
-    """A round, or a step of an asynchronous server, that is known before it is trained.
-
-    Attributes:
-        row: who counts.
-        seconds: since the step before.
-        joules: of the uploads that arrived, discarded ones included.
-    """
-
-    row: Row
-    seconds: float
-    joules: float
-
-
 class KnownTimeline(Timeline):
-    """A timeline of steps that are known before they are trained."""
+    """A timeline of rounds, or server steps, that are known before they are trained."""
 
     @abstractmethod
-    def steps(self, first: int, count: int) -> list[Step]:
-        """Returns some steps."""
+    def steps(self, first: int, count: int) -> list[Row]:
+        """Returns the row of each of some steps."""
 
     def rows(self, first: int, count: int, padded: int | None = None) -> Row:
-        rows = [step.row for step in self.steps(first, count)]
+        rows = self.steps(first, count)
         # padding is never read
         rows += rows[-1:] * ((padded or count) - count)
         return jax.tree.map(_stack, *rows)
 
     def logged(self, first: int, count: int, traffic: Sequence[Any] = ()) -> dict[str, np.ndarray]:
-        steps = self.steps(first, count)
-        return {
-            SECONDS: np.asarray([step.seconds for step in steps], np.float64),
-            JOULES: np.asarray([step.joules for step in steps], np.float64),
-        }
+        rows: Any = self.rows(first, count)
+        return {SECONDS: rows.seconds, JOULES: rows.joules}
 
 
 def _stack(*values: Any) -> np.ndarray:

@@ -40,7 +40,6 @@ from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timeline import timing_of
 from fedax.errors import InvalidInput
 from fedax.models.storage import initial_model
-from fedax.utils.layout import Layout
 from fedax.utils.random import MOST_SEED
 
 _SHOWN = 64
@@ -164,19 +163,12 @@ class Grid:
             model, task = initial_model(task, options.params, "run")
             task = dataclasses.replace(task, start=Given(model))
         self.task = task
-        self.layout = layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
+        setup = Setup.of(task, options.schedule, options.solver, options.channel)
+        self.layout = setup.layout
         starts = [initial_params(task, int(seed)) for seed in seeds]
         self.models = [model for model, _ in starts]
         self.members = [Member(setting, int(seed)) for setting in self.settings for seed in seeds]
-        setup = Setup(
-            task,
-            as_arrays(options.solver, layout.dtype),
-            options.schedule,
-            layout,
-            task.train.population,
-            options.channel,
-            drop=options.on_bad_client == "drop",
-        )
+        setup = dataclasses.replace(setup, drop=options.on_bad_client == "drop")
         return setup, [root for _, root in starts]
 
     def _check_one_program(self) -> None:

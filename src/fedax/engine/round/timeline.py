@@ -23,7 +23,7 @@ from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps
 from fedax.core.scheduling.clock import Clock, Cost
 from fedax.core.scheduling.deadline import first_answers
 from fedax.core.scheduling.schedule import Schedule
-from fedax.core.scheduling.timeline import KnownTimeline, Row, Step, Timeline
+from fedax.core.scheduling.timeline import KnownTimeline, Row, Timeline
 from fedax.engine.round.client import Setup, local_work
 from fedax.engine.round.context import PhaseTraffic
 from fedax.engine.round.phase import is_array, refuse
@@ -183,9 +183,9 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
         # where the server takes a number of answers, a round trains no more clients than these
         self.most = schedule.cohort if conditions.over_select > 1 else None
         self.capacity = self.most or schedule.capacity(clients)
-        self._known: dict[int, Step] = {}
+        self._known: dict[int, Row] = {}
 
-    def steps(self, first: int, count: int) -> list[Step]:
+    def steps(self, first: int, count: int) -> list[Row]:
         # asked for before the rounds, for their rows, and after them, for the log
         rounds = range(first, first + count)
         self._known = {t: self._known.get(t) or self._compute_round(t) for t in rounds}
@@ -197,7 +197,7 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
         rows: Any = self.rows(first, count)
         return super().logged(first, count) | {"late": rows.sent - rows.working}
 
-    def _compute_round(self, t: int) -> Step:
+    def _compute_round(self, t: int) -> Row:
         clock = self.timing.clock
         asked = self.draw(self.invitation, t)
         down, up = self.timing.bits
@@ -211,8 +211,8 @@ class DeadlineTimeline(PhaseCosts, KnownTimeline):
         if len(asked):
             end += clock.seconds_at_server(working * up)
         padding = (0, self.capacity - working)
-        columns: Any = (np.pad(asked[counts], padding), working, len(asked), 0)
-        return Step(Row(*columns), end, joules)
+        columns: Any = (np.pad(asked[counts], padding), working, len(asked), 0, end, joules)
+        return Row(*columns)
 
 
 def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:

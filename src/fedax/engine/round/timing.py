@@ -28,10 +28,6 @@ class LateUploads:
     form: PyTree = dataclasses.field(compare=False)
     rounds: int = dataclasses.field(compare=False)
 
-    def initial_downlinks(self) -> PyTree:
-        """Returns the stored downlinks of a run before its first step, with one slot."""
-        return jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.form)
-
     def grow_downlinks(
         self, downlinks: PyTree, timelines: Sequence[Timeline], steps: int, axis: int = 0
     ) -> PyTree:

@@ -170,7 +170,7 @@ def initial_carry(
     setup = backend.setup
     task = setup.task
     if setup.timing is not None and setup.timing.late is not None:
-        carry = carry._replace(downlinks=setup.timing.late.initial_downlinks())
+        carry = carry._replace(downlinks=zeros(setup.timing.late.form, 1))
     if setup.private is not None:
         carry = carry._replace(bounds=setup.private.initial_bounds())
     # codec and model state need the phases of a round, which cost a trace
