@@ -1,6 +1,7 @@
 """The same seed gives the same result, wherever clients are placed."""
 
-import jax
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import pytest
 import fedax
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.single_client import single_client_task
-from fedax.utils.layout import Layout
 from problems import regression, vector
 
 ENGINES = {
@@ -128,9 +128,8 @@ def test_gather_keeps_uploads_with_their_clients(engine):
 def test_a_client_by_itself_has_its_own_examples():
     """As MPI ranks and Flower's devices run it: the gradient of mean (w - x)^2 / 2 is w - mean x."""
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0, 3.0], [5.0], [-2.0, 0.0, 8.0]])
-    layout = Layout.of(task.start(jax.random.key(0)))
-    single = single_client_task(task, 2)
-    setup = Setup(single, fedax.SGD(0.1), fedax.Schedule(), layout, task.train.population, first=2)
+    setup = Setup.of(fedax.FedAvg(), task, fedax.Schedule(), fedax.SGD(0.1))
+    setup = dataclasses.replace(setup, task=single_client_task(task, 2), first=2)
     client = CompiledClient(setup, 2)
     assert int(client.size) == 3
     np.testing.assert_allclose(client.gradient(jnp.array([0.5])), [0.5 - 2.0], rtol=1e-12)

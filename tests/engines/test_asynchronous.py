@@ -202,8 +202,8 @@ def _transcribed(how, mixes=False, lr=1.0):
 def _timetable(how, clock=SPEEDS):
     """The server steps of FedAvg on the task of the transcriptions."""
     task = regression()
-    setup = Setup.of(task, how, fedax.SGD(LR))
-    timing = timing_of(fedax.FedAvg(), setup, clock, ROUNDS)
+    setup = Setup.of(fedax.FedAvg(), task, how, fedax.SGD(LR))
+    timing = timing_of(setup, clock, ROUNDS)
     setup = dataclasses.replace(setup, timing=timing)
     return timeline_of(setup, initial_params(setup.task, SEED)[1])
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedax
-from fedax.core import Layout, Ragged
+from fedax.core import Ragged
 from fedax.core.scheduling.sampling import subset, successive_subset
 from fedax.engine.backends.simulation.backend import SimulationBackend, assign_longest_first
 from fedax.engine.backends.simulation.engine import one_round
@@ -129,7 +129,7 @@ def large_values(jaxpr, size):
 def test_a_round_costs_its_cohort(sampling):
     """Among 10,000 clients nothing of that size is computed, but the rows of the cohort in
     everybody's memory are set."""
-    clients, layout, root = 10_000, Layout.of(np.zeros(2)), jax.random.key(0)
+    clients, root = 10_000, jax.random.key(0)
     train = Ragged.flat({"x": np.ones((clients, 2))}, np.ones(clients, int))
     task = fedax.Task(
         lambda key: np.zeros(2),
@@ -137,13 +137,13 @@ def test_a_round_costs_its_cohort(sampling):
         fedax.FederatedData.from_arrays(train),
     )
     schedule = fedax.Schedule(cohort=10, sampling=sampling)
-    setup = Setup(task, fedax.SGD(0.1), schedule, layout, train.population)
     for method, written in ((fedax.FedAvg(), set()), (fedax.SCAFFOLD(), {"scatter"})):
-        carry = initial_carry(SimulationBackend(setup), method, root, jnp.zeros(2))
+        setup = Setup.of(method, task, schedule, fedax.SGD(0.1))
+        carry = initial_carry(SimulationBackend(setup), root, jnp.zeros(2))
         arrays, code = eqx.partition(carry, eqx.is_array)
         program = jax.make_jaxpr(
-            lambda arrays, t, m=method, code=code: one_round(
-                setup, m, root, t, eqx.combine(arrays, code)
+            lambda arrays, t, setup=setup, code=code: one_round(
+                setup, root, t, eqx.combine(arrays, code)
             )[0]
         )(arrays, jnp.int32(0))
         assert large_values(program.jaxpr, clients) == written

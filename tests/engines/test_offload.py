@@ -9,9 +9,9 @@ import pytest
 
 import fedax
 from fedax import InvalidInput
-from fedax.core.federation import ClientStates, with_states
+from fedax.core.federation import ClientStates
 from fedax.engine.backends.simulation import engine as simulation
-from fedax.engine.backends.simulation.host import STORES, RowStore
+from fedax.engine.backends.simulation.host import STORES, RowStore, to_device
 from fedax.errors import FedaxError
 from marks import quick, slow
 from problems import regression, vector
@@ -39,7 +39,7 @@ def all_of(history):
         history.metrics,
         history.logged,
     )
-    return jax.tree.map(np.asarray, with_states(kept, lambda memory: memory.here()))
+    return jax.tree.map(np.asarray, to_device(kept))
 
 
 def same(one, other):

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch
 from fedax.core.federation import ClientStates, Cohort
 from fedax.engine.backends.python_rounds import PythonBackend, PythonProgram
@@ -45,7 +44,7 @@ class EagerClient(Client):
         self.data = {name: jnp.asarray(values) for name, values in setup.task.train[index].items()}
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
-        work = local_work(setup, root, round, index, self.size)
+        work = local_work(setup.schedule, root, round, index, self.size)
         self.steps, self.stride = int(work.steps), int(work.batch)
         self.batch = min(self.stride, self.size)
 
@@ -122,13 +121,14 @@ class ReferenceBackend(PythonBackend):
     the client.
     """
 
-    def __init__(self, setup: Setup, algorithm: str) -> None:
-        self.setup, self.algorithm = setup, algorithm
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
 
     def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
     ) -> list[ClientResult]:
-        location = f"{self.algorithm}.{phase_work.name}, round {phase_work.round}, client"
+        method = type(self.setup.algorithm).__name__
+        location = f"{method}.{phase_work.name}, round {phase_work.round}, client"
         results = []
         for position, k in enumerate(cohort.ids.tolist()):
             work = phase_work.for_slot(position)
@@ -170,10 +170,7 @@ class Eager(Engine):
     in_process = True
 
     def program(self, inputs: ProgramInputs) -> "ReferenceProgram":
-        setup = inputs.setup
-        return ReferenceProgram(
-            inputs, lambda algorithm, _: ReferenceBackend(setup, type(algorithm).__name__)
-        )
+        return ReferenceProgram(inputs, lambda setup, _: ReferenceBackend(setup))
 
 
 class ReferenceProgram(PythonProgram):
@@ -183,14 +180,10 @@ class ReferenceProgram(PythonProgram):
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
         call = self.setup.task.programs.call
-        return call(_observe, self.setup, self.runs[run][0], carry, worked, observers)
+        return call(_observe, self.runs[run][0].setup, carry, worked, observers)
 
 
 def _observe(
-    setup: Setup,
-    algorithm: Algorithm[Any],
-    carry: RunCarry,
-    last_cohort: Cohort,
-    observers: tuple[Observer, ...],
+    setup: Setup, carry: RunCarry, last_cohort: Cohort, observers: tuple[Observer, ...]
 ) -> dict[str, Any]:
-    return compute_all(observers, view_of(setup, algorithm, carry, last_cohort))
+    return compute_all(observers, view_of(setup, carry, last_cohort))

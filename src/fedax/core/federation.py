@@ -95,10 +95,6 @@ class ClientStates(eqx.Module):
         """Returns a copy that no program changes; for engines."""
         return self._with(jax.tree.map(jnp.array, self._rows))
 
-    def here(self) -> "ClientStates":
-        """Moves the rows to the device, for engines that keep them there."""
-        return self
-
     def mean(self, default: PyTree = None) -> PyTree:
         """Returns the mean over all clients, with equal weights; `default` in what a run with
         privacy publishes, which must not depend on what clients store.

@@ -109,9 +109,9 @@ class Descent(Solver):
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         layout = client.layout
-        step_gradient = problem.step_gradient
+        gradient_of = problem.step_gradient or _plain_gradient
         if self.sharpness is not None:
-            step_gradient = sharp_gradient(self.sharpness, step_gradient)
+            gradient_of = sharp_gradient(self.sharpness, gradient_of)
         scaling = optax.scale(client.rate)
         if self.has_step_decay:
             # steps of the rounds before, which a decay over the run counts too
@@ -123,11 +123,7 @@ class Descent(Solver):
 
         def step(carry: tuple[PyTree, PyTree], batch: Minibatch) -> tuple[PyTree, PyTree]:
             params, state = carry
-            if step_gradient is None:
-                gradient = batch.gradient(params)
-            else:
-                gradient = step_gradient(batch, params)
-            gradient = problem.added_gradient(layout, gradient, params)
+            gradient = problem.added_gradient(layout, gradient_of(batch, params), params)
             # Optax multiplies numbers of 32 bits with counts
             with jax.numpy_dtype_promotion("standard"):
                 updates, state = optimizer.update(gradient, state, params)
@@ -264,7 +260,6 @@ def sharp_gradient(rho: Scalar, inner: StepGradient | None = None) -> StepGradie
         inner: another `LocalProblem(step_gradient=...)`, which is taken there; by default the
             minibatch's gradient.
     """
-
     take = inner or _plain_gradient
 
     def gradient(batch: Minibatch, params: PyTree) -> PyTree:

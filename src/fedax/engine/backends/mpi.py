@@ -221,7 +221,7 @@ class MPIProgram(PythonProgram):
     """Rounds in Python with compiled client work; see `MPIBackend`."""
 
     def __init__(self, inputs: ProgramInputs, comm: Any, population: Task) -> None:
-        super().__init__(inputs, lambda *_: MPIBackend(inputs.setup, comm))
+        super().__init__(inputs, lambda setup, _: MPIBackend(setup, comm))
         self.comm = comm
         self.population = population
 
@@ -229,7 +229,7 @@ class MPIProgram(PythonProgram):
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
         kind = functools.partial(PeerView, self.comm, self.population)
-        return compute_all(observers, view_of(self.setup, self.runs[run][0], carry, worked, kind))
+        return compute_all(observers, view_of(self.runs[run][0].setup, carry, worked, kind))
 
 
 def _sums(setup: Setup, w: Float[Array, "dim"], split: str) -> dict[str, Float[Array, "1"]]:

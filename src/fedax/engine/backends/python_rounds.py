@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedax.communication.channel import decode
-from fedax.core.algorithm import Algorithm
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.scheduling.timeline import row_at
-from fedax.core.validation.misuse import explained
+from fedax.engine.backends.simulation.host import to_device
 from fedax.engine.round.backend import Backend
+from fedax.engine.round.client import Setup
 from fedax.engine.round.context import EmptyPhaseError, RoundContext
 from fedax.engine.round.engine import (
     Log,
@@ -25,7 +25,6 @@ from fedax.engine.round.engine import (
     ProgramInputs,
     RunCarry,
     merge_logs,
-    to_device,
 )
 from fedax.engine.round.evaluation import empty_cohort
 from fedax.engine.round.phase import ClientResult, PhaseResult, PhaseWork
@@ -89,30 +88,25 @@ class PythonProgram(Program):
 
     Args:
         inputs: see `Engine.program`; all have one solver and one schedule.
-        backend: a function of an algorithm and a root key that returns their backend.
+        backend: a function of the setup of a setting and a root key that returns their backend.
     """
 
     def __init__(
         self,
         inputs: ProgramInputs,
-        backend: Callable[[Algorithm[Any], Key[Array, ""]], Backend],
+        backend: Callable[[Setup, Key[Array, ""]], Backend],
     ) -> None:
         settings, setup, roots, _ = inputs
         self.setup, self.seeds = setup, len(roots)
-        self.runs: list[tuple[Algorithm[Any], Any, Key[Array, ""]]] = [
-            (setting.algorithm, backend(setting.algorithm, root), root)
-            for setting in settings
-            for root in roots
+        self.runs: list[tuple[Any, Key[Array, ""]]] = [
+            (backend(setting.of(setup), root), root) for setting in settings for root in roots
         ]
-        self.timelines = [timeline_of(setup, root) for _, _, root in self.runs]
+        self.timelines = [timeline_of(setup, root) for _, root in self.runs]
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         per_run = [*models] * (len(self.runs) // self.seeds)
         runs = zip(self.runs, per_run, strict=True)
-        return [
-            (initial_carry(backend, algorithm, root, w), None)
-            for (algorithm, backend, root), w in runs
-        ]
+        return [(initial_carry(*run, w), None) for run, w in runs]
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         rounds = range(first, first + count)
@@ -126,7 +120,7 @@ class PythonProgram(Program):
         self, run: int, carry: RunCarry, last_cohort: Cohort | None, rounds: range
     ) -> tuple[Any, Log]:
         """Runs some rounds of one run; returns its new state and the log of the rounds."""
-        algorithm, backend, root = self.runs[run]
+        backend, root = self.runs[run]
         timeline, timing = self.timelines[run], self.setup.timing
         rows = jax.tree.map(jnp.asarray, timeline.rows(rounds.start, len(rounds)))
         if timing is not None and timing.late is not None:
@@ -136,23 +130,20 @@ class PythonProgram(Program):
         for t in rounds:
             fed = RoundContext(backend, t, root, carry, row_at(rows, t - rounds.start))
             try:
-                with explained(algorithm.round):
-                    new_carry = fed.end(algorithm.round(fed, carry.state))
+                new_carry = fed.run()
                 last_cohort = fed.last
             except EmptyPhaseError:
                 # abandoned: the carry stays as it was, but for what the server step sent down,
                 # whose receivers arrive later
                 new_carry = carry._replace(downlinks=fed.carry.downlinks)
                 fed.is_abandoned, last_cohort = True, None
-            report = fed.report(carry.state, new_carry.state)
+            report = fed.report(new_carry.state)
             report = jax.tree.map(lambda leaf: np.asarray(leaf)[None], report)
             logs.append(Log.of(report, timeline, t))
             carry = new_carry
         return (carry, last_cohort), merge_logs(logs)
 
-    def observe(
-        self, states: Any, observers: Sequence[Observer], done: int
-    ) -> list[dict[str, Any]]:
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, Any]]:
         # padded to all clients, so that observers are compiled once whatever the cohort
         clients, dtype = self.setup.population.clients, self.setup.layout.dtype
         return [

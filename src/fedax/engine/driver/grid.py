@@ -163,7 +163,9 @@ class Grid:
             model, task = initial_model(task, options.params, "run")
             task = dataclasses.replace(task, start=Given(model))
         self.task = task
-        setup = Setup.of(task, options.schedule, options.solver, options.channel)
+        setup = Setup.of(
+            self.settings[0].algorithm, task, options.schedule, options.solver, options.channel
+        )
         self.layout = setup.layout
         starts = [initial_params(task, int(seed)) for seed in seeds]
         self.models = [model for model, _ in starts]
@@ -207,9 +209,8 @@ class Grid:
             check_population(algorithm, clients)
             algorithm.check(schedule, sizes)
             algorithm.check_model(self.task, self.layout)
-        # members differ in real hyperparameters only, so one of them has the phases of all
-        member = as_arrays(self.settings[0].algorithm, self.layout.dtype)
-        timing = timing_of(member, setup, clock, options.rounds)
+        # members differ in real hyperparameters only, so the first one has the phases of all
+        timing = timing_of(setup, clock, options.rounds)
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(channel, options)
         if clock is not None:
@@ -218,7 +219,7 @@ class Grid:
                 hint = "Simulation and Eager have one."
                 raise InvalidInput.because("run(clock=...)", reason, hint)
             clock.check(clients)
-        private = private_of(member, setup)
+        private = private_of(setup)
         if private is not None and options.personal:
             reason = "with privacy, what clients keep for themselves is not published"
             hint = "Observers tell how good their models are."
@@ -265,12 +266,9 @@ class Grid:
 
     def _hash_program(self, setup: Setup) -> str:
         """Returns a hash of the program of a round and its metrics, which all runs share."""
-        algorithm, solver, schedule = self.settings[0]
-        algorithm, solver = as_arrays((algorithm, solver), self.layout.dtype)
-        setting = Setting(algorithm, solver, schedule)
         seed = jax.random.key(0), jnp.zeros(self.layout.dim, self.layout.dtype)
         observers = tuple(self.options.observe or ())
-        return hash_program(first_round, setup, setting, seed, jnp.int32(0), observers)
+        return hash_program(first_round, setup, seed, jnp.int32(0), observers)
 
     def facts(self) -> list[dict[str, Any]]:
         """Returns for each run `algorithm`, `settings` and `origin` of its history."""

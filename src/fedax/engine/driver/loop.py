@@ -221,9 +221,7 @@ class RoundLoop:
         grid, options, private = self.grid, self.options, self.grid.private
         epsilon = None if private is None else private.epsilon_after(self.done)
         spent = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
-        metrics = compute_metrics(
-            self.program, self.states, options.observe or (), self.done, grid.seen_task
-        )
+        metrics = compute_metrics(self.program, self.states, options.observe or (), grid.seen_task)
         seconds = time.perf_counter() - self.begun
         for recorder, observed in zip(self.recorders, metrics, strict=True):
             recorder.observe(merge_metrics([observed, spent]), self.done, seconds)
@@ -293,7 +291,7 @@ class RoundLoop:
         ]
         if self.options.personal:
             states = self._final_states()
-            personal = self.program.observe(states, [ModelsOfClients()], self.done)
+            personal = self.program.observe(states, [ModelsOfClients()])
             histories = [
                 _with_personal(history, grid, **models)
                 for history, models in zip(histories, personal, strict=True)

@@ -98,7 +98,7 @@ class Session:
         for observer in observers:
             observer.check(self._grid.task)
         task = self._grid.seen_task
-        return compute_metrics(self._program, state.value, observers, state.round, task)[0]
+        return compute_metrics(self._program, state.value, observers, task)[0]
 
     def params(self, state: RunState) -> PyTree:
         """Returns the global model as the user's own pytree."""

@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from fedax.communication.channel import Channel
+from fedax.core.algorithm import Algorithm
 from fedax.core.client import Carry, Client, Minibatch, Solver
 from fedax.core.federation import HiddenStates, with_states
 from fedax.core.hyper import as_arrays
@@ -64,9 +65,10 @@ class Placement(NamedTuple):
 
 
 class Setup(eqx.Module):
-    """What a round needs beside the algorithm, its state and the random keys.
+    """What a round needs beside its state and the random keys.
 
     Attributes:
+        algorithm: the method.
         task: the model, the loss and the examples on this process: those of all clients, or of one
             rank.
         solver: of local problems.
@@ -81,6 +83,7 @@ class Setup(eqx.Module):
         timing: of a run with devices.
     """
 
+    algorithm: Algorithm[Any]
     task: Task
     solver: Solver
     schedule: Schedule
@@ -95,12 +98,22 @@ class Setup(eqx.Module):
 
     @classmethod
     def of(
-        cls, task: Task, schedule: Schedule, solver: Solver, channel: Channel | None = None
+        cls,
+        algorithm: Algorithm[Any],
+        task: Task,
+        schedule: Schedule,
+        solver: Solver,
+        channel: Channel | None = None,
     ) -> "Setup":
         """Makes the setup of a task whose clients are all in this process."""
         layout = Layout.of(jax.eval_shape(task.start, jax.random.key(0)))
-        solver = as_arrays(solver, layout.dtype)
-        return cls(task, solver, schedule, layout, task.train.population, channel)
+        algorithm, solver = as_arrays((algorithm, solver), layout.dtype)
+        return cls(algorithm, task, solver, schedule, layout, task.train.population, channel)
+
+    @property
+    def has_equal_weights(self) -> bool:
+        """Whether all clients have the same weight in the objective."""
+        return self.algorithm.equal_weights or self.schedule.weights == "equal"
 
     def published(self, tree: PyTree) -> PyTree:
         """Returns a carry, or a part of one, as the run publishes it.
@@ -124,11 +137,13 @@ class ClientRows(NamedTuple):
         return gather(self.arrays, self.offset + jnp.clip(position, 0, self.size - 1))
 
 
-def local_work(setup: Setup, root: Key[Array, ""], round: Index, k: Index, size: Index) -> Work:
+def local_work(
+    schedule: Schedule, root: Key[Array, ""], round: Index, k: Index, size: Index
+) -> Work:
     """Draws the steps and the batch size of client k, which has `size` examples."""
     # the streams have no phase in their names, so all phases of a round see the same draw
     client_key, round_key = stream(root, "work", round, k), stream(root, "work", round)
-    return setup.schedule.work(client_key, size, round, round_key)
+    return schedule.work(client_key, size, round, round_key)
 
 
 class CompiledClient(Client):
@@ -159,7 +174,7 @@ class CompiledClient(Client):
         self.examples = self.locate(setup.task.train)
         self.size = self.examples.size
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
-        work = local_work(setup, root, round, index, self.size)
+        work = local_work(setup.schedule, root, round, index, self.size)
         # a number in the schedule stays static: a client with fewer examples has one batch an epoch
         self.stride = self.widest if isinstance(work.batch, int) else work.batch
         self.steps = jnp.where(active, jnp.asarray(work.steps, jnp.int32), 0)

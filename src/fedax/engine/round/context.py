@@ -22,6 +22,8 @@ from fedax.core.bound_model import state_from_mean
 from fedax.core.carry import NOTHING, RunCarry
 from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload, is_states
 from fedax.core.scheduling.timeline import Row
+from fedax.core.validation.misuse import explained
+from fedax.core.validation.own_methods import check_state
 from fedax.engine.round.aggregation import weighted_mean, weighted_sum
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.phase import (
@@ -139,8 +141,12 @@ class RoundContext(Federation):
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
-    def end(self, state: Any) -> RunCarry:
-        """Returns what the run carries on, with the algorithm's new state."""
+    def run(self) -> RunCarry:
+        """Runs the method's round; returns what the run carries on."""
+        algorithm, before = self.setup.algorithm, self.carry.state
+        with explained(algorithm.round):
+            state = algorithm.round(self, before)
+        check_state(algorithm, before, state)
         return self.carry._replace(state=state)
 
     @property
@@ -526,12 +532,11 @@ class RoundContext(Federation):
         codes = jnp.where(self.is_abandoned, 0, result.broken)
         self.broken.append(jnp.stack([cohort.ids, codes]))
 
-    def report(self, before: PyTree, after: PyTree) -> RoundReport:
-        """Returns the report of the round that led from one state of the algorithm to another."""
+    def report(self, after: PyTree) -> RoundReport:
+        """Returns the report of the round, given the algorithm's state after it."""
         # clients' states are left out: the clients have checked theirs, row by row
-        old, new = (
-            eqx.filter(tree, is_states, inverse=True, is_leaf=is_states) for tree in (before, after)
-        )
+        states = self.carry.state, after
+        old, new = (eqx.filter(s, is_states, inverse=True, is_leaf=is_states) for s in states)
         # the first column stands for a round in which all is finite
         ids, codes = jnp.concatenate([jnp.zeros((2, 1), jnp.int32), *self.broken], axis=1)
         left_out = jnp.zeros(0, jnp.int32)

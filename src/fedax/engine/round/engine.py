@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Key
 from fedax.core.algorithm import Algorithm
 from fedax.core.carry import RunCarry
 from fedax.core.client import Solver
-from fedax.core.federation import with_states
 from fedax.core.history import Outcome
 from fedax.core.scheduling.schedule import Schedule
 from fedax.core.scheduling.timeline import Timeline
@@ -72,11 +71,6 @@ class Log(NamedTuple):
 PARTS = {UPLOAD: None, MEMORY: "the state", STATE: "the server state"}
 
 
-def to_device(carry: RunCarry) -> RunCarry:
-    """Moves all memories to the device, for engines that keep them there."""
-    return with_states(carry, lambda memory: memory.here())
-
-
 def merge_logs(logs: Sequence[Log]) -> Log:
     """Concatenates logs of consecutive rounds.
 
@@ -118,10 +112,9 @@ class Setting(NamedTuple):
     solver: Solver
     schedule: Schedule
 
-    def of(self, setup: Setup) -> tuple[Setup, Algorithm[Any]]:
-        """Returns the setup with the solver and the schedule of this setting, and the algorithm."""
-        changed = dataclasses.replace(setup, solver=self.solver, schedule=self.schedule)
-        return changed, self.algorithm
+    def of(self, setup: Setup) -> Setup:
+        """Returns the setup of this setting."""
+        return dataclasses.replace(setup, **self._asdict())
 
 
 class ProgramInputs(NamedTuple):
@@ -129,7 +122,7 @@ class ProgramInputs(NamedTuple):
 
     Attributes:
         settings: which differ in real numbers only.
-        setup: as `Engine.prepared` returns it.
+        setup: of the first setting, as `Engine.prepared` returns it.
         roots: the key of each seed's random streams.
         longest: the most rounds that one `advance` will be asked for.
     """
@@ -168,10 +161,8 @@ class Program(ABC):
         """
 
     @abstractmethod
-    def observe(
-        self, states: Any, observers: Sequence[Observer], done: int
-    ) -> list[dict[str, Any]]:
-        """Computes for each run the metrics of all observers after `done` rounds."""
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, Any]]:
+        """Computes for each run the metrics of all observers."""
 
     @abstractmethod
     def split(self, states: Any) -> list[RunCarry]:
@@ -218,8 +209,8 @@ class Engine(ABC):
 
 
 def compute_metrics(
-    program: Program, states: Any, observers: Sequence[Observer], done: int, task: Task
+    program: Program, states: Any, observers: Sequence[Observer], task: Task
 ) -> list[dict[str, np.ndarray]]:
     """Computes each run's metrics of all observers, including those computed on the host."""
-    runs = jax.tree.map(np.asarray, program.observe(states, observers, done))
+    runs = jax.tree.map(np.asarray, program.observe(states, observers))
     return [on_host(observers, metrics, task) for metrics in runs]

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from fedax.core.algorithm import Algorithm
 from fedax.core.bound_model import state_from_mean, state_in_reals
 from fedax.core.carry import RunCarry
 from fedax.core.federation import ClientStates, Cohort
@@ -58,13 +57,13 @@ class ModelsOfClients(Observer):
 
 
 def personal_models(
-    setup: Setup, algorithm: Algorithm[Any], carry: RunCarry, w: Float[Array, "dim"]
+    setup: Setup, carry: RunCarry, w: Float[Array, "dim"]
 ) -> Callable[[Index], PersonalModels]:
     """Returns a function from a client's number to the model that it uses itself.
 
     `w` is the global model, which clients without their own one use.
     """
-    personal = algorithm.personal(carry.state)
+    personal = setup.algorithm.personal(carry.state)
     states = carry.model_state
 
     def state_of(k: Index) -> PyTree:
@@ -92,7 +91,6 @@ def personal_models(
 
 def view_of(
     setup: Setup,
-    algorithm: Algorithm[Any],
     carry: RunCarry,
     last_cohort: Cohort,
     kind: Callable[[Setup, Float[Array, "dim"]], "CompiledView"] | None = None,
@@ -101,12 +99,13 @@ def view_of(
 
     `last_cohort` is the cohort of the last phase before it, `kind` makes the view of a model.
     """
+    algorithm = setup.algorithm
     published = setup.published(carry)
     task = _task_as_evaluated(setup.task, published.model_state)
     model = call_model(algorithm, published.state, setup.layout.dim)
     view = (kind or CompiledView)(dataclasses.replace(setup, task=task), model)
     view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
-    view.equal = has_equal_weights(setup, algorithm)
+    view.equal = setup.has_equal_weights
     state = carry.state
     nodes = algorithm.nodes(state)
     view.nodes = None if nodes is None else nodes.all()
@@ -114,7 +113,7 @@ def view_of(
     view.weights = None if weights is None else weights.all()
     view._worked = last_cohort
     view.states = carry.model_state if isinstance(carry.model_state, ClientStates) else None
-    view.own = personal_models(setup, algorithm, carry, model)
+    view.own = personal_models(setup, carry, model)
     view.is_personal = view.states is not None or algorithm.personal(state) is not None
     return view
 
@@ -126,11 +125,6 @@ def _task_as_evaluated(task: Task, model_state: Any) -> Task:
         mean = reals.mean(default=state_in_reals(task.state))
         model_state = state_from_mean(mean, task.state)
     return task.at(model_state)
-
-
-def has_equal_weights(setup: Setup, algorithm: Algorithm[Any]) -> bool:
-    """Returns whether all clients have the same weight in the objective."""
-    return algorithm.equal_weights or setup.schedule.weights == "equal"
 
 
 def empty_cohort(clients: int, dtype: Any) -> Cohort:

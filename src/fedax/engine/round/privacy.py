@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ from jaxtyping import PyTree
 
 from fedax.communication.accounting import Ledger, Release
 from fedax.communication.channel import is_message
-from fedax.core.algorithm import Algorithm
 from fedax.core.federation import ClientStates, HiddenStates, with_states
 from fedax.core.scheduling.sampling import Poisson, Uniform
 from fedax.core.scheduling.schedule import Schedule
@@ -24,7 +22,7 @@ from fedax.errors import InvalidInput
 FIELD = "Channel(privacy=...)"
 
 
-def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
+def private_of(setup: Setup) -> Private | None:
     """Returns the privacy of a method's run; None if its channel asks for none.
 
     Raises:
@@ -34,6 +32,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     if privacy is None:
         return None
     central = privacy.where == "server"
+    algorithm = setup.algorithm
     refusal = f"{FIELD}, {type(algorithm).__name__}"
     task, rule, weights = setup.task, setup.schedule.sampling, setup.schedule.weights
     depends_on_sizes = setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson)
@@ -59,7 +58,7 @@ def private_of(algorithm: Algorithm[Any], setup: Setup) -> Private | None:
     # a bound and its noise belong to a phase, so both rounds must have the same phases. With noise
     # at the server an upload that is not finite counts as 0, and no client is left out
     bare = dataclasses.replace(setup, channel=None, drop=setup.drop and not central)
-    traced = trace(algorithm, bare, (0, 1), states=_OpaqueStates)
+    traced = trace(bare, (0, 1), states=_OpaqueStates)
     phases: dict[tuple[str, int], PrivatePhase] = {}
     for phase in (phase for round in traced.rounds for phase in round):
         _check_phase(phase, central, refusal)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from fedax.core.algorithm import Algorithm
 from fedax.core.history import JOULES, SECONDS
 from fedax.core.scheduling.asynchronous import Asynchronous, ServerSteps
 from fedax.core.scheduling.clock import Clock, Cost
@@ -30,6 +29,7 @@ from fedax.engine.round.phase import is_array, refuse
 from fedax.engine.round.timing import LateUploads, Timing
 from fedax.engine.round.trace import TracedPhase, trace
 from fedax.errors import InvalidInput
+from fedax.examples.ragged import Population
 from fedax.utils.random import Index, stream
 
 
@@ -106,7 +106,8 @@ class PhaseCosts:
         padded = np.resize(clients, 1 << max(len(clients) - 1, 0).bit_length())
         columns = self.setup.task.programs.call(
             _draw_local_work,
-            self.setup,
+            self.setup.schedule,
+            self.setup.population,
             self.root,
             jnp.int32(round),
             jnp.asarray(padded, jnp.int32),
@@ -118,13 +119,17 @@ class PhaseCosts:
 
 
 def _draw_local_work(
-    setup: Setup, root: Key[Array, ""], round: Index, clients: Int[Array, "some"]
+    schedule: Schedule,
+    population: Population,
+    root: Key[Array, ""],
+    round: Index,
+    clients: Int[Array, "some"],
 ) -> tuple[Int[Array, "some"], Int[Array, "some"]]:
     def draw_work(k: Index, size: Index) -> tuple[Array, Array]:
-        steps, batch = local_work(setup, root, round, k, size)
+        steps, batch = local_work(schedule, root, round, k, size)
         return jnp.asarray(steps, jnp.int32), jnp.asarray(batch, jnp.int32)
 
-    return jax.vmap(draw_work)(clients, setup.population.sizes_of(clients))
+    return jax.vmap(draw_work)(clients, population.sizes_of(clients))
 
 
 def _draw_cohort(
@@ -237,13 +242,10 @@ def timeline_of(setup: Setup, root: Key[Array, ""]) -> Timeline:
     return kind(timing, setup, root)
 
 
-def timing_of(
-    algorithm: Algorithm[Any], setup: Setup, clock: Clock | None, rounds: int
-) -> Timing | None:
+def timing_of(setup: Setup, clock: Clock | None, rounds: int) -> Timing | None:
     """Returns the timing of a method's rounds; None for a run without devices.
 
     Args:
-        algorithm: the method.
         setup: of its rounds.
         clock: of the run.
         rounds: of the run.
@@ -266,23 +268,23 @@ def timing_of(
         raise InvalidInput.because("run(clock=...)", reason, hint)
     if field is None:
         # without a channel, which does not change the work
-        (phases,) = trace(algorithm, dataclasses.replace(setup, channel=None)).rounds
+        (phases,) = trace(dataclasses.replace(setup, channel=None)).rounds
         return Timing(clock, tuple(phase.gradients for phase in phases))
-    phase = _trace_only_phase(algorithm, setup, field)
+    refusal = f"{field}, {type(setup.algorithm).__name__}"
+    phase = _trace_only_phase(setup, refusal)
     late = None
     if server is not None:
-        near = _find_reference(phase, setup, server, f"{field}, {type(algorithm).__name__}")
+        near = _find_reference(phase, setup, server, refusal)
         late = LateUploads(near, server.uploads, eqx.filter(phase.down, is_array), rounds)
     return Timing(clock, (phase.gradients,), phase.bits, late)
 
 
-def _trace_only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> TracedPhase:
+def _trace_only_phase(setup: Setup, refusal: str) -> TracedPhase:
     """Traces the only phase of a method, with the run's channel.
 
     Args:
-        algorithm: the method.
         setup: of its rounds.
-        field: the option that needs it, for messages.
+        refusal: the option that needs it and the method, for messages.
 
     Raises:
         InvalidInput: another number of phases than one, a phase whose clients the schedule has not
@@ -291,8 +293,7 @@ def _trace_only_phase(algorithm: Algorithm[Any], setup: Setup, field: str) -> Tr
     channel = setup.channel
     if channel is not None:  # what an attack sends is as long as what it replaces
         setup = dataclasses.replace(setup, channel=dataclasses.replace(channel, attack=None))
-    (phases,) = trace(algorithm, setup).rounds
-    refusal = f"{field}, {type(algorithm).__name__}"
+    (phases,) = trace(setup).rounds
     if not phases:
         raise InvalidInput.because(refusal, "a round without any phase has no arrivals")
     phase, *later = phases

@@ -110,7 +110,6 @@ class Trace(NamedTuple):
 
 
 def trace(
-    algorithm: Algorithm[Any],
     setup: Setup,
     rounds: tuple[int, ...] = (1,),
     states: type[ClientStates] = ClientStates,
@@ -120,8 +119,7 @@ def trace(
     With a channel they begin with what clients store for its codec and the model's state.
 
     Args:
-        algorithm: the method.
-        setup: of its rounds, with the channel through which messages go.
+        setup: of the rounds, with the channel through which messages go.
         rounds: their numbers; by default round 1, because some methods do more in round 0.
         states: the class of the clients' states.
     """
@@ -132,14 +130,13 @@ def trace(
         root = jax.random.key(0)
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
         start = start_run if setup.channel is None else initial_carry
-        carry = start(backend, algorithm, root, w)
+        carry = start(backend, root, w)
         done.append(backend.phases)
         for t in rounds:
             backend.phases = []
             fed = RoundContext(backend, t, root, carry)
             backend.origins = fed.origins
-            with explained(algorithm.round):
-                carry = fed.end(algorithm.round(fed, carry.state))
+            carry = fed.run()
             done.append(backend.phases)
         return carry.state
 
@@ -147,11 +144,10 @@ def trace(
     return Trace(done[0], done[1:], backend.memories, state)
 
 
-def start_run(
-    backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]
-) -> RunCarry:
+def start_run(backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
     """Returns the carry before round 0 as far as it does not depend on the phases of a round."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
+    algorithm = backend.setup.algorithm
     with explained(algorithm.init):
         state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
@@ -162,11 +158,9 @@ def start_run(
     return RunCarry(state, model_state=model_state, solver_states=solver_states)
 
 
-def initial_carry(
-    backend: Backend, algorithm: Algorithm[Any], root: Key[Array, ""], w: Float[Array, "dim"]
-) -> RunCarry:
+def initial_carry(backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
     """Returns the carry before round 0: the algorithm's initial state, and what clients store."""
-    carry = start_run(backend, algorithm, root, w)
+    carry = start_run(backend, root, w)
     setup = backend.setup
     task = setup.task
     if setup.timing is not None and setup.timing.late is not None:
@@ -178,7 +172,7 @@ def initial_carry(
     is_changing = task.state is not None and task.state_policy != "frozen"
     if codec is None and not is_changing:
         return carry
-    (phases,) = trace(algorithm, dataclasses.replace(setup, channel=None)).rounds
+    (phases,) = trace(dataclasses.replace(setup, channel=None)).rounds
     if codec is not None:
         # one memory for every vector that the phase codes
         memories = [
@@ -421,8 +415,8 @@ def footprint(
     clients = task.train.clients
     algorithm = bound_to(algorithm, task.names, clients)
     schedule = Schedule(cohort=max(clients - 2, 1))
-    setup = Setup.of(task, schedule, solver or SGD())
-    traced = trace(algorithm, setup)
+    setup = Setup.of(algorithm, task, schedule, solver or SGD())
+    traced = trace(setup)
     dim = setup.layout.dim
     phases = tuple(_cost_of(phase, dim) for phase in traced.rounds[-1])
     return Footprint(phases, _amount(traced.memories, dim))

@@ -257,9 +257,8 @@ class Worker:
         # of the others' sizes a client knows the sum
         offsets = np.linspace(0, total, self.clients + 1).astype(np.int32)
         population = Population(offsets, self.clients, total)
-        setup = Setup(self.task, solver, schedule, self.layout, population, channel)
-        setup = dataclasses.replace(setup, private=private_of(algorithm, setup))
-        return plan_of(algorithm, setup)
+        setup = Setup(algorithm, self.task, solver, schedule, self.layout, population, channel)
+        return plan_of(dataclasses.replace(setup, private=private_of(setup)))
 
     def spent(self, delta: float) -> float:
         """Returns the epsilon that its uploads have spent, over all runs, at some delta; infinity

@@ -54,8 +54,8 @@ class Plan(NamedTuple):
     own: OwnModel | None
 
 
-def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
-    """Returns the phases of an algorithm in a setup.
+def plan_of(setup: Setup) -> Plan:
+    """Returns the phases of the algorithm of a setup.
 
     Raises:
         InvalidInput: a method without a server, a model with a state that changes.
@@ -73,7 +73,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
         raise InvalidInput.because(
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
-    traced = trace(algorithm, setup, (0, 1))  # a first round may be another one
+    traced = trace(setup, (0, 1))  # a first round may be another one
     phases = list[TracedPhase]()
     for phase in itertools.chain(traced.first, *traced.rounds):
         if phase.links:
@@ -89,7 +89,7 @@ def plan_of(algorithm: Algorithm[Any], setup: Setup) -> Plan:
             for other in phases
         ):
             phases.append(phase)
-    return Plan(setup, phases, _own_model(algorithm, traced.state))
+    return Plan(setup, phases, _own_model(setup.algorithm, traced.state))
 
 
 def _own_model(algorithm: Algorithm[Any], state: Any) -> OwnModel | None:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from fedax.communication.channel import decode
 from fedax.communication.privacy import derive_secret_key
-from fedax.core.algorithm import Algorithm, Personal
+from fedax.core.algorithm import Personal
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.engine.backends.python_rounds import PythonBackend
 from fedax.engine.round.client import Setup
@@ -96,7 +96,6 @@ class FlowerBackend(PythonBackend):
 
     Args:
         setup: see `Setup`.
-        algorithm: the method.
         root: of the run's random streams.
         engine: the roster of the clients, and the options of the run.
 
@@ -104,14 +103,12 @@ class FlowerBackend(PythonBackend):
         floor: the first round whose memories may be asked for again.
     """
 
-    def __init__(
-        self, setup: Setup, algorithm: Algorithm[Any], root: Key[Array, ""], engine: Flower
-    ) -> None:
+    def __init__(self, setup: Setup, root: Key[Array, ""], engine: Flower) -> None:
         self.setup, self.engine = setup, engine
-        self.algorithm, self.floor = type(algorithm).__name__, 0
+        self.algorithm, self.floor = type(setup.algorithm).__name__, 0
         self._state_forms: dict[str, PyTree] = {}  # of one client, by slot
-        self.plan = plan_of(algorithm, setup)
-        assignment = Assignment(algorithm, setup.solver, setup.schedule, setup.channel)
+        self.plan = plan_of(setup)
+        assignment = Assignment(setup.algorithm, setup.solver, setup.schedule, setup.channel)
         self.assignment = assignment.name(setup.layout, setup.population.clients)
         # of the run's root, not of the phase's: memories of phases in `init` are those of the
         # rounds after it

@@ -11,16 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from fedax.core.algorithm import Algorithm
 from fedax.core.federation import Cohort
+from fedax.core.task import Task
 from fedax.engine.backends.python_rounds import PythonProgram
+from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import ProgramInputs, RunCarry
-from fedax.engine.round.evaluation import (
-    CompiledView,
-    ModelsOfClients,
-    empty_cohort,
-    has_equal_weights,
-)
+from fedax.engine.round.evaluation import CompiledView, ModelsOfClients, empty_cohort
 from fedax.engine.round.single_client import with_sizes
 from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.errors import InvalidInput
@@ -41,7 +37,7 @@ class FlowerProgram(PythonProgram):
     def __init__(self, inputs: ProgramInputs, engine: Flower) -> None:
         setup = inputs.setup
         backend = SecureBackend if engine.secure else FlowerBackend
-        super().__init__(inputs, lambda algorithm, root: backend(setup, algorithm, root, engine))
+        super().__init__(inputs, lambda setup, root: backend(setup, root, engine))
         sizes = {
             name: [getattr(client_sizes, name) for client_sizes in engine.sizes]
             for name in setup.task.data.parts
@@ -56,7 +52,7 @@ class FlowerProgram(PythonProgram):
             self._checkpoint_rounds.append(first)
         self._rounds_done = first + count
         floor = self._checkpoint_rounds[0] if self._checkpoint_rounds else first - REMEMBERED
-        for _, backend, _ in self.runs:
+        for backend, _ in self.runs:
             backend.floor = max(floor, 0)
         return super().advance(states, first, count)
 
@@ -77,33 +73,31 @@ class FlowerProgram(PythonProgram):
             allowed = "False with the Flower engine: the clients' own models stay with them"
             raise InvalidInput.of("run(personal=...)", True, allowed)
         for observer in observers:
-            for algorithm, _, root in self.runs:
+            for backend, root in self.runs:
                 try:
-                    jax.eval_shape(functools.partial(self._look, observer, algorithm, root))
+                    jax.eval_shape(functools.partial(self._look, observer, backend.setup, root))
                 except InvalidInput as error:
                     reason = f"{type(observer).__name__} is for no deployed run: {str(error)[:-1]}"
                     raise InvalidInput.because("run(observe=...)", reason) from error
 
-    def _look(
-        self, observer: Observer, algorithm: Algorithm[Any], root: Key[Array, ""]
-    ) -> dict[str, Any]:
+    def _look(self, observer: Observer, setup: Setup, root: Key[Array, ""]) -> dict[str, Any]:
         """Computes the metrics of an observer of clients that have answered."""
-        clients, layout = self.setup.population.clients, self.setup.layout
+        clients, layout = setup.population.clients, setup.layout
 
         def measure(*_: Any) -> Sums:
             ones = jnp.ones(clients, accumulator(layout.dtype))
             return dict.fromkeys(["count", "loss", *self.task.scores], ones)
 
         w = jnp.zeros(layout.dim, layout.dtype)
-        state = initial_carry(TracingBackend(self.setup), algorithm, root, w).state
+        state = initial_carry(TracingBackend(setup), root, w).state
         worked = empty_cohort(clients, layout.dtype)
-        return observer(FlowerView(self, measure, algorithm, state, worked))
+        return observer(FlowerView(self.task, setup, measure, state, worked))
 
     def metrics(
         self, run: int, carry: RunCarry, worked: Cohort, observers: tuple[Observer, ...]
     ) -> dict[str, Any]:
-        algorithm, backend, _ = self.runs[run]
-        view = FlowerView(self, backend.measure, algorithm, carry.state, worked)
+        backend, _ = self.runs[run]
+        view = FlowerView(self.task, backend.setup, backend.measure, carry.state, worked)
         metrics = compute_all(observers, view)
         if self.setup.drop and view.measured_clients is not None:
             metrics["measured_clients"] = np.asarray(view.measured_clients)
@@ -117,24 +111,25 @@ class FlowerView(View):
     that an observer may ask for.
 
     Args:
-        program: with the setup of the server, and the task with everybody's sizes and nobody's
-            examples.
+        task: with everybody's sizes and nobody's examples.
+        setup: of the server.
         measure: asks the clients, see `FlowerBackend.measure`.
-        algorithm, state: of the run.
+        state: of the run.
         worked: the cohort that worked last.
     """
 
     def __init__(
         self,
-        program: FlowerProgram,
+        task: Task,
+        setup: Setup,
         measure: Callable[..., Sums],
-        algorithm: Algorithm[Any],
         state: Any,
         worked: Cohort,
     ) -> None:
-        self.setup = setup = program.setup
-        self.task, self._measure, self._worked = program.task, measure, worked
-        self.equal, self.nodes = has_equal_weights(setup, algorithm), None
+        algorithm = setup.algorithm
+        self.setup = setup
+        self.task, self._measure, self._worked = task, measure, worked
+        self.equal, self.nodes = setup.has_equal_weights, None
         self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
         self.w = algorithm.model(setup.published(state))
         self._personal = algorithm.personal(state)

@@ -109,7 +109,7 @@ class SimulationBackend(Backend):
 
         def client_load(slot: Index, k: Index, size: Index) -> Int[Array, ""]:
             round = phase_work.for_slot(slot).round
-            steps, batch = local_work(self.setup, phase_work.root, round, k, size)
+            steps, batch = local_work(self.setup.schedule, phase_work.root, round, k, size)
             return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
 
         slots = jnp.arange(ids.shape[0], dtype=jnp.int32)

@@ -11,12 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from fedax.core.algorithm import Algorithm
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.timeline import Row, row_at
-from fedax.core.validation.misuse import explained
-from fedax.core.validation.own_methods import check_state
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host import (
     HostExamples,
@@ -28,6 +25,7 @@ from fedax.engine.backends.simulation.host import (
     is_in_files,
     keep_on_host,
     offload_state,
+    to_device,
 )
 from fedax.engine.backends.simulation.sweep_axes import SweepAxes
 from fedax.engine.compilation.cache import bypass_persistent_cache
@@ -41,8 +39,6 @@ from fedax.engine.round.engine import (
     Program,
     ProgramInputs,
     RunCarry,
-    Setting,
-    to_device,
 )
 from fedax.engine.round.evaluation import empty_cohort, view_of
 from fedax.engine.round.phase import zeros
@@ -166,7 +162,7 @@ class SimulationProgram(Program):
         # rounded up, so that different cadences share a program
         self.longest = 1 << max(3, (longest - 1).bit_length())
         self.setup = axes.put(setup, may_alias=True)
-        self.setting = axes.put(axes.stack(settings))
+        self.settings = axes.put(axes.stack(settings))
         self.roots = axes.put(axes.stack(roots))
         self.small = setup.layout.dim <= SMALL_MODEL
 
@@ -195,16 +191,26 @@ class SimulationProgram(Program):
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.axes.put(self.axes.stack(models))
-        carry, last_cohort = self._call(_start, self.setup, (self.roots, w))
+        carry, last_cohort = self._call(_start, self.setup, None, (self.roots, w))
         carry, stores = allocate_stores(carry, self.memory)
         return carry, last_cohort, tuple(stores)
 
-    def _call(self, function: Callable[..., Any], shared: Any, seeds: Any, *states: Any) -> Any:
+    def _call(
+        self,
+        function: Callable[..., Any],
+        setup: Setup,
+        shared: Any,
+        seeds: Any,
+        *states: Any,
+        **options: Any,
+    ) -> Any:
         """Calls a function of one run, compiled for all of them."""
+        arguments = (setup, shared, seeds, *states)
+        if not self.axes.is_single:
+            function = self.axes.vectorize(function)
+            arguments = (setup, shared, self.settings, seeds, *states)
         with bypass_persistent_cache(self.devices):
-            return self.programs.call(
-                self.axes.vectorize(function), shared, self.setting, seeds, *states
-            )
+            return self.programs.call(function, *arguments, **options)
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
@@ -218,21 +224,17 @@ class SimulationProgram(Program):
             carry = carry._replace(downlinks=downlinks)
         rows = [timeline.rows(first, count, self.longest) for timeline in self.timelines]
         rows = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows)))
-        shared = (
+        bounds = jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count))
+        # donated: the states before a call are overwritten, so that a large state is not held
+        # twice
+        carry, report, last_cohort = self._call(
+            _run_rounds,
             self.round_setup,
-            jnp.asarray(np.int32(first)),
-            jnp.asarray(np.int32(count)),
-            self.longest,
+            (*bounds, self.longest),
+            (self.roots, rows),
+            donated=(carry,),
+            **(compiler_options() if self.small else {}),
         )
-        with bypass_persistent_cache(self.devices):
-            # donated: the states before a call are overwritten, so that a large state is not held
-            # twice
-            carry, report, last_cohort = self.programs.call(
-                self.axes.vectorize(_run_rounds),
-                *(shared, self.setting, (self.roots, rows)),
-                donated=(carry,),
-                **(compiler_options() if self.small else {}),
-            )
         # runs follow each other by setting, then by seed
         logs = []
         for i, single in enumerate(self.axes.unstack_runs(self.axes.to_host(report))):
@@ -240,28 +242,22 @@ class SimulationProgram(Program):
             logs.append(Log.of(rounds, self.timelines[i % self.axes.seeds], first))
         return (carry, last_cohort, stores), logs
 
-    def observe(
-        self, states: Any, observers: Sequence[Observer], done: int
-    ) -> list[dict[str, Any]]:
+    def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, Any]]:
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
-        metrics = self._call(_observe, (self.setup, tuple(observers)), self.roots, states[:2])
+        metrics = self._call(_observe, self.setup, tuple(observers), self.roots, states[:2])
         return self.axes.unstack_runs(self.axes.to_host(metrics))
 
 
-def _start(
-    setup: Setup, setting: Setting, seed: tuple[Key[Array, ""], Array]
-) -> tuple[RunCarry, Cohort]:
+def _start(setup: Setup, _: None, seed: tuple[Key[Array, ""], Array]) -> tuple[RunCarry, Cohort]:
     """Returns the carry before round 0, and a cohort without clients."""
-    setup, algorithm = setting.of(setup)
     capacity = setup.schedule.capacity(setup.population.clients)
     initial_cohort = empty_cohort(capacity, setup.layout.dtype)
-    return initial_carry(SimulationBackend(setup), algorithm, *seed), initial_cohort
+    return initial_carry(SimulationBackend(setup), *seed), initial_cohort
 
 
 def one_round(
     setup: Setup,
-    algorithm: Algorithm[Any],
     root: Key[Array, ""],
     round: Index,
     carry: RunCarry,
@@ -270,15 +266,12 @@ def one_round(
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, values and failures as tracers while the algorithm's Python code runs
     fed = RoundContext(SimulationBackend(setup), round, root, carry, row)
-    with explained(algorithm.round):
-        state = algorithm.round(fed, carry.state)
-    check_state(algorithm, carry.state, state)
-    new_carry = fed.end(state)
+    new_carry = fed.run()
     last_cohort = fed.last or empty_cohort(0, setup.layout.dtype)
     # an empty phase leaves the state as it was
     count = jnp.where(fed.is_abandoned, 0, jnp.asarray(last_cohort.count, jnp.int32))
     last_cohort = eqx.tree_at(lambda cohort: cohort.count, last_cohort, count)
-    report = fed.report(carry.state, new_carry.state)
+    report = fed.report(new_carry.state)
     # the selection below would copy the whole state
     if not (setup.schedule.may_be_empty or setup.drop):
         return new_carry, report, last_cohort
@@ -293,7 +286,9 @@ def one_round(
             # rows that another phase has written are not brought back
             reason = "has several phases, one of which may have no clients while another stores"
             raise InvalidInput.because(
-                f"{type(algorithm).__name__}.round", reason, 'Choose Simulation(memory="device").'
+                f"{type(setup.algorithm).__name__}.round",
+                reason,
+                'Choose Simulation(memory="device").',
             )
         return jax.tree.map(lambda before, now: jnp.where(fed.is_abandoned, before, now), old, new)
 
@@ -305,17 +300,16 @@ def one_round(
 
 
 def _run_rounds(
-    shared: tuple[Setup, Index, Index, int],
-    setting: Setting,
+    setup: Setup,
+    bounds: tuple[Index, Index, int],
     seed: tuple[Key[Array, ""], Row | None],
     state: RunCarry,
 ) -> tuple[RunCarry, Any, Cohort]:
-    setup, algorithm = setting.of(shared[0])
-    first, count, longest = shared[1:]
+    first, count, longest = bounds
     root, rows = seed
     # traced once, for the shapes of the report and as the body of the loop
     round_: Any = eqx.filter_closure_convert(
-        functools.partial(one_round, setup, algorithm, root), first, state, row_at(rows, 0)
+        functools.partial(one_round, setup, root), first, state, row_at(rows, 0)
     )
     _, shape, cohort_shape = round_.out_struct
     log, initial_cohort = zeros(shape, longest), zeros(cohort_shape)
@@ -339,20 +333,19 @@ def _run_rounds(
 
 
 def _observe(
-    shared: tuple[Setup, tuple[Observer, ...]], setting: Setting, root: Key[Array, ""], state: Any
+    setup: Setup, observers: tuple[Observer, ...], root: Key[Array, ""], state: Any
 ) -> dict[str, Any]:
     """Computes the metrics of all observers, which share their passes over the data."""
-    (setup, algorithm), observers, (carry, last_cohort) = setting.of(shared[0]), shared[1], state
+    carry, last_cohort = state
     # a resumed run that is observed before it works does not know its last cohort
     if last_cohort is None:
         last_cohort = empty_cohort(0, setup.layout.dtype)
-    view = view_of(setup, algorithm, carry, last_cohort.padded(setup.population.clients))
+    view = view_of(setup, carry, last_cohort.padded(setup.population.clients))
     return compute_all(observers, view)
 
 
 def first_round(
     setup: Setup,
-    setting: Setting,
     seed: tuple[Key[Array, ""], Array],
     round: Index,
     observers: tuple[Observer, ...],
@@ -361,7 +354,7 @@ def first_round(
 
     The program of it stands for the code of a run in its identity.
     """
-    carry, _ = _start(setup, setting, seed)
-    carry, report, last_cohort = one_round(*setting.of(setup), seed[0], round, carry)
-    metrics = _observe((setup, observers), setting, seed[0], (carry, last_cohort))
+    carry, _ = _start(setup, None, seed)
+    carry, report, last_cohort = one_round(setup, seed[0], round, carry)
+    metrics = _observe(setup, observers, seed[0], (carry, last_cohort))
     return (carry, report), metrics

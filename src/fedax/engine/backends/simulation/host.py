@@ -261,9 +261,6 @@ class OffloadedStates(ClientStates):
         store = STORES[int(self.number)]
         return self._with_store(store.copy(store.placement))
 
-    def here(self) -> ClientStates:
-        return ClientStates(self.all())
-
     def new_store(self, placement: StatePlacement) -> RowStore:
         """Returns an empty store for such states."""
         return RowStore(self.clients, self.leaves, placement)
@@ -274,7 +271,7 @@ class OffloadedStates(ClientStates):
         )
 
 
-def _with_offloaded(tree: Any, change: Callable[[OffloadedStates], OffloadedStates]) -> Any:
+def _with_offloaded(tree: Any, change: Callable[[OffloadedStates], ClientStates]) -> Any:
     """Returns a carry with changed states, of those that are off the device."""
     return with_states(
         tree, lambda memory: change(memory) if isinstance(memory, OffloadedStates) else memory
@@ -291,6 +288,11 @@ def attach_stores(tree: Any) -> Any:
 def detach_stores(tree: Any) -> Any:
     """Returns a carry as a program takes it, in which states do not hold their stores."""
     return _with_offloaded(tree, lambda memory: dataclasses.replace(memory, store=None))
+
+
+def to_device(tree: Any) -> Any:
+    """Returns a carry with all client states on the device, for engines that keep them there."""
+    return _with_offloaded(tree, lambda memory: ClientStates(memory.all()))
 
 
 def offload_state(tree: Any) -> Any:

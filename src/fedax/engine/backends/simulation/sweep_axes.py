@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from fedax.engine.backends.simulation.backend import client_mesh
+from fedax.engine.round.client import Setup
 
 
 class SweepAxes(NamedTuple):
@@ -102,19 +103,17 @@ class SweepAxes(NamedTuple):
 
     @functools.cache  # noqa: B019 (a function compares by identity, and programs by their function)
     def vectorize(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Maps a function of one run, `(shared, setting, seed_inputs, *states)`, over all runs."""
-        if self.is_single:
-            return function
+        """Maps a function of one run, `(setup, shared, seed_inputs, *states)`, over all runs."""
 
-        def program(shared: Any, algorithms: Any, seeds: Any, *states: Any) -> Any:
+        def program(setup: Setup, shared: Any, settings: Any, seeds: Any, *states: Any) -> Any:
             # seeds outside, settings inside: the settings of a seed see the same cohorts, so only
             # seeds may have loops of different lengths
             def run_seed(seed: Any, *states: Any) -> Any:
                 mapped = _vmap_runs(
-                    lambda algorithm, *states: function(shared, algorithm, seed, *states),
+                    lambda setting, *states: function(setting.of(setup), shared, seed, *states),
                     self.settings,
                 )
-                return mapped(algorithms, *states)
+                return mapped(settings, *states)
 
             return (_vmap_runs if self.lanes else _loop_runs)(run_seed, self.seeds)(seeds, *states)
 
