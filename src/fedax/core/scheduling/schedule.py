@@ -17,7 +17,6 @@ from fedax.core.hyper import Scalar, check_declared, hyper
 from fedax.core.scheduling.asynchronous import Asynchronous
 from fedax.core.scheduling.conditions import Conditions, spelled
 from fedax.core.scheduling.sampling import (
-    Drawn,
     ProportionalWithoutReplacement,
     Sampling,
     Uniform,
@@ -253,7 +252,18 @@ class Schedule(eqx.Module):
 
         `available` says which clients are available, None for all.
         """
-        ids, count = self._draw_invited(key, offsets, weights, available)
+        clients = offsets.shape[0] - 1
+        if self.cohort is None:
+            ids, count = jnp.arange(clients, dtype=jnp.int32), clients
+            if available is not None:
+                ids, count = first(ids, available)
+        # weights given by the method replace the rule of sampling
+        elif weights is not None:
+            ids, count = weighted_subset(key, weights, self.cohort, available)
+        elif available is not None:
+            ids, count = self.sampling.among(key, offsets, self.cohort, available)
+        else:
+            ids, count = self.sampling.draw(key, offsets, self.cohort)
         if not can_happen(self.conditions.dropouts):
             return ids, count
         # from another stream than the draw, so that drop-outs do not change who is drawn
@@ -287,24 +297,6 @@ class Schedule(eqx.Module):
             terms = terms.at[order].mul(jnp.where(is_repeat, 0, 1).astype(terms.dtype))
         # over everyone, shares sum to 1 and equal weights to the number of clients
         return Cohort(ids, count, weights, terms, terms.sum() / (clients if equal else 1))
-
-    def _draw_invited(
-        self,
-        key: Key[Array, ""],
-        offsets: Int[Array, "bounds"],
-        weights: Float[Array, "clients"] | None,
-        available: Bool[Array, "clients"] | None,
-    ) -> Drawn:
-        clients = offsets.shape[0] - 1
-        if self.cohort is None:
-            everyone = jnp.arange(clients, dtype=jnp.int32)
-            return (everyone, clients) if available is None else first(everyone, available)
-        # weights given by the method replace the rule of sampling
-        if weights is not None:
-            return weighted_subset(key, weights, self.cohort, available)
-        if available is not None:
-            return self.sampling.among(key, offsets, self.cohort, available)
-        return self.sampling.draw(key, offsets, self.cohort)
 
     @property
     def rounds(self) -> int | None:

@@ -136,8 +136,15 @@ class Checkpoints:
         head = ""
         arrays: dict[str, np.ndarray] = {}
         with self.process_group.raise_on_all_ranks():
-            if self.process_group.rank == 0:
-                head, arrays = self._read_newest()
+            if self.process_group.rank == 0 and (files := self._list_files()):
+                arrays, about = read_weights(files[0])
+                head = about["head"]
+                if _checksum(head, arrays) != about["checksum"]:
+                    reason = "it is damaged: its checksum does not fit"
+                    hint = "The one before it continues."
+                    raise InvalidInput.because(str(files[0]), reason, hint)
+                stored = json.loads(head)["identity"]
+                check_same(self.identity, stored, "run(checkpoint=...)")
         if not (head := self.process_group.broadcast(head)):
             return []
         # one by one, so that no rank but rank 0 holds the states of all clients
@@ -151,18 +158,6 @@ class Checkpoints:
             _to_history(run, carry, self.grid)
             for run, carry in zip(runs["runs"], carries, strict=True)
         ]
-
-    def _read_newest(self) -> tuple[str, dict[str, np.ndarray]]:
-        """Returns the head and the arrays of the newest checkpoint."""
-        files = self._list_files()
-        if not files:
-            return "", {}
-        arrays, about = read_weights(files[0])
-        if _checksum(about["head"], arrays) != about["checksum"]:
-            reason = "it is damaged: its checksum does not fit"
-            raise InvalidInput.because(str(files[0]), reason, "The one before it continues.")
-        check_same(self.identity, json.loads(about["head"])["identity"], "run(checkpoint=...)")
-        return about["head"], arrays
 
     def _list_files(self) -> list[Path]:
         """Returns the files, newest first."""

@@ -249,7 +249,10 @@ class Grid:
         shared.pop("channel.privacy.budget", None)
         # a rank that has its own client alone does not know the round of all
         if traced is not None and self.task.train.clients >= options.engine.process_group.size:
-            shared["program of a round"] = self._hash_program(traced)
+            # all runs share the program of a round and its metrics
+            seed = jax.random.key(0), jnp.zeros(self.layout.dim, self.layout.dtype)
+            arguments = traced, seed, jnp.int32(0), tuple(options.observe or ())
+            shared["program of a round"] = hash_program(first_round, *arguments)
         identities = []
         for i, member in enumerate(self.members):
             facts = {
@@ -264,34 +267,23 @@ class Grid:
             identities.append(facts)
         return identities
 
-    def _hash_program(self, setup: Setup) -> str:
-        """Returns a hash of the program of a round and its metrics, which all runs share."""
-        seed = jax.random.key(0), jnp.zeros(self.layout.dim, self.layout.dtype)
-        observers = tuple(self.options.observe or ())
-        return hash_program(first_round, setup, seed, jnp.int32(0), observers)
-
     def facts(self) -> list[dict[str, Any]]:
         """Returns for each run `algorithm`, `settings` and `origin` of its history."""
-        members = zip(self.members, self.identities())
-        return [
-            {
-                "algorithm": type(member.setting.algorithm).__name__,
-                "settings": self._settings(member.setting),
-                "origin": identity,
-            }
-            for member, identity in members
-        ]
-
-    def _settings(self, setting: Setting) -> dict[str, Any]:
+        facts: list[dict[str, Any]] = []
         channel = self.options.channel
-        settings = {
-            "algorithm": hyperparameters_of(setting.algorithm),
-            "solver": hyperparameters_of(setting.solver),
-            "schedule": setting.schedule.options,
-            "channel": channel and type(channel).__name__,
-            "on_bad_client": self.options.on_bad_client,
-        }
-        return json.loads(json.dumps(settings, sort_keys=True, default=_to_plain))
+        for member, identity in zip(self.members, self.identities()):
+            algorithm, solver, schedule = member.setting
+            settings = {
+                "algorithm": hyperparameters_of(algorithm),
+                "solver": hyperparameters_of(solver),
+                "schedule": schedule.options,
+                "channel": channel and type(channel).__name__,
+                "on_bad_client": self.options.on_bad_client,
+            }
+            plain = json.loads(json.dumps(settings, sort_keys=True, default=_to_plain))
+            name = type(algorithm).__name__
+            facts.append({"algorithm": name, "settings": plain, "origin": identity})
+        return facts
 
     def init(self) -> Any:
         """Returns the states of all runs before round 0."""

@@ -137,23 +137,20 @@ class RunOptions:
             if isinstance(rule, Budget) and self.clock is None:
                 allowed = "rules without devices only on metrics"
                 raise InvalidInput.of("run(stop=...)", rule, allowed, "Give run(clock=...).")
-        self._check_shared_memory()
+        # a codec whose receiver has to know the clients' states
+        reason = (
+            "a codec needs memories at the receiver, and there are none. Error feedback runs there"
+        )
+        if self.channel is not None and self.channel.shares_memory:
+            if not self.engine.in_process:
+                raise InvalidInput.because("run(engine=...)", reason)
+            # late messages are discarded
+            if self.schedule.asynchronous is not None:
+                raise InvalidInput.because("Schedule(asynchronous=...)", reason)
         max_rounds = self.schedule.rounds
         if max_rounds is not None and self.rounds > max_rounds:
             allowed = f"at most {max_rounds}, the number of synchronisation times"
             raise InvalidInput.of("run(rounds=...)", self.rounds, allowed)
-
-    def _check_shared_memory(self) -> None:
-        """Refuses a codec whose receiver has to know the clients' states where it does not."""
-        needed = self.channel is not None and self.channel.shares_memory
-        reason = (
-            "a codec needs memories at the receiver, and there are none. Error feedback runs there"
-        )
-        if needed and not self.engine.in_process:
-            raise InvalidInput.because("run(engine=...)", reason)
-        # late messages are discarded
-        if needed and self.schedule.asynchronous is not None:
-            raise InvalidInput.because("Schedule(asynchronous=...)", reason)
 
     def resolve(self, task: Task) -> "RunOptions":
         """Returns the options with default observers and the metric of the best model.

@@ -237,7 +237,14 @@ class RoundContext(Federation):
     def _mean(self, phase_work: PhaseWork, cohort: Cohort, result: PhaseResult) -> PyTree:
         """Returns the mean of the uploads: the weighted one, unless a stage makes another."""
         if result.rows is not None:
-            result = result._replace(sums=self._sum_rows(cohort, result))
+            values, weights = result.rows
+            columns = [weights]
+            if result.upload.weight is not None:
+                by_default = jnp.where(self._is_counted(cohort, result), cohort.weights, 0)
+                columns.append(by_default)
+            terms = values, jnp.ones_like(weights)
+            sums = sum((weighted_sum(terms, column) for column in columns), ())
+            result = result._replace(sums=sums)
         key = functools.partial(self.backend.noise_key, self.key(f"privacy {len(self.traffic)}"))
         for stage in phase_work.stages:
             made = stage.mean(result, phase_work.received, key, self.carry.bounds)
@@ -250,14 +257,6 @@ class RoundContext(Federation):
                 self.log(clip=bounds, unclipped=jnp.concatenate([earlier, unclipped]))
             return mean
         return weighted_mean(result.sums, result.form)
-
-    def _sum_rows(self, cohort: Cohort, result: PhaseResult) -> tuple[Any, ...]:
-        """Returns the sums of gathered uploads, see `PhaseResult`."""
-        values, weights = result.rows
-        by_default = jnp.where(self._is_counted(cohort, result), cohort.weights, 0)
-        columns = [weights] if result.upload.weight is None else [weights, by_default]
-        terms = values, jnp.ones_like(weights)
-        return sum((weighted_sum(terms, column) for column in columns), ())
 
     def gather(
         self,
@@ -494,7 +493,10 @@ class RoundContext(Federation):
         if was_abandoned is not False:
             # earlier in the round a phase had no clients
             messages = jnp.where(was_abandoned, 0, messages)
-        self._record_participants(cohort, result)
+        self._record_broken(cohort, result)
+        self.last = self._counted_participants(cohort, result)
+        if not self.hides_cohort:
+            self.is_abandoned = self.is_abandoned | (self.last.count == 0)
         if "lost" in result.client_states:
             lost = list(self.carry.lost)
             lost[len(self.traffic)] = result.client_states["lost"]
@@ -514,19 +516,9 @@ class RoundContext(Federation):
             traffic = dataclasses.replace(traffic, clients=cohort.ids)
         self.traffic.append(traffic)
         self.log(**result.logged)
-        if (
-            isinstance(self.answered.count, int)
-            and self.answered.count == 0
-            and not self.hides_cohort
-        ):
+        is_known = isinstance(self.last.count, int)
+        if is_known and self.last.count == 0 and not self.hides_cohort:
             raise EmptyPhaseError
-
-    def _record_participants(self, cohort: Cohort, result: PhaseResult) -> None:
-        """Records who counted, whose result was not finite, and whether a client remained."""
-        self._record_broken(cohort, result)
-        self.last = self._counted_participants(cohort, result)
-        if not self.hides_cohort:
-            self.is_abandoned = self.is_abandoned | (self.last.count == 0)
 
     def _record_broken(self, cohort: Cohort, result: PhaseResult) -> None:
         codes = jnp.where(self.is_abandoned, 0, result.broken)
@@ -554,5 +546,5 @@ class RoundContext(Federation):
 
 def missing_value(like: Any) -> Any:
     """Returns what stands for a value that a round did not log: NaN, or 0 for whole numbers."""
-    dtype = np.asarray(like).dtype if isinstance(like, np.ndarray | np.generic) else like.dtype
-    return np.full(np.shape(like), np.nan if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
+    is_real = jnp.issubdtype(like.dtype, jnp.inexact)
+    return np.full(like.shape, np.nan if is_real else 0, like.dtype)

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, PyTree, Shaped
 from fedax.core.bound_model import state_from_mean, state_in_reals
 from fedax.core.carry import RunCarry
 from fedax.core.federation import ClientStates, Cohort
-from fedax.core.task import Task
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
 from fedax.engine.round.aggregation import add_compensated, finalize
@@ -101,7 +100,13 @@ def view_of(
     """
     algorithm = setup.algorithm
     published = setup.published(carry)
-    task = _task_as_evaluated(setup.task, published.model_state)
+    task, model_state = setup.task, published.model_state
+    # where clients store states, their mean
+    if isinstance(model_state, ClientStates):
+        reals = model_state.each(state_in_reals)
+        mean = reals.mean(default=state_in_reals(task.state))
+        model_state = state_from_mean(mean, task.state)
+    task = task.at(model_state)
     model = call_model(algorithm, published.state, setup.layout.dim)
     view = (kind or CompiledView)(dataclasses.replace(setup, task=task), model)
     view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
@@ -116,15 +121,6 @@ def view_of(
     view.own = personal_models(setup, carry, model)
     view.is_personal = view.states is not None or algorithm.personal(state) is not None
     return view
-
-
-def _task_as_evaluated(task: Task, model_state: Any) -> Task:
-    """Returns the task with the state for evaluation: where clients store states, their mean."""
-    if isinstance(model_state, ClientStates):
-        reals = model_state.each(state_in_reals)
-        mean = reals.mean(default=state_in_reals(task.state))
-        model_state = state_from_mean(mean, task.state)
-    return task.at(model_state)
 
 
 def empty_cohort(clients: int, dtype: Any) -> Cohort:

@@ -306,12 +306,8 @@ def to_shapes(tree: PyTree) -> PyTree:
 
 def is_finite(tree: PyTree) -> Bool[Array, ""]:
     """Returns whether all real numbers of a pytree are finite."""
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
-    return jnp.all(
-        jnp.array(
-            [jnp.isfinite(x).all() for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)], bool
-        )
-    )
+    leaves = filter(eqx.is_inexact_array_like, jax.tree.leaves(tree))
+    return jnp.array([jnp.isfinite(leaf).all() for leaf in leaves], bool).all()
 
 
 def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:

@@ -65,7 +65,8 @@ def private_of(setup: Setup) -> Private | None:
         key = phase.name, phase.occurrence
         begin = sum(p.size for p in phases.values())
         leaves, structure = jax.tree.flatten(phase.upload.value)
-        expected = _expected_clients(phase, setup)
+        is_drawn = isinstance(phase.draw, int) and setup.schedule.cohort is not None
+        expected = int(setup.schedule.cohort or 0) if is_drawn else clients
         private_phase = PrivatePhase(begin, phase.near, expected, (tuple(leaves), structure))
         # `begin` counts the parts before a phase, which is known after the first time only
         recorded = phases.setdefault(key, private_phase)
@@ -123,12 +124,6 @@ def _check_phase(phase: TracedPhase, central: bool, refusal: str) -> None:
         and phase.draw is None,
     }
     refuse(refusal, reasons)
-
-
-def _expected_clients(phase: TracedPhase, setup: Setup) -> int:
-    """Returns the number of clients that a phase is expected to have."""
-    is_drawn = isinstance(phase.draw, int) and setup.schedule.cohort is not None
-    return int(setup.schedule.cohort or 0) if is_drawn else setup.population.clients
 
 
 def _releases(

@@ -71,7 +71,19 @@ class PhaseCosts:
                 default those of the only phase.
         """
         clock = self.timing.clock
-        examples = self._count_examples(clients, round, gradients or self.timing.gradients[0])
+        step, full = gradients or self.timing.gradients[0]
+        sizes = self.sizes[clients]
+        examples = full * sizes
+        # where the work depends on the data
+        if clock.passes is not None:
+            examples = clock.passes * sizes * float(step + full > 0)
+        elif step:
+            steps = (
+                self._count_step_examples(clients, round)
+                if self.fixed is None
+                else self.fixed[clients]
+            )
+            examples = step * steps + full * sizes
         down, up = bits or self.timing.bits
         arguments = clients, round, down, up, examples
         return Cost(examples, clock.seconds(*arguments), clock.joules(*arguments))
@@ -82,21 +94,6 @@ class PhaseCosts:
         call = self.setup.task.programs.call
         ids, asked = call(_draw_cohort, schedule, self.root, jnp.int32(round), offsets)
         return np.asarray(ids)[: int(asked)]
-
-    def _count_examples(
-        self, clients: Int[np.ndarray, "some"], round: int, gradients: tuple[int, int]
-    ) -> np.ndarray:
-        step, full = gradients
-        sizes = self.sizes[clients]
-        # where the work depends on the data
-        if self.timing.clock.passes is not None:
-            return self.timing.clock.passes * sizes * float(step + full > 0)
-        if not step:
-            return full * sizes
-        steps = (
-            self._count_step_examples(clients, round) if self.fixed is None else self.fixed[clients]
-        )
-        return step * steps + full * sizes
 
     def _count_step_examples(self, clients: Int[np.ndarray, "some"], round: int) -> np.ndarray:
         """Returns the examples in the minibatches of each client's steps; the last one of an epoch

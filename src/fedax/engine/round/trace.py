@@ -418,26 +418,14 @@ def footprint(
     setup = Setup.of(algorithm, task, schedule, solver or SGD())
     traced = trace(setup)
     dim = setup.layout.dim
-    phases = tuple(_cost_of(phase, dim) for phase in traced.rounds[-1])
-    return Footprint(phases, _amount(traced.memories, dim))
-
-
-def _cost_of(phase: TracedPhase, dim: int) -> PhaseCost:
-    down_bits, up_bits = phase.bits
-    leaves = jax.tree.leaves(phase.upload.value, is_leaf=is_message)
-    step_gradients, full_gradients = phase.gradients
-    return PhaseCost(
-        work=phase.name,
-        everyone=phase.everyone,
-        links=phase.links,
-        coded=any(map(is_message, leaves)),
-        down=_amount((phase.down, phase.beside), dim),
-        up=_amount(phase.up, dim),
-        down_bits=down_bits,
-        up_bits=up_bits,
-        step_gradients=step_gradients,
-        full_gradients=full_gradients,
-    )
+    costs: list[PhaseCost] = []
+    for phase in traced.rounds[-1]:
+        leaves = jax.tree.leaves(phase.upload.value, is_leaf=is_message)
+        is_coded = any(map(is_message, leaves))
+        amounts = _amount((phase.down, phase.beside), dim), _amount(phase.up, dim)
+        kind = phase.name, phase.everyone, phase.links, is_coded
+        costs.append(PhaseCost(*kind, *amounts, *phase.bits, *phase.gradients))
+    return Footprint(tuple(costs), _amount(traced.memories, dim))
 
 
 def _amount(tree: PyTree, dim: int) -> Amount:

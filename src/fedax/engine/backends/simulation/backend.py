@@ -84,11 +84,19 @@ class SimulationBackend(Backend):
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
+        def client_load(slot: Index, k: Index, size: Index) -> Int[Array, ""]:
+            """Returns the number of examples that a client processes in this round."""
+            round = phase_work.for_slot(slot).round
+            steps, batch = local_work(self.setup.schedule, phase_work.root, round, k, size)
+            return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
+
         with jax.named_scope("fedax.cohort"):
             # slots by device in order of work (devices, capacity), and how many each device has
             # (devices,)
-            loads = self._client_loads(phase_work, cohort.ids)
             devices = self.setup.placement.devices
+            slots = jnp.arange(cohort.ids.shape[0], dtype=jnp.int32)
+            sizes = self.setup.population.sizes_of(cohort.ids)
+            loads = jax.vmap(client_load)(slots, cohort.ids, sizes)
             table, counts = assign_longest_first(loads, cohort.count, devices)
         # the rows of the cohort are read once, before the loop, and written once, after it: the
         # loop then carries arrays (capacity, ...) and not those of the whole population
@@ -101,19 +109,6 @@ class SimulationBackend(Backend):
             else:
                 upload, results = self._run_mesh(client_work, table, counts, gather)
         return PhaseResult(upload, *results)
-
-    def _client_loads(
-        self, phase_work: PhaseWork, ids: Int[Array, "capacity"]
-    ) -> Int[Array, "capacity"]:
-        """Returns the number of examples that each client processes in this round."""
-
-        def client_load(slot: Index, k: Index, size: Index) -> Int[Array, ""]:
-            round = phase_work.for_slot(slot).round
-            steps, batch = local_work(self.setup.schedule, phase_work.root, round, k, size)
-            return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
-
-        slots = jnp.arange(ids.shape[0], dtype=jnp.int32)
-        return jax.vmap(client_load)(slots, ids, self.setup.population.sizes_of(ids))
 
     def _run_mesh(
         self, client_work: "_ClientWork", table: Array, counts: Array, gather: bool
