@@ -88,8 +88,16 @@ def starting_point(
         else:
             leaves[i] = native(leaves[i], field)
         is_frozen[i] |= not np.size(leaves[i]) or (always is not None and always(name, leaves[i]))
-        if not is_frozen[i]:
-            _check_leaf(field, leaves[i])
+        if is_frozen[i]:
+            continue
+        with np.errstate(over="ignore"):
+            array = _to_real(leaves[i])
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            hint = "Write .astype(float) if it is to be trained, or name it in frozen=..."
+            raise InvalidInput.found(field, f"an array of type {array.dtype}", "real numbers", hint)
+        if not jnp.isfinite(array).all():
+            got = "NaN, infinity or numbers beyond the range"
+            raise InvalidInput.found(field, got, f"finite numbers that {array.dtype} can hold")
     if all(is_frozen):
         allowed = "a pytree with at least one real array to train"
         raise InvalidInput.of("Task(start=...)", example, allowed)
@@ -122,17 +130,6 @@ def native(leaf: Any, where: str) -> Any:
     if array.dtype.kind in "iu":
         check_range(array, jax.dtypes.canonicalize_dtype(array.dtype), where)
     return array.astype(np.float64) if array.dtype == np.longdouble else array
-
-
-def _check_leaf(field: str, leaf: ArrayLike) -> None:
-    with np.errstate(over="ignore"):
-        array = _to_real(leaf)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        hint = "Write .astype(float) if it is to be trained, or name it in frozen=..."
-        raise InvalidInput.found(field, f"an array of type {array.dtype}", "real numbers", hint)
-    if not jnp.isfinite(array).all():
-        got = "NaN, infinity or numbers beyond the range"
-        raise InvalidInput.found(field, got, f"finite numbers that {array.dtype} can hold")
 
 
 def _to_real(leaf: ArrayLike, dtype: DTypeLike | None = None) -> jax.Array:

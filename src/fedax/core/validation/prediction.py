@@ -40,7 +40,11 @@ def predict(
     examples = _to_arrays(x, like, encoding)
     rows = rows_of(examples, "predict(x)")
     examples = conformed(examples, {name: like[name] for name in examples}, "predict(x)")
-    size = _vocabulary_of(function)
+    # the task's own function within those of adapters and frozen leaves
+    own: Any = function
+    while hasattr(own, "function"):
+        own = own.function
+    size = getattr(getattr(own, "model", None), "vocabulary", None)
     if size is not None and np.max(examples["x"], initial=0) >= size:
         got = f"token {np.max(examples['x'])}"
         raise DataError.found("predict(x)['x']", got, f"tokens below {size}, of the model")
@@ -74,14 +78,6 @@ def _to_arrays(x: Any, like: Examples, encoding: Encoding | None) -> dict[str, n
         else:
             arrays[name] = as_rows(values, f"predict(x)[{name!r}]")
     return arrays
-
-
-def _vocabulary_of(function: Any) -> int | None:
-    """Returns how many tokens a model reads, None if it does not say."""
-    # the task's own function within those of adapters and frozen leaves
-    while hasattr(function, "function"):
-        function = function.function
-    return getattr(getattr(function, "model", None), "vocabulary", None)
 
 
 def _predict_piece(function: PerExample, params: PyTree, examples: Examples) -> Array:

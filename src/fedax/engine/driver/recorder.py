@@ -112,11 +112,12 @@ class Recorder:
         """Applies the stopping rules to the last observation."""
         # the initial model counts as an observation of a rule, but cannot end the run
         if self.is_running and self.rounds[-1]:
-            self.outcome = self._judge(self.latest, self.rounds[-1])
+            self.outcome = self._judge()
         self.ended = not self.is_running
 
-    def _judge(self, metrics: Mapping[str, Any], done: int) -> Outcome:
-        """Returns the outcome by the stopping rules, after an observation."""
+    def _judge(self) -> Outcome:
+        """Returns the outcome by the stopping rules, after the last observation."""
+        metrics, done = self.latest, self.rounds[-1]
         # a run whose loss is not finite is not ok, whatever would stop it now
         broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
         for rule in self.options.rules:

@@ -9,7 +9,7 @@ model with a state, whose outputs may depend on all rows, are filled with the cl
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -125,16 +125,9 @@ class Setup(eqx.Module):
         return with_states(tree, lambda _: HiddenStates())
 
 
-class ClientRows(NamedTuple):
-    """One client's examples: rows `offset` to `offset + size` of flat arrays (examples, ...)."""
-
-    arrays: Mapping[str, Any]
-    offset: Int[Array, ""]
-    size: Int[Array, ""]
-
-    def take(self, position: Int[Array, "some"], gather: Gather = gather_rows) -> dict[str, Array]:
-        """Returns examples by their position within the client; past its end, the last one."""
-        return gather(self.arrays, self.offset + jnp.clip(position, 0, self.size - 1))
+ClientRows: TypeAlias = tuple[Mapping[str, Any], Int[Array, ""], Int[Array, ""]]
+"""One client's examples, rows of flat arrays (examples, ...): the arrays, the number of its first
+row, and how many it has."""
 
 
 def local_work(
@@ -172,7 +165,7 @@ class CompiledClient(Client):
         self.index = index
         self.round = round
         self.examples = self.locate(setup.task.train)
-        self.size = self.examples.size
+        self.size = self.examples[2]
         self.share = share_of(self.size, setup.population.total, setup.layout.dtype)
         work = local_work(setup.schedule, root, round, index, self.size)
         # a number in the schedule stays static: a client with fewer examples has one batch an epoch
@@ -185,13 +178,13 @@ class CompiledClient(Client):
 
     def locate(self, data: Ragged) -> ClientRows:
         """Returns the client's rows of some data."""
-        return ClientRows(*data.located(self.index - self.setup.first))
+        return data.located(self.index - self.setup.first)
 
     def first(self, count: int, split: str = "train") -> "Slice":
         data = getattr(self.task, split)
         rows = self.examples if split == "train" else self.locate(data)
         fetch = functools.partial(self.fetch, rows=rows)
-        size = jnp.minimum(count, rows.size)
+        size = jnp.minimum(count, rows[2])
         return Slice(self, fetch, jnp.int32(0), size, None, min(count, data.largest))
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
@@ -302,7 +295,9 @@ class CompiledClient(Client):
         with jax.named_scope("fedax.examples"):
             if order is not None:
                 position = jax.lax.dynamic_slice_in_dim(order, begin, count)
-            return (rows or self.examples).take(position, gather)
+            arrays, offset, size = rows or self.examples
+            # past the client's end, its last example
+            return gather(arrays, offset + jnp.clip(position, 0, size - 1))
 
 
 class Slice(Minibatch):
