@@ -109,9 +109,9 @@ class Descent(Solver):
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         layout = client.layout
-        gradient_of = problem.step_gradient or _plain_gradient
+        step_gradient = problem.step_gradient
         if self.sharpness is not None:
-            gradient_of = sharp_gradient(self.sharpness, gradient_of)
+            step_gradient = sharp_gradient(self.sharpness, step_gradient)
         scaling = optax.scale(client.rate)
         if self.has_step_decay:
             # steps of the rounds before, which a decay over the run counts too
@@ -123,7 +123,11 @@ class Descent(Solver):
 
         def step(carry: tuple[PyTree, PyTree], batch: Minibatch) -> tuple[PyTree, PyTree]:
             params, state = carry
-            gradient = problem.added_gradient(layout, gradient_of(batch, params), params)
+            if step_gradient is None:
+                gradient = batch.gradient(params)
+            else:
+                gradient = step_gradient(batch, params)
+            gradient = problem.added_gradient(layout, gradient, params)
             # Optax multiplies numbers of 32 bits with counts
             with jax.numpy_dtype_promotion("standard"):
                 updates, state = optimizer.update(gradient, state, params)

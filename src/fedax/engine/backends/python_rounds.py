@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 from fedax.communication.channel import decode
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.scheduling.timeline import row_at
+from fedax.core.validation.misuse import explained
 from fedax.engine.backends.simulation.host import to_device
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
@@ -121,6 +122,7 @@ class PythonProgram(Program):
     ) -> tuple[Any, Log]:
         """Runs some rounds of one run; returns its new state and the log of the rounds."""
         backend, root = self.runs[run]
+        algorithm = backend.setup.algorithm
         timeline, timing = self.timelines[run], self.setup.timing
         rows = jax.tree.map(jnp.asarray, timeline.rows(rounds.start, len(rounds)))
         if timing is not None and timing.late is not None:
@@ -130,7 +132,8 @@ class PythonProgram(Program):
         for t in rounds:
             fed = RoundContext(backend, t, root, carry, row_at(rows, t - rounds.start))
             try:
-                new_carry = fed.run()
+                with explained(algorithm.round):
+                    new_carry = fed.end(algorithm.round(fed, carry.state))
                 last_cohort = fed.last
             except EmptyPhaseError:
                 # abandoned: the carry stays as it was, but for what the server step sent down,

@@ -22,7 +22,6 @@ from fedax.core.bound_model import state_from_mean
 from fedax.core.carry import NOTHING, RunCarry
 from fedax.core.federation import ClientStates, Cohort, Federation, Gathered, Upload, is_states
 from fedax.core.scheduling.timeline import Row
-from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import check_state
 from fedax.engine.round.aggregation import weighted_mean, weighted_sum
 from fedax.engine.round.backend import Backend
@@ -141,12 +140,9 @@ class RoundContext(Federation):
         self._draws = 0
         self._occurrences: dict[str, int] = {}
 
-    def run(self) -> RunCarry:
-        """Runs the method's round; returns what the run carries on."""
-        algorithm, before = self.setup.algorithm, self.carry.state
-        with explained(algorithm.round):
-            state = algorithm.round(self, before)
-        check_state(algorithm, before, state)
+    def end(self, state: Any) -> RunCarry:
+        """Returns what the run carries on, with the algorithm's new state, which is checked."""
+        check_state(self.setup.algorithm, self.carry.state, state)
         return self.carry._replace(state=state)
 
     @property

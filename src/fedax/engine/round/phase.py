@@ -306,8 +306,9 @@ def to_shapes(tree: PyTree) -> PyTree:
 
 def is_finite(tree: PyTree) -> Bool[Array, ""]:
     """Returns whether all real numbers of a pytree are finite."""
-    leaves = filter(eqx.is_inexact_array_like, jax.tree.leaves(tree))
-    return jnp.array([jnp.isfinite(leaf).all() for leaf in leaves], bool).all()
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array_like(leaf)]
+    reals = filter(eqx.is_inexact_array, leaves)
+    return jnp.array([jnp.isfinite(real).all() for real in reals], bool).all()
 
 
 def became_non_finite(before: PyTree, after: PyTree) -> Bool[Array, ""]:

@@ -136,7 +136,8 @@ def trace(
             backend.phases = []
             fed = RoundContext(backend, t, root, carry)
             backend.origins = fed.origins
-            carry = fed.run()
+            with explained(setup.algorithm.round):
+                carry = fed.end(setup.algorithm.round(fed, carry.state))
             done.append(backend.phases)
         return carry.state
 

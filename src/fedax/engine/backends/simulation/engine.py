@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.hyper import check_declared, hyper
 from fedax.core.scheduling.timeline import Row, row_at
+from fedax.core.validation.misuse import explained
 from fedax.engine.backends.simulation.backend import SimulationBackend
 from fedax.engine.backends.simulation.host import (
     HostExamples,
@@ -191,26 +192,19 @@ class SimulationProgram(Program):
 
     def start(self, models: Sequence[Float[Array, "dim"]]) -> Any:
         w = self.axes.put(self.axes.stack(models))
-        carry, last_cohort = self._call(_start, self.setup, None, (self.roots, w))
+        call = self._call_of(_start, self.setup, None, (self.roots, w))
+        with bypass_persistent_cache(self.devices):
+            carry, last_cohort = self.programs.call(*call)
         carry, stores = allocate_stores(carry, self.memory)
         return carry, last_cohort, tuple(stores)
 
-    def _call(
-        self,
-        function: Callable[..., Any],
-        setup: Setup,
-        shared: Any,
-        seeds: Any,
-        *states: Any,
-        **options: Any,
-    ) -> Any:
-        """Calls a function of one run, compiled for all of them."""
-        arguments = (setup, shared, seeds, *states)
-        if not self.axes.is_single:
-            function = self.axes.vectorize(function)
-            arguments = (setup, shared, self.settings, seeds, *states)
-        with bypass_persistent_cache(self.devices):
-            return self.programs.call(function, *arguments, **options)
+    def _call_of(
+        self, function: Callable[..., Any], setup: Setup, shared: Any, *seeds: Any
+    ) -> tuple[Any, ...]:
+        """Returns a function of one run for all of them, and its arguments."""
+        if self.axes.is_single:
+            return function, setup, shared, *seeds
+        return self.axes.vectorize(function), setup, shared, self.settings, *seeds
 
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
@@ -225,16 +219,14 @@ class SimulationProgram(Program):
         rows = [timeline.rows(first, count, self.longest) for timeline in self.timelines]
         rows = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows)))
         bounds = jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count))
-        # donated: the states before a call are overwritten, so that a large state is not held
-        # twice
-        carry, report, last_cohort = self._call(
-            _run_rounds,
-            self.round_setup,
-            (*bounds, self.longest),
-            (self.roots, rows),
-            donated=(carry,),
-            **(compiler_options() if self.small else {}),
-        )
+        shared = (*bounds, self.longest)
+        call = self._call_of(_run_rounds, self.round_setup, shared, (self.roots, rows))
+        options = compiler_options() if self.small else {}
+        with bypass_persistent_cache(self.devices):
+            # donated: the states before a call are overwritten, so that a large state is not held
+            # twice
+            results = self.programs.call(*call, donated=(carry,), **options)
+        carry, report, last_cohort = results
         # runs follow each other by setting, then by seed
         logs = []
         for i, single in enumerate(self.axes.unstack_runs(self.axes.to_host(report))):
@@ -245,7 +237,9 @@ class SimulationProgram(Program):
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, Any]]:
         if not observers:
             return [{} for _ in range(self.axes.settings * self.axes.seeds)]
-        metrics = self._call(_observe, self.setup, tuple(observers), self.roots, states[:2])
+        call = self._call_of(_observe, self.setup, tuple(observers), self.roots, states[:2])
+        with bypass_persistent_cache(self.devices):
+            metrics = self.programs.call(*call)
         return self.axes.unstack_runs(self.axes.to_host(metrics))
 
 
@@ -266,7 +260,8 @@ def one_round(
     """Returns the carry after a round, the round's report, and the cohort that worked last."""
     # `fed` collects traffic, values and failures as tracers while the algorithm's Python code runs
     fed = RoundContext(SimulationBackend(setup), round, root, carry, row)
-    new_carry = fed.run()
+    with explained(setup.algorithm.round):
+        new_carry = fed.end(setup.algorithm.round(fed, carry.state))
     last_cohort = fed.last or empty_cohort(0, setup.layout.dtype)
     # an empty phase leaves the state as it was
     count = jnp.where(fed.is_abandoned, 0, jnp.asarray(last_cohort.count, jnp.int32))
