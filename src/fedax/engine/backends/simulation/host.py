@@ -413,9 +413,5 @@ def keep_on_host(task: Task) -> tuple[Task, list[HostExamples]]:
 
 def is_in_files(task: Task) -> bool:
     """Returns whether any of the clients' examples are in memory-mapped files."""
-    has_memmap = any(
-        isinstance(values, np.memmap)
-        for part in task.data.parts.values()
-        for values in part.arrays.values()
-    )
-    return has_memmap or (task.unseen is not None and is_in_files(task.unseen))
+    arrays = jax.tree.leaves((task.data.parts, task.data.unseen))
+    return any(isinstance(values, np.memmap) for values in arrays)
