@@ -282,7 +282,7 @@ def run_grid(
         raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several")
     columns: dict[str, list[Any]] = {}
     for name in ("solver", "schedule"):
-        given = options.get(name)
+        given: Any = options.get(name)
         # an optimizer is a tuple
         is_list = isinstance(given, list | tuple) and not isinstance(
             given, optax.GradientTransformation
