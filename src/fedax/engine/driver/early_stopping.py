@@ -131,8 +131,9 @@ class Budget(BaseRule):
         """Returns whether a run is to end by its clock, None for one without devices so far."""
         if clock is None:
             return False
-        is_late = self.hours is not None and clock.seconds[-1] >= 3600 * self.hours
-        return is_late or (self.joules is not None and clock.joules[-1] >= self.joules)
+        seconds, joules = float(clock.seconds[-1]), float(clock.joules[-1])
+        is_late = self.hours is not None and seconds >= 3600 * self.hours
+        return is_late or (self.joules is not None and joules >= self.joules)
 
 
 Rule: TypeAlias = Divergence | EarlyStopping | Budget
