@@ -98,6 +98,25 @@ def test_client_accuracy_by_hand(monkeypatch):
     np.testing.assert_allclose(history.last("test_loss"), 1.0, rtol=1e-12)
 
 
+def test_methods_with_own_models_show_these_by_default():
+    """Clients at 0 and 4: the global model is far from both, each client's own one near its own."""
+    train = {f"client {k}": np.full(k + 1, 4.0 * (k % 2)) for k in range(4)}
+    data = fedax.FederatedData.from_arrays(train, test=train)
+    scores = {"accuracy": lambda w, x: (jnp.abs(w - x) < 1).astype(float)}
+    task = fedax.Task(2.0, lambda w, x: (w - x) ** 2 / 2, data, scores=scores)
+    shown = {
+        type(method): fedax.run(
+            method, task, rounds=20, schedule=fedax.Schedule(cohort=2), solver=fedax.SGD(0.3)
+        )
+        for method in (fedax.Ditto(lam=0.01), fedax.FedAvg())
+    }
+    own = shown[fedax.Ditto]
+    assert own.last("test_accuracy") < 1
+    np.testing.assert_allclose(own.metrics["local_accuracy"][-1], 1)
+    np.testing.assert_allclose(own.last("local_accuracy_worst_tenth"), 1)
+    assert shown[fedax.FedAvg].metrics.keys() == {"train_loss", "test_accuracy"}
+
+
 def test_means_of_clients_of_any_size_in_single_precision():
     """Named clients with none to thousands of test examples, whose values add up in groups."""
     rng, sizes = np.random.default_rng(0), [700, 0, 1, 64, 0, 30_000, 5]

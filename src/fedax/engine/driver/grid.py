@@ -149,9 +149,9 @@ class Grid:
         check_kind("run(task=...)", task, Task)
         # clients of a deployment, of which the task may be a stand-in
         task = task.for_clients(getattr(options.engine, "clients", None))
-        self.options = options = options.resolve(task)
         for setting in settings:
             check_kind("run(algorithm=...)", setting.algorithm, Algorithm)
+        self.options = options = options.resolve(task, settings[0].algorithm)
         for seed in seeds:
             Hyper("seed", 0, low=0, high=MOST_SEED).check("run", seed)
         names, clients = task.names, task.train.clients

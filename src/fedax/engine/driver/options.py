@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from fedax.communication.channel import Channel
+from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
 from fedax.core.directions import find_mode
 from fedax.core.hyper import declared, hyper
@@ -24,7 +25,7 @@ from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import BaseRule, Budget, EarlyStopping, Rule
 from fedax.engine.round.engine import Engine
 from fedax.errors import InvalidInput
-from fedax.observe import CentralScore, TrainLoss, TrainScore
+from fedax.observe import CentralScore, ClientAccuracy, TrainLoss, TrainScore
 from fedax.observe.base import Observer, modes_of
 from fedax.utils.numbers import convert_fields
 
@@ -152,14 +153,16 @@ class RunOptions:
             allowed = f"at most {max_rounds}, the number of synchronisation times"
             raise InvalidInput.of("run(rounds=...)", self.rounds, allowed)
 
-    def resolve(self, task: Task) -> "RunOptions":
+    def resolve(self, task: Task, algorithm: Algorithm) -> "RunOptions":
         """Returns the options with default observers and the metric of the best model.
 
         Raises:
             InvalidInput: an observer that the task cannot serve, a metric without a known
                 direction.
         """
-        observers = self._default_observers(task) if self.observe is None else self.observe
+        observers = self.observe
+        if observers is None:
+            observers = self._default_observers(task, algorithm)
         for observer in observers:
             observer.check(task)
         selecting = [rule.metric for rule in self.rules if isinstance(rule, EarlyStopping)]
@@ -177,8 +180,9 @@ class RunOptions:
             checkpoint_every=self.checkpoint_every if self.engine.is_simulated else 1,
         )
 
-    def _default_observers(self, task: Task) -> Sequence[Observer]:
-        """Returns the training loss and the scores of the task, such as accuracy.
+    def _default_observers(self, task: Task, algorithm: Algorithm) -> Sequence[Observer]:
+        """Returns the training loss and the scores of the task, such as accuracy; those of the
+        clients' own models, too, for a method that has such and clients with test examples.
 
         With privacy they are the scores on a test set at the server, if there is one. With
         `on_bad_client="drop"` there are none, because the losses of bad clients need not be finite.
@@ -190,7 +194,11 @@ class RunOptions:
             return () if task.central is None else tuple(map(CentralScore, task.scores))
         # on test examples if there are any: scores of training say less about the model
         kind = TrainScore if task.test_set is None else CentralScore
-        return (TrainLoss(), *map(kind, task.scores))
+        own: list[Observer] = []
+        if task.test is not None and type(algorithm).personal is not Algorithm.personal:
+            scores = task.scores.keys() & task.score_modes.keys()
+            own = [ClientAccuracy(score, personal=True) for score in sorted(scores)]
+        return (TrainLoss(), *map(kind, task.scores), *own)
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -178,8 +178,9 @@ def run(
         rounds (int): how many in all, at least 0 (0 only observes the initial model); 100 by
             default.
         observe (list of observers): observers from `fedax.observe`; by default the training loss
-            and the scores of the task, such as accuracy (on test examples if there are any), and
-            nothing with `on_bad_client="drop"`. An empty list watches nothing.
+            and the scores of the task, such as accuracy (on test examples if there are any), for
+            methods with models of the clients' own also theirs (`ClientAccuracy(personal=True)`),
+            and nothing with `on_bad_client="drop"`. An empty list watches nothing.
         observe_every (int): rounds between observations, at least 1. The initial and the final
             model are always observed.
         stop (rule or list of rules): ends the run early: `Divergence`, `EarlyStopping`, `Budget`,
