@@ -182,7 +182,7 @@ for name, runs in comparison.items():
 # `fedax.compare` writes the curves of several runs to one page, which opens in a browser:
 
 # %%
-fedax.compare(comparison, "comparison.html", title="Own network")
+fedax.compare(comparison, "runs/comparison.html", title="Own network")
 
 # %% [markdown]
 # ## Common mistakes

@@ -67,7 +67,8 @@ def _format_reduction(case: Reduction) -> str:
     options = f"({_format_pairs(case.other)})" if case.other else ""
     condition = " if all clients have equally many examples" if case.equal_sizes else ""
     target = algorithm_classes()[case.to].__name__
-    return f"{_format_pairs(case.setting)} is {target}{options}{condition}"
+    setting = _format_pairs(case.setting) or "the global model"
+    return f"{setting} is {target}{options}{condition}"
 
 
 def _format_pairs(values: Mapping[str, Any]) -> str:
