@@ -168,7 +168,7 @@ def test_a_grid_breaks_off_between_two_observations(task, tmp_path, monkeypatch)
     with pytest.raises(RuntimeError, match="killed"):
         both(checkpoint=tmp_path)
     monkeypatch.undo()
-    assert [path.name for path in tmp_path.iterdir()] == ["round-000000002"]
+    assert [path.name for path in tmp_path.glob("round-*")] == ["round-000000002"]
     for one, other in zip(both(checkpoint=tmp_path), straight, strict=True):
         same(one, other)
     # and a folder in which it has ended

@@ -48,7 +48,7 @@ OTHERS = {
     "algorithm": {"method": fedax.FedAvgM()},
     "algorithm.mu": {"method": fedax.FedProx(mu=0.2)},
     "solver.learning_rate": {"solver": fedax.SGD(0.1)},
-    "observers": {"observe": [fedax.observe.TrainLoss()]},
+    "observe": {"observe": [fedax.observe.TrainLoss()]},
     "data.train": {"task": neighbour()},
     "task.clients": {"task": regression((7, 20, 33))},
     "model": {"task": fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, [[1.0], [2.0], [3.0]])},

@@ -40,7 +40,6 @@ label = "Prox"
 name = "Digits"
 [audit]
 every = 2
-epochs = 3
 [scale.smoke]
 [scale.small]
 set = { rounds = 2, "audit.every" = 1 }

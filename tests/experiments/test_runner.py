@@ -58,7 +58,7 @@ def test_a_finished_directory(finished):
     } <= kept.keys()
     assert kept["fedax"] == fedax.__version__
     assert "Tiny &lt;run&gt;" in (path / "report.html").read_text()
-    assert not list(path.glob(".*"))
+    assert [hidden.name for hidden in path.glob(".*")] == [".lock"]
 
 
 @pytest.mark.slow
