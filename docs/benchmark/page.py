@@ -18,10 +18,10 @@ from fedax.algorithms import algorithm_classes
 from fedax.benchmark.command import Bench
 from fedax.benchmark.run import COSTS
 from fedax.benchmark.standing import gain_text, verdict_of
-from fedax.benchmark.task import QUALITY
+from fedax.benchmark.task import QUALITY, BenchTask
 
 HERE = Path(__file__).parent
-STANDING = HERE / "standing.csv"
+STANDING, SETTINGS = HERE / "standing.csv", HERE / "settings.csv"
 ARTICLE, CHOOSE = HERE.parent / "findings" / "benchmark.md", HERE.parent / "choose.md"
 TITLES = {
     "convex": "Training loss of a linear model",
@@ -30,6 +30,8 @@ TITLES = {
     "personal": "A model for every client",
     "decentralised": "No server",
 }
+FOUND = ["task", "method", "settings", "edges"]
+"""Columns of what the search selected."""
 DRAWN = ("rounds", "gradients")
 """Costs whose areas are drawn."""
 SHOWN = ("rounds", "gradients", "gigabits")
@@ -173,6 +175,14 @@ Without results: {missing}.
 """
 
 
+def describe(task: BenchTask) -> str:
+    """Returns a task's name with its clients, those of a round, and its target."""
+    clients, cohort = (
+        task.sections[k].get(v) for k, v in (("task", "clients"), ("schedule", "cohort"))
+    )
+    return f"{task.name} ({cohort or 'all'} of {clients} clients, target {task.target.value:g})"
+
+
 def write(bench: Bench) -> dict[Path, str]:
     """Returns the texts of the pages."""
     results, frames = bench.results(), bench.compare()
@@ -187,7 +197,7 @@ def write(bench: Bench) -> dict[Path, str]:
         lines = [
             f"## {title}",
             "",
-            f"{len(tasks)} tasks, {len(frame)} methods.",
+            f"{len(frame)} methods on {', '.join(map(describe, tasks))}.",
             "",
             *(f"- {text}" for text in sentences(frame, reference)),
             "",
@@ -199,6 +209,7 @@ def write(bench: Bench) -> dict[Path, str]:
     return {
         ARTICLE: "\n".join(parts),
         CHOOSE: fill((HERE / "choose.txt").read_text(), compared),
+        SETTINGS: results.drop_duplicates(["task", "method"])[FOUND].to_csv(index=False),
         STANDING: pd.concat(frames, names=["family", "method"]).round(4).to_csv(),
     }
 

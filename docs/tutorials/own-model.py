@@ -23,6 +23,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import fedax
 
@@ -36,7 +37,7 @@ def client(classes, count=60):
 
 
 clients = [client(classes) for classes in ([0, 1], [1, 2], [2, 3], [3, 0])]
-central = client([0, 1, 2, 3], count=200)
+data = fedax.FederatedData.from_arrays(clients, central=client([0, 1, 2, 3], count=200))
 
 # %% [markdown]
 # ## In plain JAX
@@ -53,11 +54,12 @@ def logits(params, x):
     return hidden @ params["w2"] + params["b2"]
 
 
+def cross_entropy(outputs, examples):
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, examples["y"])
+
+
 def loss(params, examples):
-    z = logits(params, examples["x"])
-    return (
-        jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, examples["y"][:, None], axis=1)[:, 0]
-    )
+    return cross_entropy(logits(params, examples["x"]), examples)
 
 
 def accuracy(params, examples):
@@ -70,12 +72,7 @@ params = {
     "w2": 0.5 * rng.normal(size=(16, 4)),
     "b2": np.zeros(4),
 }
-task = fedax.Task(
-    params,
-    loss,
-    fedax.FederatedData.from_arrays(clients, central=central),
-    scores={"accuracy": accuracy},
-)
+task = fedax.Task(params, loss, data, scores={"accuracy": accuracy})
 
 # %%
 history = fedax.run(
@@ -113,18 +110,7 @@ def network(key):
     )
 
 
-def cross_entropy(outputs, examples):
-    return (
-        jax.nn.logsumexp(outputs, axis=1)
-        - jnp.take_along_axis(outputs, examples["y"][:, None], axis=1)[:, 0]
-    )
-
-
-task = fedax.from_model(
-    fedax.models.equinox(network),
-    cross_entropy,
-    fedax.FederatedData.from_arrays(clients, central=central),
-)
+task = fedax.from_model(fedax.models.equinox(network), cross_entropy, data)
 history = fedax.run(
     fedax.SCAFFOLD(),
     task,
@@ -164,11 +150,7 @@ class Network(nnx.Module):
         return self.head(self.dropout(nnx.relu(self.norm(self.hidden(x)))))
 
 
-task = fedax.from_model(
-    fedax.models.nnx(Network),
-    cross_entropy,
-    fedax.FederatedData.from_arrays(clients, central=central),
-)
+task = fedax.from_model(fedax.models.nnx(Network), cross_entropy, data)
 comparison = {
     name: fedax.run_grid(
         [method], task, seed=[0, 1, 2], solver=fedax.SGD(0.1), rounds=30, observe_every=5
