@@ -247,8 +247,9 @@ class Grid:
         shared |= describe(rules, "stop")
         # budgets say when a run ends, not what its rounds do
         shared.pop("channel.privacy.budget", None)
-        # a rank that has its own client alone does not know the round of all
-        if traced is not None and self.task.train.clients >= options.engine.process_group.size:
+        # a rank that has its own client alone, and a stand-in, do not know the round of all
+        count = getattr(options.engine, "clients", None) or options.engine.process_group.size
+        if traced is not None and self.task.train.clients >= count:
             # all runs share the program of a round and its metrics
             seed = jax.random.key(0), jnp.zeros(self.layout.dim, self.layout.dtype)
             arguments = traced, seed, jnp.int32(0), tuple(options.observe or ())

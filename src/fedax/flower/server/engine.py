@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from fedax.core.task import Task
 from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import Engine, Program, ProgramInputs
 from fedax.errors import FedaxError
@@ -86,10 +85,6 @@ class Flower(Engine):
         self.most_examples, self.registered = most_examples, registered
         self.roster: Any = None
         self.sizes: list[Any] = []
-
-    def has_all(self, task: Task) -> bool:
-        # a stand-in has the examples of no client
-        return self.clients in (None, task.train.clients)
 
     @property
     def client_sizes(self) -> list[int] | None:
