@@ -63,7 +63,7 @@ WHO = {"client": "who"}
         ("client=", TWO, {}),
         ("drop=", TWO, WHO | {"columns": {"drop": "b"}}),
         ("columns=", TWO, WHO | {"columns": {"dorp": "a"}}),
-        ("without examples", TWO, WHO | {"minimum": 9}),
+        ("minimum=", TWO, WHO | {"minimum": 9}),
         ("standardize=", HEAD + "a,1e300,0\nb,2e300,1\n", WHO),
         ("index twice", "a,y\n1,0\n2,1\n", {"partition": [[0, 1], [1]]}),
         ("mask", "a,y\n1,0\n2,1\n", {"partition": [[True, False], [False, True]]}),
@@ -79,7 +79,7 @@ def test_texts_of_tables(tmp_path, field, text, options):
     [
         ("'b'", {"a.csv": "h,y\n1,0\n", "b.csv": "w,y\n1,0\n"}),
         ("'b'", {"a.csv": "h,y\n1,0\n", "b.csv": "h,y\n"}),
-        ("'a' and 'a'", {"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}),
+        ("'a' twice", {"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}),
         ("no table", {"a.txt": ""}),
         ("a.parquet|pip install", {"a.parquet": "PAR1"}),
     ],
@@ -282,11 +282,11 @@ TWINS = {1: [[1.0]], "1": [[2.0]]}
         ("central", lambda: OF([client(0) | {"weight": [1]}], classes=2, central=client(0))),
         ("clients", lambda: TWO(client(0))),
         ("test.*'b'", lambda: TWO({"a": client(0)}, test={"b": client(0)})),
-        ("names.*'a' and 'a'", lambda: TWO([client(0)] * 2, names=["a", "a"])),
+        ("names.*'a' twice", lambda: TWO([client(0)] * 2, names=["a", "a"])),
         ("names", lambda: TWO([client(0)] * 2, names=["a"])),
-        ("look the same", lambda: TWO([client(0)] * 2, names=["caf\u00e9", "cafe\u0301"])),
-        ("clients.*'1' and '1'", lambda: OF(TWINS)),
-        ("test.*'1' and '1'", lambda: OF({"1": [[1.0]]}, test=TWINS)),
+        ("names.*twice", lambda: TWO([client(0)] * 2, names=["caf\u00e9", "cafe\u0301"])),
+        ("clients.*'1' twice", lambda: OF(TWINS)),
+        ("test.*'1' twice", lambda: OF({"1": [[1.0]]}, test=TWINS)),
         *(
             ("name or number", functools.partial(OF, {"a": {"x": [1.0]}, missing: {"x": [2.0]}}))
             for missing in (None, np.nan, pd.NA, pd.NaT, "")

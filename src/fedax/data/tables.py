@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data.options import Clients, Seed, Share, Split, validated
 from fedax.data.partition import partition_by
+from fedax.data.partition.sizes import named_users
 from fedax.examples.client_names import ClientNames, natural
 from fedax.examples.encoding import Encoding, cell_text, normalize
 from fedax.examples.federated import FederatedData, read_partition
@@ -169,7 +170,7 @@ def from_table(
     # the rows of each client
     names: list[str] = []
     if client is not None:
-        rows_by_name = _rows_by_name(train, client, **options)
+        rows_by_name = named_users(train[client], where=f"column {client!r}", **options)
         names, rows = list(rows_by_name), list(rows_by_name.values())
     elif isinstance(partition, str):
         labels = encoding.apply(train).get("y", np.zeros(len(train)))
@@ -186,7 +187,7 @@ def from_table(
         encoding, train.iloc[np.concatenate(used["train"][1])], columns.get("standardize", True)
     )
     if test is not None:
-        test_rows = _rows_by_name(frames["test"], str(client))
+        test_rows = named_users(frames["test"][client], where=f"column {client!r}")
         if test_fraction or not set(test_rows) <= set(names):
             allowed = f"clients of the training part, {names}, and no test_fraction"
             raise DataError.of("from_table(test=...)", list(test_rows), allowed)
@@ -362,13 +363,3 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
         got = (means, deviations)
         raise InvalidInput.of("from_table(standardize=...)", got, allowed)
     return dataclasses.replace(encoding, means=means, deviations=deviations, measured=given is True)
-
-
-def _rows_by_name(frame: Any, client: str, minimum: int = 1) -> dict[str, np.ndarray]:
-    """Returns the rows of each client with enough of them, in the order of their names."""
-    groups = frame.groupby(client, observed=True).indices
-    rows = {cell_text(key) or "": rows for key, rows in groups.items()}
-    if "" in rows or sum(map(len, rows.values())) < len(frame):
-        got = "rows without a client (pandas takes NA for a missing cell), or two of one name"
-        raise DataError.found(f"column {client!r}", got, "the name of a client in every row")
-    return {name: rows[name] for name in sorted(rows, key=natural) if len(rows[name]) >= minimum}

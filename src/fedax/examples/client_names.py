@@ -1,14 +1,15 @@
 """Names of clients: their order, their checks, and what a name in a file stands for."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from fedax.errors import DataError, InvalidInput, printable
 from fedax.examples.arrays import as_ndarray
-from fedax.examples.encoding import normalize
+from fedax.examples.encoding import cell_text
 
 
 class ClientNames(Sequence[str]):
@@ -31,15 +32,13 @@ class ClientNames(Sequence[str]):
         if isinstance(names, str | bytes | Set) or not isinstance(names, Iterable):
             raise DataError.of(where, names, "a list with the name of each client, in their order")
         self._names = tuple(client_name(name, f"{where}[{k}]") for k, name in enumerate(names))
-        check_distinct(self._names, where)
+        for name, count in Counter(self._names).items():
+            if count > 1:
+                raise DataError.found(where, f"{name!a} twice", "a different name for each client")
 
     def __len__(self) -> int:
         return len(self._names)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
     def __getitem__(self, index: Any) -> Any:
         return self._names[index]
 
@@ -58,9 +57,9 @@ class ClientNames(Sequence[str]):
 
 
 def client_name(value: Any, where: str) -> str:
-    """Returns the name of a client as text.
+    """Returns the name of a client as text, as `cell_text` does.
 
-    Whole numbers have no decimals, control characters are written out.
+    Control characters are written out.
 
     Raises:
         DataError: None, NaN, an empty text, or a value that is neither text nor a number.
@@ -68,37 +67,13 @@ def client_name(value: Any, where: str) -> str:
     >>> client_name(3.0, "user"), client_name(np.str_("anna"), "user")
     ('3', 'anna')
     """
-    hint = "Drop these rows, or give each of them a client."
-    # numbers and texts of NumPy become those of Python
-    if isinstance(value, np.generic):
-        value = value.item()
     if isinstance(value, bytes):
         value = value.decode("utf-8", errors="replace")
-    # NaN is not equal to itself
-    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
+    name = cell_text(value)
+    if name is None:
+        hint = "Drop these rows, or give each of them a client."
         raise DataError.of(where, value, "a name or number for each client", hint)
-    # 3.0 and 3 are the same client
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else str(value)
-    if isinstance(value, int) or hasattr(value, "isoformat"):
-        return str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise DataError.of(where, value, "a name or number for each client", hint)
-    return printable(value)
-
-
-def check_distinct(names: Sequence[str], where: str) -> None:
-    """Refuses names that are equal or look the same.
-
-    These differ in spaces at the ends, or in the form of their accents alone.
-    """
-    first = dict[str, str]()
-    for name in names:
-        key = normalize(name)
-        if key in first:
-            got = f"{first[key]!a} and {name!a}, which look the same"
-            raise DataError.found(where, got, "a different name for each client")
-        first[key] = name
+    return printable(name)
 
 
 def natural(name: str) -> tuple[Any, ...]:
@@ -139,11 +114,13 @@ def grouped_by_name(values: Any, where: str) -> tuple[list[str], np.ndarray]:
     if column.dtype.kind in "iufb":
         unique, owner = np.unique(column, return_inverse=True)
         return [client_name(value, where) for value in unique], owner
-    names = [client_name(value, f"{where}, row {i}") for i, value in enumerate(column.tolist())]
-    ordered = sorted(set(names), key=natural)
-    check_distinct(ordered, where)
+    cells = column.tolist()
+    # by different value, a row for messages: its label in a frame of pandas
+    rows = dict(zip(cells, values.index if hasattr(values, "iloc") else range(len(cells))))
+    names = {cell: client_name(cell, f"{where}, row {row}") for cell, row in rows.items()}
+    ordered = sorted(ClientNames(names.values(), where), key=natural)
     number = {name: k for k, name in enumerate(ordered)}
-    return ordered, np.array([number[name] for name in names], dtype=np.int64)
+    return ordered, np.array([number[names[cell]] for cell in cells], dtype=np.int64)
 
 
 def _to_column(values: Any) -> Any:
@@ -195,7 +172,7 @@ def in_order(
             raise DataError.of(where, name, allowed)
     missing = [name for name in known if name not in by_name]
     if missing and default is None:
-        allowed = "a value for each client, or one number for all"
+        allowed = "one for each client"
         raise InvalidInput.found(where, f"no value for {missing[:3]}", allowed)
     return [by_name.get(name, default) for name in known]
 
@@ -265,18 +242,7 @@ def node_indices(names: Sequence[str], nodes: Sequence[str], where: str) -> list
     """Returns the index of each client among nodes of the same names.
 
     Raises:
-        InvalidInput: a client without a node, or a node that is no client.
+        InvalidInput: a client without a node; or a `DataError` for a node that is no client.
     """
-    index_by_node = {node: i for i, node in enumerate(nodes)}
-    missing = [name for name in names if name not in index_by_node]
-    unknown = sorted(set(index_by_node) - set(names))
-    if missing or unknown:
-        got = (
-            f"no node for {missing[:3]}"
-            if missing
-            else (f"nodes that are no clients, {unknown[:3]}")
-        )
-        raise InvalidInput.found(
-            where, got, "a node for each client, by the names of the task's clients"
-        )
-    return [index_by_node[name] for name in names]
+    numbers = {node: i for i, node in enumerate(nodes)}
+    return in_order(numbers, names, len(names), where)

@@ -37,7 +37,7 @@ def cell_text(cell: Any) -> str | None:
     if hasattr(cell, "__len__") and not isinstance(cell, str):
         hint = "FederatedData.from_arrays takes arrays."
         raise DataError.found("table", f"a {type(cell).__name__} in a cell", "numbers, texts", hint)
-    if isinstance(cell, float) and cell.is_integer():
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     text = normalize(cell)
     return None if text in ("", "None", "nan", "<NA>", "NaT") else text

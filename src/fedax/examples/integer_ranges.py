@@ -14,8 +14,8 @@ from jax.experimental import checkify
 
 from fedax.errors import DataError
 
-_FAR = -(2**30)
-"""Replaces negative numbers to see whether they are indices: small ones count from the end."""
+FAR = -(2**30)
+"""Stands for negative numbers, of which small ones would count from the end of a table."""
 
 
 LABELS_HINT = "Number classes from 0 on: (y + 1) // 2 for labels -1 and 1, y - 1 for labels from 1."
@@ -95,24 +95,35 @@ def check_indices(
     integer_keys = [
         key
         for key, values in splits[0].items()
-        if values.dtype.kind in "iu" and values.size and not isinstance(values, np.memmap)
+        if values.dtype.kind in "iu" and values.size and is_in_memory(values)
     ]
-    values = [values for split in splits for values in split.values()]
-    is_traced = any(isinstance(v, Tracer) for v in values)
-    if getattr(function, "separate", False) or is_traced or not integer_keys:
+    if getattr(function, "separate", False) or not integer_keys:
         return
     # what is looked up shows in the traced program; most losses look nothing up and end here
     probe = {key: jax.ShapeDtypeStruct((3, *v.shape[1:]), v.dtype) for key, v in splits[0].items()}
     if not _looks_up(function, start, probe):
         return
     rows = _select_extremes(splits, integer_keys)
+    ranges = [f"{key!r} from {rows[key].min()} to {rows[key].max()}" for key in integer_keys]
+    for key in integer_keys:
+        if rows[key].min() < 0:
+            # narrow types do not hold the far number
+            rows[key] = np.where(rows[key] < 0, np.int32(FAR), rows[key])
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         params = start(jax.random.key(0))
-
-    def find(rows: Mapping[str, np.ndarray]) -> str | None:
-        return _find_index_error(call, function, params, rows)
-
-    _refuse_out_of_bounds(field, rows, integer_keys, find)
+        try:
+            error = call(
+                _evaluate_index_checks, function, params, rows, xla_backend_optimization_level="0"
+            )
+        except Exception:  # an operation that checkify does not know
+            return
+    if (problem := error.get()) is None:
+        return
+    # without the line of code, and the far number
+    problem = re.sub(r"index -\d+", "a negative index", problem.split(" (check", 1)[0])
+    hint = "Number categories from 0 on, and make tables as long as there are categories."
+    got = f"whole numbers {', '.join(ranges)}, of which {problem.strip().rstrip('.')}"
+    raise DataError.found(field, got, "indices within tables", hint)
 
 
 def _looks_up(
@@ -126,35 +137,6 @@ def _looks_up(
     except Exception:  # the other probes say what is wrong
         return False
     return re.search(r"\b(gather|dynamic_slice)\[", str(program)) is not None
-
-
-def _refuse_out_of_bounds(
-    field: str,
-    rows: Mapping[str, np.ndarray],
-    integer_keys: Sequence[str],
-    find: Callable[[Mapping[str, np.ndarray]], str | None],
-) -> None:
-    """Refuses examples of which `find` says that an index is out of bounds, or counts from the
-    end.
-    """
-    if (problem := find(rows)) is None:
-        negative = [key for key in integer_keys if rows[key].size and rows[key].min() < 0]
-        for key in negative:
-            # NumPy's small negative indices are valid: they are told by far ones, which no table
-            # reaches. Narrow types do not hold those
-            values = rows[key].astype(np.promote_types(rows[key].dtype, np.int32))
-            if find({**rows, key: np.where(values < 0, _FAR, values)}) is not None:
-                problem = f"{key!r} with {int(rows[key].min())} counts from the end"
-    if problem is None:
-        return
-    ranges = ", ".join(
-        f"{key!r} from {int(rows[key].min())} to {int(rows[key].max())}"
-        for key in integer_keys
-        if rows[key].size
-    )
-    hint = "Number categories from 0 on, and make tables as long as there are categories."
-    got = f"whole numbers {ranges}, of which {problem}"
-    raise DataError.found(field, got, "indices within tables", hint)
 
 
 def _select_extremes(
@@ -174,22 +156,6 @@ def _select_extremes(
                 for name in rows_by_key:
                     rows_by_key[name].append(np.asarray(split[name][row]))
     return {key: np.stack(rows) for key, rows in rows_by_key.items()}
-
-
-def _find_index_error(
-    call: Callable[..., Any], function: Callable[..., Any], params: Any, rows: Mapping[str, Any]
-) -> str | None:
-    """Returns which index of a function is out of bounds, in words; None if none is."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        try:
-            error = call(
-                _evaluate_index_checks, function, params, rows, xla_backend_optimization_level="0"
-            )
-        except Exception:  # an operation that checkify does not know
-            return None
-    message = error.get()
-    # without the line of code
-    return message and message.split(" (check", 1)[0].strip().rstrip(".")
 
 
 def _evaluate_index_checks(function: Callable[..., Any], params: Any, rows: Any) -> checkify.Error:

@@ -91,11 +91,15 @@ def by_user(users: Any, minimum: Count = 1) -> Partition:
     return list(named_users(users, minimum).values())
 
 
-def named_users(users: Any, minimum: int = 1) -> dict[str, Int[np.ndarray, "_"]]:
-    """Returns the examples of each user by name; see `by_user`."""
-    names, owner = grouped_by_name(users, "by_user(users=...)")
+def named_users(
+    users: Any, minimum: int = 1, where: str = "by_user(users=...)"
+) -> dict[str, Int[np.ndarray, "_"]]:
+    """Returns the examples of each user by name; see `by_user`. `where` names the users in
+    messages.
+    """
+    names, owner = grouped_by_name(users, where)
     if not names:
-        raise DataError.found("by_user(users=...)", "no example", "the users of some examples")
+        raise DataError.found(where, "no example", "the users of some examples")
     counts = np.bincount(owner, minlength=len(names))
     partition = np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
     rows_by_user = {
