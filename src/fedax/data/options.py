@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from fedax.core import InvalidInput
+from fedax.core import InvalidInput, UnknownName
 from fedax.utils.numbers import python_numbers
 
 P = ParamSpec("P")
@@ -26,6 +26,7 @@ Clients: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 Seed: TypeAlias = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 """What every generator in use here takes."""
 Share: TypeAlias = Annotated[float, Field(strict=True, ge=0, lt=1)]
+Positive: TypeAlias = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 NonNegative: TypeAlias = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Switch: TypeAlias = Annotated[bool, Field(strict=True)]
 Split: TypeAlias = Literal["shuffled", "in_order", "shuffled_rows", "in_order_rows"]
@@ -33,32 +34,39 @@ Split: TypeAlias = Literal["shuffled", "in_order", "shuffled_rows", "in_order_ro
 Folder: TypeAlias = str | Path | None
 
 
-def check(owner: str, function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values as the types that a function declares, with Python's numbers for NumPy's.
+def check(
+    owner: str, options: Mapping[str, inspect.Parameter], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns values as the types that options declare, with Python's numbers for NumPy's.
 
-    Values that the function has no parameter for stay as they are.
+    Values of other names stay as they are.
 
     Args:
         owner: names the function in messages.
-        function: has annotated parameters.
+        options: its annotated parameters.
         values: by the names of parameters.
 
     >>> def deal(clients: Clients = 20): ...
-    >>> check("deal", deal, {"clients": 0})
+    >>> check("deal", options_of(deal), {"clients": 0})
     Traceback (most recent call last):
         ...
     fedax.errors.InvalidInput: deal(clients=...): got 0; allowed: greater than or equal to 1.
 
     Raises:
-        InvalidInput: the first value of another type or out of its range.
+        InvalidInput: the first value of another type or out of its range; of a dictionary, an
+            unknown key.
     """
     plain = {name: _python_value(value) for name, value in values.items()}
+    types = tuple((name, option.annotation) for name, option in options.items())
     try:
-        return plain | _reader(function)(plain)
+        return plain | _reader(types)(plain)
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
         allowed = first["msg"].removeprefix("Input should be ")
+        if first["type"] == "extra_forbidden":
+            keys = options[name].annotation.__annotations__
+            raise UnknownName.among(f"key of {name}", first["loc"][-1], keys) from None
         raise InvalidInput.of(f"{owner}({name}=...)", plain[name], allowed) from None
 
 
@@ -91,21 +99,21 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
-        bound.arguments |= check(function.__name__, function, bound.arguments)
+        bound.arguments |= check(function.__name__, options_of(function), bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
     return call
 
 
 @functools.cache
-def _reader(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    types = {
-        # text is an annotation that only the module of a user can read
-        name: Any if parameter.annotation is parameter.empty else parameter.annotation
-        for name, parameter in options_of(function).items()
-        if not isinstance(parameter.annotation, str)
+def _reader(types: tuple[tuple[str, Any], ...]) -> Callable[[Any], Any]:
+    # text is an annotation that only the module of a user can read
+    readable = {
+        name: Any if kind is inspect.Parameter.empty else kind
+        for name, kind in types
+        if not isinstance(kind, str)
     }
-    options = TypedDict("options", types, total=False)  # type: ignore[misc]
+    options = TypedDict("options", readable, total=False)  # type: ignore[misc]
     options.__pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # type: ignore[attr-defined]
     return TypeAdapter(options).validate_python
 

@@ -455,13 +455,11 @@ def make_part(
     Raises:
         DataError: as `Ragged.of`; labels other than whole numbers from 0 to `classes` - 1.
     """
+    part = clients
     if not isinstance(clients, Ragged):
-        part = Ragged.of(list(clients), where=where, allow_empty=allow_empty, like=like)
-    elif like is None:
-        part = clients
-    else:
-        arrays = conformed(clients.arrays, like.arrays, where)
-        part = dataclasses.replace(clients, arrays=arrays)
+        part = Ragged.of(list(clients), where=where, allow_empty=allow_empty)
+    if like is not None:
+        part = dataclasses.replace(part, arrays=conformed(part.arrays, like.arrays, where))
     if classes is None:
         return part
     if not {"x", "y"} <= set(part.arrays):

@@ -1,8 +1,7 @@
 """Examples of many clients in flat arrays: one client's rows after the other's."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -165,7 +164,6 @@ class Ragged(eqx.Module):
         *,
         where: str = "clients",
         allow_empty: bool = False,
-        like: "Ragged | None" = None,
     ) -> "Ragged":
         """Concatenates the clients' named arrays.
 
@@ -173,8 +171,6 @@ class Ragged(eqx.Module):
             clients: the arrays of each, by name; one array alone is called x.
             where: names them in messages.
             allow_empty: whether a client may have no examples.
-            like: the training examples, for another part: it has the same arrays, in the same
-                shapes and types.
 
         Raises:
             DataError: no client, an empty client (unless allowed), different names, NaN, unequal
@@ -183,7 +179,7 @@ class Ragged(eqx.Module):
         if not len(clients):
             raise DataError.found(where, "no client", "at least one client")
         named = [client if isinstance(client, Mapping) else {"x": client} for client in clients]
-        names = list(named[0] if like is None else like.arrays)
+        names = list(named[0])
         columns: dict[str, list[np.ndarray]] = {name: [] for name in names}
         for k, client in enumerate(named):
             if not names or client.keys() != columns.keys():
@@ -201,10 +197,7 @@ class Ragged(eqx.Module):
             name: _concatenate(column, f"{where}[...][{name!r}]")
             for name, column in columns.items()
         }
-        part = cls.flat(arrays, [len(array) for array in columns[names[0]]], where)
-        if like is None:
-            return part
-        return dataclasses.replace(part, arrays=conformed(part.arrays, like.arrays, where))
+        return cls.flat(arrays, [len(array) for array in columns[names[0]]], where)
 
     @classmethod
     def flat(
@@ -270,10 +263,6 @@ class Ragged(eqx.Module):
     def __len__(self) -> int:
         return self.clients
 
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[k] for k in range(self.clients)[index]]

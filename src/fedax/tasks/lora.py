@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from fedax.core import InvalidInput, Task
-from fedax.core.hyper import Hyper
 from fedax.core.task import Given
+from fedax.data.options import Count, Positive, validated
 from fedax.models.storage import initial_model
 from fedax.utils.leaf_names import OnBase, Which, chosen, names_of
-from fedax.utils.numbers import are_counts
 from fedax.utils.random import stream
 
 Matrices = dict[str, Any]
@@ -70,12 +69,10 @@ class Adapted(eqx.Module, OnBase):
         return jax.tree.leaves(trained)
 
     def _add_adapter(self, name: str, leaf: Any) -> Any:
-        left, right = self.left.get(name), self.right.get(name)
-        return (
-            leaf
-            if left is None or right is None
-            else leaf + (self.scale.astype(left.dtype) * (left @ right)).astype(leaf.dtype)
-        )
+        if name not in self.left:
+            return leaf
+        left, right = self.left[name], self.right[name]
+        return leaf + (self.scale.astype(left.dtype) * (left @ right)).astype(leaf.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +93,14 @@ class OnMerged:
         return self.function(params.merged(), *arguments, **more)
 
 
+@validated
 def lora(
     task: Task,
-    rank: int = 8,
+    rank: Count = 8,
     *,
     targets: Which,
     params: PyTree = None,
-    alpha: float | int | None = None,
+    alpha: Positive | None = None,
     average: Literal["exact", "factors"] = "exact",
     seed: int = 0,
 ) -> Task:
@@ -155,12 +153,6 @@ def lora(
     averages: Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, Sec.
     4.
     """
-    if not are_counts(rank):
-        raise InvalidInput.of("lora(rank=...)", rank, "whole numbers >= 1")
-    if alpha is not None and not Hyper("alpha", 1.0, low=0, open_low=True).allows(alpha):
-        raise InvalidInput.of("lora(alpha=...)", alpha, "finite numbers > 0, or None")
-    if average not in ("exact", "factors"):
-        raise InvalidInput.of("lora(average=...)", average, "'exact' or 'factors'")
     if task.l2:
         raise InvalidInput.of(
             "lora(task=...), l2", task.l2, "0: l2 would shrink the adapters instead of the model"
@@ -182,45 +174,36 @@ def lora(
         raise InvalidInput.of(
             "lora(targets=...)", targets, "at least one leaf of " + ", ".join(names_of(base))
         )
-    for name, leaf in leaves.items():
-        if leaf.ndim != 2 or min(leaf.shape) < rank:
-            raise InvalidInput.found(
-                "lora(targets=...)",
-                f"{name!r} of shape {leaf.shape}",
-                f"matrices with sides of at least the rank, {rank}",
-            )
     # by a stream of their own: the base of the same seed is drawn from splits of its key, and the
     # factors would be scaled copies of its entries
     keys = jax.random.split(stream(jax.random.key(seed), "adapters"), len(leaves))
-    factors = [
-        _initial_factors(name, leaf, rank, key)
-        for (name, leaf), key in zip(leaves.items(), keys, strict=True)
-    ]
-    adapted = Adapted(
-        base,
-        dict(zip(leaves, (left for left, _, _ in factors), strict=True)),
-        dict(zip(leaves, (right for _, right, _ in factors), strict=True)),
-        jnp.asarray((rank if alpha is None else alpha) / rank, float),
-    )
-    # the factor of the inputs is fixed unless both are trained
-    trains_left = dict(
-        zip(
-            leaves,
-            (outputs_first or average == "factors" for *_, outputs_first in factors),
-            strict=True,
-        )
-    )
-    trains_right = dict(
-        zip(
-            leaves,
-            (not outputs_first or average == "factors" for *_, outputs_first in factors),
-            strict=True,
-        )
-    )
+    left = Matrices()
+    right = Matrices()
+    trains_left = Matrices()
+    trains_right = Matrices()
+    for (name, leaf), key in zip(leaves.items(), keys, strict=True):
+        if leaf.ndim != 2 or min(leaf.shape) < rank:
+            got = f"{name!r} of shape {leaf.shape}"
+            allowed = f"matrices with sides of at least the rank, {rank}"
+            raise InvalidInput.found("lora(targets=...)", got, allowed)
+        outputs_first = name.rpartition(".")[2] == "weight"
+        left[name], right[name] = _initial_factors(leaf, rank, key, outputs_first)
+        # the factor of the inputs is fixed unless both are trained
+        trains_left[name] = outputs_first or average == "factors"
+        trains_right[name] = not outputs_first or average == "factors"
+    scale = jnp.asarray((rank if alpha is None else alpha) / rank, float)
     is_trained = Adapted(jax.tree.map(lambda _: False, base), trains_left, trains_right, False)
     # each part has None where the other has the leaf
-    trained, frozen = eqx.partition(adapted, is_trained)
-    return _with_adapters(task, trained, frozen)
+    trained, frozen = eqx.partition(Adapted(base, left, right, scale), is_trained)
+    return dataclasses.replace(
+        task,
+        start=Given(trained),
+        loss=OnMerged(task.loss),
+        scores={name: OnMerged(score) for name, score in task.scores.items()},
+        predictor=None if task.predictor is None else OnMerged(task.predictor),
+        frozen=frozen,
+        name=f"{task.name}, LoRA",
+    )
 
 
 def _unfreeze(task: Task) -> Task:
@@ -236,29 +219,15 @@ def _unfreeze(task: Task) -> Task:
     )
 
 
-def _initial_factors(name: str, leaf: Array, rank: int, key: Any) -> tuple[Array, Array, bool]:
-    """Returns a product of zero, (rows, rank) and (rank, columns), and whether the leaf has outputs
-    first.
+def _initial_factors(leaf: Array, rank: int, key: Any, outputs_first: bool) -> tuple[Array, Array]:
+    """Returns a product of zero, (rows, rank) and (rank, columns): the factor on the side of the
+    inputs is drawn, the other is zero.
     """
     rows, columns = leaf.shape
-    outputs_first = name.rpartition(".")[2] == "weight"
-    # the inputs are columns if outputs come first, else rows
-    bound = 1 / math.sqrt(columns if outputs_first else rows)
-    # the factor on the side of the inputs is drawn, the other is zero
+    inputs = columns if outputs_first else rows
     shape = (rank, columns) if outputs_first else (rows, rank)
-    random_factor = jax.random.uniform(key, shape, leaf.dtype, -bound, bound)
+    bound = 1 / math.sqrt(inputs)
+    drawn = jax.random.uniform(key, shape, leaf.dtype, -bound, bound)
     if outputs_first:
-        return jnp.zeros((rows, rank), leaf.dtype), random_factor, True
-    return random_factor, jnp.zeros((rank, columns), leaf.dtype), False
-
-
-def _with_adapters(task: Task, trained: Adapted, frozen: Adapted) -> Task:
-    return dataclasses.replace(
-        task,
-        start=Given(trained),
-        loss=OnMerged(task.loss),
-        scores={name: OnMerged(score) for name, score in task.scores.items()},
-        predictor=None if task.predictor is None else OnMerged(task.predictor),
-        frozen=frozen,
-        name=f"{task.name}, LoRA",
-    )
+        return jnp.zeros((rows, rank), leaf.dtype), drawn
+    return drawn, jnp.zeros((rank, columns), leaf.dtype)

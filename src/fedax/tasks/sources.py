@@ -230,14 +230,9 @@ def task(name: str, **options: Any) -> Task:
     """
     known = task_options(name, options)
     _check_names(f"task {name!r}", name, known, options)
-    maker = find_task(name)
-    functions = [maker]
-    if isinstance(maker, DataSet):
-        functions = [maker.load, _partition_of(options_of(maker.load), options), maker.make]
-    for function in (*functions, change_task):
-        options = check(name.rpartition(":")[2], function, options)
+    options = check(name.rpartition(":")[2], known, options)
     changes = {key: options.pop(key) for key in _keywords(change_task) if key in options}
-    made = maker(**options)
+    made = find_task(name)(**options)
     if not isinstance(made, Task):
         got = f"{name!r}, which returns an object of {type(made).__name__}"
         raise InvalidInput.found("task", got, "a fedax.Task")

@@ -1,13 +1,12 @@
 """Dirichlet proportions for every class."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from pydantic import Field
 
 from fedax.core import DataError
-from fedax.data.options import Clients, Count, Seed, validated
+from fedax.data.options import Clients, Count, Positive, Seed, validated
 from fedax.data.partition.base import Partition, check_enough, labels_of
 
 ATTEMPTS = 2000
@@ -20,7 +19,7 @@ probability below 1e-8.
 def dirichlet(
     labels: Any,
     clients: Clients,
-    alpha: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 0.5,
+    alpha: Positive = 0.5,
     seed: Seed = 0,
     minimum: Count = 10,
 ) -> Partition:

@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from multiprocessing.connection import Listener
 from pathlib import Path
 
-import equinox as eqx
 import numpy as np
 
 from fedax.core import DataError, RunExists, Task
 from fedax.data.tables import read_table
+from fedax.engine.round.single_client import with_parts
+from fedax.examples.federated import make_part
 from fedax.examples.ragged import Ragged
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.setup import set_up_jax
@@ -86,14 +87,11 @@ def load_client_data(task: Task, partition: int, path: Path) -> Task:
             continue
         if task.encoding is not None and not isinstance(rows, Mapping):
             rows = task.encoding.apply(read_table(rows, task.encoding.categories))
-        part = Ragged.of([rows], where=where, allow_empty=split != "train", like=like)
+        part = make_part([rows], where, task.data.classes, like, split != "train")
         for name, values in part.arrays.items():
             _check_numbers(task, name, np.asarray(values), f"{where}[{name!r}]")
         parts[split] = part
-    data = eqx.tree_at(
-        lambda data: [getattr(data, split) for split in parts], task.data, list(parts.values())
-    )
-    return task.with_data(data)
+    return task.with_data(with_parts(task.data, parts))
 
 
 def _check_numbers(task: Task, name: str, values: np.ndarray, where: str) -> None:
