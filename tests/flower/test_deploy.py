@@ -214,6 +214,7 @@ def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path, caplog):
             assert find_crashed(folder) == []
         shown = deploy("status", folder).stdout
         assert "round 1" in shown.split("newest checkpoint of")[1]
+        assert ("ended by a crash" in shown) == (grid is Disconnected)
         settings = tomllib.loads(settings_of(out).read_text())
         with pytest.raises(fedax.core.RunExists):
             run_on(LocalGrid(workers), config | {"out": str(out)})

@@ -10,7 +10,8 @@ from fedax.core import DataError, InvalidInput
 from fedax.data import FederatedData
 from fedax.models import CNN, MLP, CharLSTM, Softmax, Stage
 from fedax.ops import convolve, convolve_activate, join
-from fedax.tasks import LogisticLoss, classification
+from fedax.tasks import classification
+from fedax.tasks.from_model import cross_entropy
 
 IMAGE, KERNEL = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 2))
 
@@ -58,12 +59,11 @@ def test_labels_that_are_no_class(label, part):
     if part == "central":
         parts = {"central": wrong.train[0]}
     train = [(wrong if part == "train" else good).train[0]]
+    data = FederatedData.from_arrays(train, **parts)
     with pytest.raises(DataError, match="label"):
-        fedax.Task(
-            lambda key: jnp.zeros(2), LogisticLoss(), FederatedData.from_arrays(train, **parts)
-        )
+        fedax.from_model(Softmax(2, 2), cross_entropy, data)
 
 
 def test_labels_may_be_whole_real_numbers():
-    task = fedax.Task(lambda key: jnp.zeros(2), LogisticLoss(), labelled([0.0, 1.0], [1.0]))
+    task = fedax.from_model(Softmax(2, 2), cross_entropy, labelled([0.0, 1.0], [1.0]))
     assert np.isfinite(jax.tree.leaves(task.start(jax.random.key(0)))).all()

@@ -66,7 +66,7 @@ def check(
         allowed = first["msg"].removeprefix("Input should be ")
         if first["type"] == "extra_forbidden":
             keys = options[name].annotation.__annotations__
-            raise UnknownName.among(f"key of {name}", first["loc"][-1], keys) from None
+            raise UnknownName.among(f"key of {name}", str(first["loc"][-1]), keys) from None
         raise InvalidInput.of(f"{owner}({name}=...)", plain[name], allowed) from None
 
 

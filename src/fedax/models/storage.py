@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.examples.arrays import as_ndarray
 from fedax.utils.files import read, write, writing
-from fedax.utils.leaf_names import OnBase, is_in_module
+from fedax.utils.leaf_names import OnBase, is_in_module, names_of
 
 _TYPES = {
     "BF16": "bfloat16", "BOOL": "bool", "F16": "float16", "F32": "float32", "F64": "float64",
@@ -46,11 +46,11 @@ def leaf_names(params: PyTree) -> list[str]:
     >>> leaf_names({"dense": {"kernel": 0.0, "bias": 0.0}, "scales": [0.0, 0.0]})
     ['dense.bias', 'dense.kernel', 'scales.0', 'scales.1']
     """
-    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "params" for path in paths]
-    unique = len(set(names)) == len(names)
+    names = [name or "params" for name in names_of(params)]
+    if len(set(names)) == len(names):
+        return names
     # a key may hold a dot itself
-    return names if unique else [jax.tree_util.keystr(path) for path in paths]
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
 
 
 def save_params(

@@ -89,6 +89,21 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Halfspaces:
+    r"""The model of binary logistic regression without intercept: one output
+    $\langle x, w \rangle$, from w = 0.
+    """
+
+    features: int
+
+    def init(self, key: Any) -> tuple[Any, None]:
+        return jnp.zeros(self.features), None
+
+    def apply(self, params: Any, state: None, x: Any, key: Any) -> tuple[Any, None]:
+        return x.astype(params.dtype) @ params, None
+
+
+@dataclass(frozen=True)
 class OfOutputs:
     """A per-example function of a model's outputs.
 
@@ -145,16 +160,20 @@ class OfOutputs:
         """Whether model and function are this library's, which couple no examples and need no
         probe.
         """
-        return self.measure in (cross_entropy, accuracy, probabilities) and _is_own(self.model)
+        is_own = getattr(self.measure, "__module__", "").startswith("fedax.tasks.")
+        return is_own and _is_own(self.model)
 
     def smoothness(self, examples: Any) -> float | None:
         r"""Returns $\lambda_{\max}(X^\top X) / 2n$ for the cross-entropy of a linear model.
 
         X has a column of ones for the bias. The Hessian in the logits,
-        $\operatorname{diag}(p) - p p^\top$, has no eigenvalue above 1/2, for two classes too. None
-        for other functions and models.
+        $\operatorname{diag}(p) - p p^\top$, has no eigenvalue above 1/2, for two classes too. Of
+        binary logistic regression it is $\lambda_{\max}(X^\top X) / 4n$, because the logistic
+        function's slope is at most 1/4, which it reaches at 0. None for other functions and models.
         """
         model = self.model
+        if isinstance(model, Halfspaces):
+            return mean_outer_norm(examples["x"]) / 4
         is_linear = isinstance(model, Softmax) or (
             isinstance(model, MLP) and len(model.widths) == 2
         )
@@ -169,10 +188,10 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _is_own(model: Any) -> bool:
-    """Returns whether a model is a class of `fedax.models`, equal ones of which share programs."""
+    """Returns whether a model is a class of this library, equal ones of which share programs."""
     if isinstance(model, Augmented):
         return _is_own(model.model) and _is_own(model.augment)
-    return type(model).__module__.startswith("fedax.models.") and not isinstance(model, Model)
+    return type(model).__module__.startswith("fedax.") and not isinstance(model, Model)
 
 
 def cross_entropy(logits: Any, examples: Any) -> Any:

@@ -1,98 +1,34 @@
 """Binary logistic regression, the convex problem of the local GD paper."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput, Task
 from fedax.data import FederatedData
 from fedax.data.options import NonNegative, validated
-from fedax.examples.integer_ranges import check_labels
-from fedax.numerics.spectrum import mean_outer_norm
-
-# Records rather than closures, so that tasks of equal width share compiled programs.
+from fedax.tasks.from_model import Halfspaces, from_model
 
 
-@dataclass(frozen=True)
-class Zeros:
-    """The starting point w = 0."""
-
-    features: int
-
-    def __call__(self, key: Key[Array, ""]) -> Float[Array, "features"]:
-        return jnp.zeros(self.features)
+def margin_loss(z: Float[Array, "batch"], examples: Any) -> Float[Array, "batch"]:
+    r"""Returns $\log(1 + e^{-(2y-1) z})$ of each example; finite for any finite z."""
+    return jax.nn.softplus(-_margin(z, examples))
 
 
-@dataclass(frozen=True)
-class OfMargin:
-    """A function of the margin, for labels 0 and 1."""
-
-    separate: ClassVar[bool] = True
-    takes_state: ClassVar[bool] = False
-
-    def check_labels(self, field: str, splits: Sequence[Mapping[str, Any]]) -> None:
-        """Refuses other labels than 0 and 1, such as -1; called by `Task`.
-
-        Raises:
-            DataError: such a label.
-        """
-        check_labels(field, splits, 2)
+def margin_accuracy(z: Float[Array, "batch"], examples: Any) -> Float[Array, "batch"]:
+    """Returns 1 for each example on the right side of the plane, 1/2 for one on it, else 0."""
+    return (1 + jnp.sign(_margin(z, examples))) / 2
 
 
-@dataclass(frozen=True)
-class LogisticLoss(OfMargin):
-    r"""Logistic loss $\log(1 + e^{-(2y-1) \langle x, w \rangle})$ of each example.
-
-    Labels y are 0 or 1; finite for any finite margin.
-    """
-
-    def __call__(
-        self, params: Float[Array, "features"], examples: Any, key: Any
-    ) -> Float[Array, "batch"]:
-        return jax.nn.softplus(-_margin(params, examples))
-
-    def smoothness(self, examples: Any) -> float:
-        r"""Returns $\lambda_{\max}(X^\top X) / 4n$.
-
-        The logistic function's slope is at most 1/4, which it reaches at 0.
-        """
-        return mean_outer_norm(np.asarray(examples["x"])) / 4
+def both_probabilities(z: Float[Array, "batch"], examples: Any) -> Float[Array, "batch 2"]:
+    r"""Returns the probabilities of both classes for each example, $1 / (1 + e^{\pm z})$."""
+    return jax.nn.sigmoid(jnp.stack([-z, z], axis=1))
 
 
-@dataclass(frozen=True)
-class LogisticAccuracy(OfMargin):
-    """1 for each example on the right side of the plane, 1/2 for one on it, else 0."""
-
-    def __call__(
-        self, params: Float[Array, "features"], examples: Any, key: Any
-    ) -> Float[Array, "batch"]:
-        return (1 + jnp.sign(_margin(params, examples))) / 2
-
-
-@dataclass(frozen=True)
-class LogisticProbabilities:
-    r"""The probabilities of both classes for each example,
-    $1 / (1 + e^{\pm \langle x, w \rangle})$.
-    """
-
-    takes_state: ClassVar[bool] = False
-
-    def __call__(
-        self, params: Float[Array, "features"], examples: Any, key: Any
-    ) -> Float[Array, "batch 2"]:
-        z = examples["x"].astype(params.dtype) @ params
-        return jax.nn.sigmoid(jnp.stack([-z, z], axis=1))
-
-
-def _margin(params: Float[Array, "features"], examples: Any) -> Float[Array, "batch"]:
-    return (2 * examples["y"] - 1).astype(params.dtype) * (
-        examples["x"].astype(params.dtype) @ params
-    )
+def _margin(z: Float[Array, "batch"], examples: Any) -> Float[Array, "batch"]:
+    return (2 * examples["y"] - 1).astype(z.dtype) * z
 
 
 @validated
@@ -130,13 +66,11 @@ def logistic(federated: FederatedData, *, l2: NonNegative | None = None) -> Task
             f"examples of shape {shape}",
             "one row of features per example",
         )
-    return Task(
-        start=Zeros(shape[0]),
-        loss=LogisticLoss(),
-        data=federated,
-        scores={"accuracy": LogisticAccuracy()},
+    return from_model(
+        Halfspaces(shape[0]),
+        margin_loss,
+        federated,
+        scores={"accuracy": margin_accuracy},
         l2=1 / int(federated.sizes.sum()) if l2 is None else l2,
-        name=federated.name,
-        predictor=LogisticProbabilities(),
-        owner=None,
+        predict=both_probabilities,
     )

@@ -146,9 +146,8 @@ class Worker:
             record, facts = self._make_upload(order, inner_content)
             if facts["broken"]:
                 raise Refused("its upload or its memory is not finite")
-            return tree_of(record, self._plan_for(order).phases[int(order["phase"])].up, "upload")[
-                0
-            ]
+            phase = self._plan_for(order).phases[int(order["phase"])]
+            return tree_of(record, phase.up, "upload")[0]
 
         secret = load_secret(self.folder / "noise.key")
         facts, hidden = answer_stage(content, self.partition, self.outbox, secret, work)

@@ -21,7 +21,7 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import copy_code
 from fedax.experiments.results.store import RunDirectory
 from fedax.flower.client.disk import store
-from fedax.flower.deploy.hub import APP
+from fedax.flower.deploy.hub import APP, find_crashed
 from fedax.flower.deploy.keys import sign, write_certificate, write_key_pair
 from fedax.flower.deploy.worker import SITE
 from fedax.flower.protocol.quiet import QUIET
@@ -193,6 +193,7 @@ def pack(folder: Path, partition: int, data: str) -> Path:
 def status_lines(folder: Path) -> list[str]:
     """Returns the runs of a server's folder with their status."""
     lines = []
+    crashed = find_crashed(folder)
     for summary in sorted(folder.glob("runs/*/summary.json")):
         path = summary.parent
         directory = RunDirectory.load(path)
@@ -200,7 +201,8 @@ def status_lines(folder: Path) -> list[str]:
         checkpoint = f", newest checkpoint of round {max(rounds)}" if rounds else ""
         done = f"{len(directory.runs)} of {len(directory.planned)} runs done"
         reason = f" ({directory.reason})" if directory.reason else ""
-        lines.append(f"{path}: {directory.status}{reason}, {done}{checkpoint}")
+        status = "ended by a crash" if path in crashed else directory.status
+        lines.append(f"{path}: {status}{reason}, {done}{checkpoint}")
     return lines
 
 

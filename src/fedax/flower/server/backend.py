@@ -175,8 +175,34 @@ class FlowerBackend(PythonBackend):
     ) -> list[ClientResult]:
         ids = [int(k) for k in cohort.ids]
         phase, orders = self._make_work_orders(ids, phase_work, states)
-        results = self._collect_results(phase_work, phase, orders)
-        return [results[k] for k in ids]
+        phase_name = self._phase_name(phase_work)
+        reference = None
+        if phase.near is not None:
+            reference = vectors(decode(phase_work.down))[phase.near]
+
+        def read(k: int, records: Any) -> ClientResult:
+            value, weight = tree_of(records["up"], phase.up, "upload", reference)
+            if weight is not None and float(weight) < 0:
+                raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
+            self._bits_sent[1] += bits_of(records["up"])
+            broken = int(phase_work.broken_part((decode(value), weight), {}, {}))
+            # what the server cannot see: a state that is not finite
+            broken = broken or (MEMORY if records["answer"]["broken"] else 0)
+            return ClientResult(Upload(value, weight), new_states(phase, orders[k]), broken)
+
+        results = self._ask(orders, TRAIN, phase_name, read)
+        counted = len(results)
+        if self.setup.drop:
+            broken = [k for k, result in results.items() if result.broken]
+            for k in broken:
+                LOG.warning(LEFT_OUT, phase_name, k, "its upload is not finite")
+            counted -= len(broken)
+            if counted < self.engine.minimum:
+                text = "%s: %d uploads, fewer than %d: the round changes nothing"
+                LOG.warning(text, phase_name, counted, self.engine.minimum)
+                results = {}
+        self._counts["answers"] += counted
+        return [results.get(k, absent_result(phase)) for k in ids]
 
     def _make_work_orders(
         self, ids: Iterable[int], phase_work: PhaseWork, states: dict[str, ClientStates]
@@ -248,32 +274,6 @@ class FlowerBackend(PythonBackend):
             orders[k] = RecordDict({"order": ConfigRecord(own), "down": record, **first})
         return orders
 
-    def _collect_results(
-        self, phase_work: PhaseWork, phase: TracedPhase, orders: dict[int, RecordDict]
-    ) -> dict[int, ClientResult]:
-        phase_name = self._phase_name(phase_work)
-
-        def read(k: int, records: Any) -> ClientResult:
-            return self._read_result(phase_work, phase, orders[k], records)
-
-        results = self._ask(orders, TRAIN, phase_name, read)
-        counted = len(results)
-        if self.setup.drop:
-            broken = [k for k, result in results.items() if result.broken]
-            for k in broken:
-                LOG.warning(LEFT_OUT, phase_name, k, "its upload is not finite")
-            counted -= len(broken)
-            if counted < self.engine.minimum:
-                LOG.warning(
-                    "%s: %d uploads, fewer than %d: the round changes nothing",
-                    phase_name,
-                    counted,
-                    self.engine.minimum,
-                )
-                results = {}
-        self._counts["answers"] += counted
-        return {k: results.get(k, absent_result(phase)) for k in orders}
-
     def _quorum(self, orders: int) -> int:
         """Returns the number of answers to some orders after which clients that are offline are not
         waited for, where the run goes on without them.
@@ -311,7 +311,13 @@ class FlowerBackend(PythonBackend):
                 absent.add(k)
             try:
                 records = contents(answer)
-                _check_answers_order(orders[k]["order"], records["answer"], k)
+                facts = records["answer"]
+                name = orders[k]["order"]["order"]
+                if (facts["partition"], facts["order"]) != (k, name):
+                    raise Refused(
+                        f"an answer of client {facts['partition']} to order {facts['order']}, "
+                        f"not to {name}"
+                    )
                 values[k] = read(k, records)
             except FedaxError as error:
                 reasons[k] = one_line(error)
@@ -334,21 +340,6 @@ class FlowerBackend(PythonBackend):
                 "goes on without them."
             )
         return {k: values[k] for k in orders if k in values}
-
-    def _read_result(
-        self, phase_work: PhaseWork, phase: TracedPhase, order: RecordDict, records: Any
-    ) -> ClientResult:
-        facts, record = records["answer"], records["up"]
-        sent = vectors(decode(phase_work.down))
-        reference = None if phase.near is None else sent[phase.near]
-        value, weight = tree_of(record, phase.up, "upload", reference)
-        if weight is not None and float(weight) < 0:
-            raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
-        self._bits_sent[1] += bits_of(record)
-        broken = int(phase_work.broken_part((decode(value), weight), {}, {}))
-        # what the server cannot see: a state that is not finite
-        broken = broken or (MEMORY if facts["broken"] else 0)
-        return ClientResult(Upload(value, weight), new_states(phase, order), broken)
 
     def measure(self, down: Any, split: str, personal: Personal | None = None) -> Sums:
         """Sums over the examples of each client, at a model sent down or at the one it uses itself.
@@ -375,14 +366,6 @@ class FlowerBackend(PythonBackend):
         rows = [sums.get(k, [0] * (1 + len(names))) for k in range(len(sizes))]
         table = jnp.asarray(np.array(rows, number.dtype).T)
         return dict(zip(["count", *names], table, strict=True))
-
-
-def _check_answers_order(order: Any, facts: Any, k: int) -> None:
-    if (facts["partition"], facts["order"]) != (k, order["order"]):
-        raise Refused(
-            f"an answer of client {facts['partition']} to order {facts['order']}, "
-            f"not to {order['order']}"
-        )
 
 
 def new_states(phase: TracedPhase, order: Any) -> dict[str, PyTree]:
