@@ -59,7 +59,7 @@ def test_a_play_by_role_in_order():
     own = data.play(PLAY, length=3, vocabulary="own", test_fraction=0)
     assert own.clients == 2
     assert own.classes == len(set("One two three. Four.Hm$."))
-    shuffled = data.play(PLAY, length=3, split="shuffled", test_fraction=0.5, seed=1)
+    shuffled = data.play(PLAY, length=3, split="shuffled_rows", test_fraction=0.5, seed=1)
     assert sorted(map(tuple, shuffled.train[0]["x"].tolist())) != sorted(
         map(tuple, loaded.train[0]["x"].tolist())
     )

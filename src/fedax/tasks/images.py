@@ -19,34 +19,17 @@ Rows = Float[np.ndarray, "examples features"]
 
 
 @dataclass(frozen=True)
-class ImageFormat:
-    """Shape of a data set's images, and published constants to normalise them.
+class ImageTask:
+    """Makes classification tasks of a data set of images.
 
-    The shape is rows, columns and channels.
+    Args:
+        shape: rows, columns and channels of an image.
+        mean, deviation: published constants to normalise the images, by channel.
     """
 
     shape: tuple[int, int, int]
     mean: tuple[float, ...] | None = None
     deviation: tuple[float, ...] | None = None
-
-
-# The constants of the code released with FedBC and FedAWARE. The deviations of CIFAR-10 are means
-# of the single images' deviations, so that its pixels come out with 1.2, not with 1.
-DIGITS = ImageFormat((8, 8, 1))
-GREY = ImageFormat((28, 28, 1))
-MNIST = ImageFormat((28, 28, 1), (0.1307,), (0.3081,))
-CIFAR10 = ImageFormat((32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-
-
-@dataclass(frozen=True)
-class ImageTask:
-    """Makes classification tasks of a data set of images.
-
-    Args:
-        images: their format.
-    """
-
-    images: ImageFormat
 
     def __call__(
         self,
@@ -66,62 +49,51 @@ class ImageTask:
             InvalidInput: a window beyond the image, constants that were not published, or frozen
                 images that nothing changes.
         """
-        if crop > self.images.shape[0]:
-            raise InvalidInput.of("crop", crop, f"at most {self.images.shape[0]}")
-        if normalize == "published" and self.images.mean is None:
+        if crop > self.shape[0]:
+            raise InvalidInput.of("crop", crop, f"at most {self.shape[0]}")
+        if normalize == "published" and self.mean is None:
             raise InvalidInput.of("normalize", normalize, "'none' or 'dataset'")
         if frozen and not (crop or flip):
             raise InvalidInput.of("frozen", True, "False without crop or flip")
-        # the seed of the partition draws frozen changes too
-        data, augment = preprocess(
-            load(**options), self.images, options.get("seed", 0), crop, flip, frozen, normalize
-        )
+        data = load(**options)
+        mean = None
+        deviation = None
+        if normalize == "published":
+            mean = self.mean
+            deviation = self.deviation
+        if normalize == "dataset":
+            # of the training images before any change
+            mean, deviation = _statistics(data, self.shape[2])
+        if frozen:
+            # by the seed of the partition; other streams draw the partition and the split
+            rng = np.random.default_rng([options.get("seed", 0), 2])
+            train = [
+                {**client, "x": _crop_and_flip(client["x"], self.shape, crop, flip, rng)}
+                for client in data.train
+            ]
+            data = dataclasses.replace(data, train=Ragged.of(train, where="train"))
+            # nothing is left to be drawn in every step
+            crop, flip = 0, False
+        augment = None
+        if crop or flip or normalize != "none":
+            augment = Augmentation(self.shape, crop, flip, mean, deviation)
         return classification(data, model, augment=augment, l2=l2)
 
 
-def preprocess(
-    data: FederatedData,
-    images: ImageFormat,
-    seed: int,
-    crop: int,
-    flip: bool,
-    frozen: bool,
-    normalize: str,
-) -> tuple[FederatedData, Augmentation | None]:
-    """Applies frozen changes to the data; returns them and the augmentation that remains.
-
-    Test images are normalised only. The statistics of the data set are those of the training images
-    before any change.
-    """
-    mean = images.mean if normalize == "published" else None
-    deviation = images.deviation if normalize == "published" else None
-    if normalize == "dataset":
-        mean, deviation = _statistics(data, images.shape[2])
-    if frozen:
-        rng = np.random.default_rng([seed, 2])  # others draw the partition and the split
-        train = [
-            {**client, "x": _crop_and_flip(client["x"], images.shape, crop, flip, rng)}
-            for client in data.train
-        ]
-        data = dataclasses.replace(data, train=Ragged.of(train, where="train"))
-        # nothing is left to be drawn in every step
-        crop, flip = 0, False
-    if not crop and not flip and normalize == "none":
-        return data, None
-    return data, Augmentation(images.shape, crop, flip, mean, deviation)
+# The constants of the code released with FedBC and FedAWARE. The deviations of CIFAR-10 are means
+# of the single images' deviations, so that its pixels come out with 1.2, not with 1.
+DIGITS = ImageTask((8, 8, 1))
+GREY = ImageTask((28, 28, 1))
+MNIST = ImageTask((28, 28, 1), (0.1307,), (0.3081,))
+CIFAR10 = ImageTask((32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
 
 def _statistics(data: FederatedData, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    pixels = [np.asarray(client["x"]).reshape(-1, channels) for client in data.train]
-    count = sum(map(len, pixels))
+    pixels = np.asarray(data.train.arrays["x"]).reshape(-1, channels)
     # in 64 bits, because sums over all pixels are long
-    mean = sum(client_pixels.sum(0, dtype=np.float64) for client_pixels in pixels) / count
-    mean_square = (
-        sum((client_pixels**2).sum(0, dtype=np.float64) for client_pixels in pixels) / count
-    )
-    return tuple(np.asarray(mean).tolist()), tuple(
-        np.sqrt(mean_square - np.asarray(mean) ** 2).tolist()
-    )
+    mean = pixels.mean(0, dtype=np.float64)
+    variance = (pixels**2).mean(0, dtype=np.float64) - mean**2
+    return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 
 
 def _crop_and_flip(

@@ -24,7 +24,7 @@ from fedax.data.sources.tweets import read_sent140
 from fedax.models import SentimentLSTM
 from fedax.models.storage import place_model, read_weights
 from fedax.tasks.from_model import classification
-from fedax.tasks.images import CIFAR10, DIGITS, GREY, MNIST, ImageTask
+from fedax.tasks.images import CIFAR10, DIGITS, GREY, MNIST
 from fedax.tasks.logistic import logistic
 from fedax.utils.plugins import find
 
@@ -117,38 +117,32 @@ DATASETS: dict[str, DataSet] = {
     "synthetic": DataSet(
         data.synthetic, "drawn: logistic models that differ between clients, 60 features"
     ),
-    "digits": DataSet(
-        data.digits, "1,797 digits of 8 x 8 pixels, from scikit-learn", ImageTask(DIGITS)
-    ),
-    "mnist": DataSet(
-        data.mnist, "70,000 digits of 28 x 28 pixels", ImageTask(MNIST), ("mnist.npz",), _FEW
-    ),
+    "digits": DataSet(data.digits, "1,797 digits of 8 x 8 pixels, from scikit-learn", DIGITS),
+    "mnist": DataSet(data.mnist, "70,000 digits of 28 x 28 pixels", MNIST, ("mnist.npz",), _FEW),
     "mnist_writers": DataSet(
-        data.mnist_writers, "MNIST, one client for each of 539 writers", ImageTask(MNIST)
+        data.mnist_writers, "MNIST, one client for each of 539 writers", MNIST
     ),
     "mnist_devices": DataSet(
         data.mnist_devices,
         "MNIST on 1,000 devices with two digits each, as FedProx",
-        ImageTask(GREY),  # standardised pixel by pixel already
+        GREY,  # standardised pixel by pixel already
         ("mnist.npz",),
     ),
     "fashion_mnist": DataSet(
         data.fashion_mnist,
         "70,000 pictures of clothes, 28 x 28 pixels",
-        ImageTask(GREY),
+        GREY,
         _FASHION,
         _FEW,
     ),
     "cifar10": DataSet(
         data.cifar10,
         "60,000 colour images of 32 x 32 pixels",
-        ImageTask(CIFAR10),
+        CIFAR10,
         ("cifar-10-binary.tar.gz",),
         _FEW,
     ),
-    "femnist": DataSet(
-        data.femnist, "62 characters by writer, files written by LEAF", ImageTask(GREY)
-    ),
+    "femnist": DataSet(data.femnist, "62 characters by writer, files written by LEAF", GREY),
     "femnist_letters": DataSet(
         data.femnist_letters, "letters a to j on 200 devices, files of FedProx"
     ),

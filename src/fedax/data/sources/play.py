@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Int
 
 from fedax.core import DataError
 from fedax.data.files import FILES
@@ -69,10 +68,10 @@ def play(
             sorted.
         seed: of the split.
         test_fraction: share of each client's windows kept for testing, in [0, 1).
-        split: `"in_order"` takes the last ones, `"shuffled"` a block at a random place, both
-            without those that overlap with windows that are trained on. `"in_order_rows"` and
-            `"shuffled_rows"` keep these; `"shuffled_rows"` draws single windows, as the released
-            codes do, most of which then overlap with others that are trained on.
+        split: `"in_order"` and `"shuffled"` take the last ones, without those that overlap with
+            windows that are trained on. `"in_order_rows"` and `"shuffled_rows"` keep these;
+            `"shuffled_rows"` draws single windows, as the released codes do, most of which then
+            overlap with others that are trained on.
         name: for tables and messages.
 
     Raises:
@@ -88,8 +87,6 @@ def play(
         characters = "".join(sorted(set("".join(speeches.values()))))
     # windows less than this apart overlap, the character that follows them included
     gap = -(-(length + 1) // stride)
-    # a random block begins at the same part of each role's text
-    block = float(np.random.default_rng([seed, 5]).random()) if split == "shuffled" else 1.0
     rng = np.random.default_rng([seed, 1])
     train = dict[str, Examples]()
     test = dict[str, Examples]()
@@ -98,12 +95,10 @@ def play(
         x, y = windows(encode(known, characters, f"role {role!r}"), length, stride)
         if len(y) < minimum:
             continue
-        rows = rng.permutation(len(y)) if split.startswith("shuffled") else np.arange(len(y))
+        rows = rng.permutation(len(y)) if split == "shuffled_rows" else np.arange(len(y))
         count = train_size(len(y), test_fraction)
-        if split.endswith("_rows") or not test_fraction:
-            kept, put_aside = rows[:count], rows[count:]
-        else:
-            kept, put_aside = _cut_block(len(y), count, block, gap)
+        kept = rows[:count]
+        put_aside = rows[count:] if split.endswith("_rows") else rows[count + gap - 1 :]
         train[role] = {"x": x[kept], "y": y[kept]}
         test[role] = {"x": x[put_aside], "y": y[put_aside]}
     if not train:
@@ -114,18 +109,6 @@ def play(
     return FederatedData.from_arrays(
         trained, classes=len(characters), test=tests, name=name, names=list(train)
     )
-
-
-def _cut_block(
-    windows: int, count: int, block: float, gap: int
-) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]:
-    """Returns `count` windows, and of the block that is cut out of them those that overlap none."""
-    rows = np.arange(windows)
-    start = round(block * count)
-    stop = start + windows - count
-    first = start + gap - 1 if start else 0
-    last = stop - gap + 1 if stop < windows else stop
-    return np.concatenate([rows[:start], rows[stop:]]), rows[first : max(first, last)]
 
 
 def _stack(clients: Sequence[Examples], gap: int) -> Ragged:

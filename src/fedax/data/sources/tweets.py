@@ -1,6 +1,7 @@
 """Tweets by user (Sent140), from LEAF's files or the published table, and GloVe's vectors."""
 
 import csv
+import dataclasses
 import io
 import re
 from collections.abc import Container, Mapping
@@ -22,7 +23,6 @@ from fedax.data.formats.leaf import (
 )
 from fedax.data.options import Clients, Count, Folder, Seed, Share, validated
 from fedax.examples.federated import FederatedData
-from fedax.examples.overlap import draw_rows
 from fedax.examples.ragged import Examples
 
 GLOVE = "glove.6B.300d.txt"
@@ -173,7 +173,7 @@ def sent140(
         minimum: of the table, users with fewer tweets are left out, as LEAF's `-k` does.
         clients: of the table, how many of the others are drawn at random; all by default.
         test_fraction: of the table, share of each user's tweets kept for testing, drawn at random
-            with all tweets of the same text, in [0, 1).
+            with all tweets of the same words, in [0, 1).
         seed: of the draws.
 
     Raises:
@@ -189,18 +189,24 @@ def read_sent140(
     """Reads the tweets of all users, and the vectors of their words; see `sent140`."""
     root = named_folder(folder, "sent140")
     table = next((root / name for name in (TABLE, f"{TABLE}.gz") if (root / name).is_file()), None)
+    test = None
     if table is None or (root / "train").is_dir():
+        test_fraction = 0.0
         train_folder, test_folder = leaf_folders(folder, "sent140")
         train = read_users(train_folder)
-        test = None if test_folder is None else read_users(test_folder)
+        if test_folder is not None:
+            test = read_users(test_folder)
     else:
-        users = _select_users(read_tweets(table), minimum, clients, seed)
-        train, test = _split_users(users, test_fraction, seed)
+        train = _select_users(read_tweets(table), minimum, clients, seed)
     how = "Unpack it from glove.6B.zip of https://nlp.stanford.edu/projects/glove."
     path = data_file(root, how, GLOVE, f"{GLOVE}.gz")
     tweets = [tweet for users in (train, test or {}) for x, _ in users.values() for tweet in x]
     vectors = read_glove(path, {word for tweet in tweets for word in tokens(_text_of(tweet))})
-    return from_users(train, test, 2, words(vectors[0]), "Sent140"), vectors
+    data = from_users(train, test, 2, words(vectors[0]), "Sent140")
+    if test_fraction:
+        divided = data.with_validation(test_fraction, seed)
+        data = dataclasses.replace(divided, test=divided.validation, validation=None)
+    return data, vectors
 
 
 def _select_users(users: Users, minimum: int, clients: int | None, seed: int) -> Users:
@@ -214,18 +220,3 @@ def _select_users(users: Users, minimum: int, clients: int | None, seed: int) ->
         order = np.random.default_rng([seed, 4]).permutation(len(names))
         names = [names[k] for k in np.sort(order[:clients])]
     return {name: users[name] for name in names}
-
-
-def _split_users(users: Users, test_fraction: float, seed: int) -> tuple[Users, Users | None]:
-    """Divides each user's tweets; tweets of the same text stay together."""
-    texts = np.array([tweet[-1] for x, _ in users.values() for tweet in x], dtype=str)
-    copies = {"text": np.unique(texts, return_inverse=True)[1]}
-    offsets = np.cumsum([0, *(len(y) for _, y in users.values())])
-    field = "sent140(test_fraction=...)"
-    parts = draw_rows(copies, offsets, test_fraction, seed, together="text", field=field)
-    splits: tuple[Users, Users] = {}, {}
-    for split, rows_by_user in zip(splits, parts, strict=True):
-        # rows count over the tweets of all users
-        for begin, rows, (user, (x, y)) in zip(offsets.tolist(), rows_by_user, users.items()):
-            split[user] = [x[i - begin] for i in rows], [y[i - begin] for i in rows]
-    return splits[0], splits[1] if test_fraction else None
