@@ -321,21 +321,29 @@ def _fit(
     missing_counts = frame[columns].isna().sum()
     missing_cells = missing_counts[missing_counts > 0].to_dict()
     y = y and normalize(y)
-    encoding = Encoding(columns, texts, y=y, missing=missing, missing_cells=missing_cells)
+    labels = None
     if y is None:
-        return encoding
-    if isinstance(classes, int):
-        return dataclasses.replace(encoding, classes=classes or None)
-    if classes is not None or y not in numbers:
+        classes = None
+    elif classes is None and y in numbers:
+        low, high = frame[y].min(), frame[y].max()
+        if low != 0 or high >= MOST_LABELS:
+            allowed = f"labels from 0 to less than {MOST_LABELS}"
+            hint = "Write them in the order of their classes, classes=[...], or 0 for real labels."
+            got = f"labels from {low:g} to {high:g}"
+            raise DataError.found("from_table(classes=...)", got, allowed, hint)
+        classes = int(high) + 1
+    elif not isinstance(classes, int):
         labels = _texts_of(frame[y]) if classes is None else [str(cell_text(c)) for c in classes]
-        return dataclasses.replace(encoding, labels=labels, classes=len(labels))
-    low, high = frame[y].min(), frame[y].max()
-    if low != 0 or high >= MOST_LABELS:
-        allowed = f"labels from 0 to less than {MOST_LABELS}"
-        hint = "Write them in the order of their classes, classes=[...], or 0 for real labels."
-        got = f"labels from {low:g} to {high:g}"
-        raise DataError.found("from_table(classes=...)", got, allowed, hint)
-    return dataclasses.replace(encoding, classes=int(high) + 1)
+        classes = len(labels)
+    return Encoding(
+        columns,
+        texts,
+        y=y,
+        labels=labels,
+        classes=classes or None,
+        missing=missing,
+        missing_cells=missing_cells,
+    )
 
 
 def _texts_of(cells: Any) -> list[str]:

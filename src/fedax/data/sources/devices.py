@@ -71,7 +71,10 @@ def digit_pairs(
     for device, turn, label in pairs:
         take(device, label, int(extra_counts[label, device // CLASSES, turn]))
     shuffler = random.Random(seed)
-    return [_shuffle(np.concatenate(pieces), shuffler) for pieces in device_pieces]
+    parts = [np.concatenate(pieces).tolist() for pieces in device_pieces]
+    for rows in parts:
+        shuffler.shuffle(rows)
+    return [np.array(rows) for rows in parts]
 
 
 @validated
@@ -114,9 +117,3 @@ def mnist_devices(
         split="in_order",
         name="MNIST devices",
     )
-
-
-def _shuffle(indices: np.ndarray, shuffler: random.Random) -> np.ndarray:
-    order = list(range(len(indices)))
-    shuffler.shuffle(order)
-    return indices[order]

@@ -64,12 +64,8 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
     To import scikit-learn takes as long as a small run.
     """
     package = find_spec("sklearn")  # looks for it, and imports nothing
-    for folder in (package and package.submodule_search_locations) or ():
-        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
-        if path.is_file():
-            table = np.loadtxt(path, delimiter=",")
-            return table[:, :-1], table[:, -1].astype(np.int64)
-    from sklearn.datasets import load_digits  # wherever it keeps them
-
-    images, labels = load_digits(return_X_y=True)
-    return np.asarray(images), np.asarray(labels)
+    assert package is not None, "fedax requires it"
+    assert package.origin is not None
+    path = Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz"
+    table = np.loadtxt(path, delimiter=",")
+    return table[:, :-1], table[:, -1].astype(np.int64)

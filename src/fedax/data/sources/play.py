@@ -1,7 +1,7 @@
 """Plays cut by speaking role, for predicting the next character."""
 
+import dataclasses
 import re
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedax.data.options import Count, Folder, Seed, Share, Split, validated
 from fedax.data.text import LEAF_CHARACTERS, encode, windows
 from fedax.examples.federated import FederatedData
 from fedax.examples.overlap import train_size
-from fedax.examples.ragged import Examples, Ragged
+from fedax.examples.ragged import Examples
 
 Vocabulary = Literal["leaf", "own"]
 
@@ -104,16 +104,9 @@ def play(
     if not train:
         allowed = "numbers that some role reaches"
         raise DataError.of(f"{name}(minimum=...)", minimum, allowed)
-    tests = _stack(list(test.values()), gap) if test_fraction else None
-    trained = _stack(list(train.values()), gap)
-    return FederatedData.from_arrays(
-        trained, classes=len(characters), test=tests, name=name, names=list(train)
-    )
-
-
-def _stack(clients: Sequence[Examples], gap: int) -> Ragged:
-    arrays = {key: np.concatenate([client[key] for client in clients]) for key in ("x", "y")}
-    return Ragged.flat(arrays, [len(client["y"]) for client in clients], gap=gap)
+    tests = test if test_fraction else None
+    data = FederatedData.from_arrays(train, classes=len(characters), test=tests, name=name)
+    return dataclasses.replace(data, train=dataclasses.replace(data.train, gap=gap))
 
 
 @validated

@@ -52,6 +52,7 @@ class Plan(NamedTuple):
     setup: Setup
     phases: list[TracedPhase]
     own: OwnModel | None
+    state: Any
 
 
 def plan_of(setup: Setup) -> Plan:
@@ -89,7 +90,7 @@ def plan_of(setup: Setup) -> Plan:
             for other in phases
         ):
             phases.append(phase)
-    return Plan(setup, phases, _own_model(setup.algorithm, traced.state))
+    return Plan(setup, phases, _own_model(setup.algorithm, traced.state), traced.state)
 
 
 def _own_model(algorithm: Algorithm[Any], state: Any) -> OwnModel | None:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
 from fedax.core.federation import Cohort
 from fedax.core.task import Task
@@ -18,7 +18,6 @@ from fedax.engine.round.client import Setup
 from fedax.engine.round.engine import ProgramInputs, RunCarry
 from fedax.engine.round.evaluation import CompiledView, ModelsOfClients, empty_cohort
 from fedax.engine.round.single_client import with_sizes
-from fedax.engine.round.trace import TracingBackend, initial_carry
 from fedax.errors import InvalidInput
 from fedax.flower.server.backend import FlowerBackend, Sums
 from fedax.flower.server.engine import Flower
@@ -73,14 +72,15 @@ class FlowerProgram(PythonProgram):
             allowed = "False with the Flower engine: the clients' own models stay with them"
             raise InvalidInput.of("run(personal=...)", True, allowed)
         for observer in observers:
-            for backend, root in self.runs:
+            for backend, _ in self.runs:
+                look = functools.partial(self._look, observer, backend.setup)
                 try:
-                    jax.eval_shape(functools.partial(self._look, observer, backend.setup, root))
+                    jax.eval_shape(look, backend.plan.state)
                 except InvalidInput as error:
                     reason = f"{type(observer).__name__} is for no deployed run: {str(error)[:-1]}"
                     raise InvalidInput.because("run(observe=...)", reason) from error
 
-    def _look(self, observer: Observer, setup: Setup, root: Key[Array, ""]) -> dict[str, Any]:
+    def _look(self, observer: Observer, setup: Setup, state: Any) -> dict[str, Any]:
         """Computes the metrics of an observer of clients that have answered."""
         clients, layout = setup.population.clients, setup.layout
 
@@ -88,8 +88,6 @@ class FlowerProgram(PythonProgram):
             ones = jnp.ones(clients, accumulator(layout.dtype))
             return dict.fromkeys(["count", "loss", *self.task.scores], ones)
 
-        w = jnp.zeros(layout.dim, layout.dtype)
-        state = initial_carry(TracingBackend(setup), root, w).state
         worked = empty_cohort(clients, layout.dtype)
         return observer(FlowerView(self.task, setup, measure, state, worked))
 
