@@ -86,7 +86,7 @@ def test_only_the_vectors_of_words_that_occur_are_read(tmp_path):
     leaf_file(tmp_path / "train" / "a.json", me=([["1", "Mon", "Q", "me", "go, now"]], ["4"]))
     leaf_file(tmp_path / "test" / "a.json", me=([["1", "Mon", "Q", "me", "no"]], ["0"]))
     (tmp_path / "glove.6B.300d.txt").write_text("never 9 9\nno 1 2\ngo 3 4\n, 5 6\n")
-    loaded, (vocabulary, table) = read_sent140(tmp_path, 30, None, 0.2, 0)
+    loaded, (vocabulary, table) = read_sent140(tmp_path)
     assert vocabulary == {"no": 0, "go": 1, ",": 2}
     assert table.tolist() == [[1, 2], [3, 4], [5, 6], [0, 0]]
     assert loaded.train[0]["x"][0, :4].tolist() == [1, 2, 3, 3]

@@ -213,7 +213,7 @@ def test_pipes(tmp_path):
         ("shakespeare", "train"),
         ("mushrooms", "mushrooms.gz"),
         ("tinyshakespeare", "tinyshakespeare.txt"),
-        ("sent140", "training.1600000"),
+        ("sent140", "train"),
     ],
 )
 def test_data_sets_without_files(tmp_path, name, file):

@@ -1,16 +1,12 @@
 """Federated data: the container, ways to partition pooled examples, and data sets."""
 
-from fedax.data.folder import MissingFile as MissingFile
 from fedax.data.folder import data_folder as data_folder
 from fedax.data.formats.idx import read_idx as read_idx
 from fedax.data.formats.leaf import characters as characters
 from fedax.data.formats.leaf import femnist as femnist
 from fedax.data.formats.leaf import femnist_letters as femnist_letters
 from fedax.data.formats.leaf import leaf as leaf
-from fedax.data.formats.leaf import numbers as numbers
-from fedax.data.formats.leaf import read_users as read_users
 from fedax.data.formats.leaf import shakespeare as shakespeare
-from fedax.data.partition import PARTITIONS as PARTITIONS
 from fedax.data.partition import by_index as by_index
 from fedax.data.partition import by_user as by_user
 from fedax.data.partition import dirichlet as dirichlet
@@ -38,7 +34,6 @@ from fedax.data.sources.play import roles_of as roles_of
 from fedax.data.sources.play import tinyshakespeare as tinyshakespeare
 from fedax.data.sources.synthetic import synthetic as synthetic
 from fedax.data.sources.tweets import read_glove as read_glove
-from fedax.data.sources.tweets import read_tweets as read_tweets
 from fedax.data.sources.tweets import sent140 as sent140
 from fedax.data.sources.tweets import words as words
 from fedax.data.storage import store as store

@@ -67,20 +67,15 @@ class Sized:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             choices = typing.get_args(field.type)
-            if field.type is int:
-                allowed, fits = "whole numbers >= 1", are_counts(value)
+            if field.type is int or int in choices:
+                allowed = "whole numbers >= 1"
+                fits = are_counts(*(value if int in choices else [value]))
             elif field.type is float:
-                allowed, fits = (
-                    "numbers in [0, 1)",
-                    isinstance(value, int | float) and 0 <= value < 1,
-                )
-            elif int in choices:
-                allowed, fits = (
-                    "several whole numbers >= 1",
-                    isinstance(value, tuple) and are_counts(*value),
-                )
+                allowed = "numbers in [0, 1)"
+                fits = isinstance(value, int | float) and 0 <= value < 1
             elif typing.get_origin(field.type) is typing.Literal:
-                allowed, fits = f"one of {choices}", value in choices
+                allowed = f"one of {choices}"
+                fits = value in choices
             else:
                 continue
             if not fits:

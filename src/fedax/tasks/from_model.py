@@ -62,13 +62,6 @@ name that tasks and experiment files use.
 """
 
 
-def select_inputs(examples: Any, inputs: Inputs) -> Any:
-    """Returns what a model gets of the examples."""
-    if isinstance(inputs, tuple):
-        return tuple(examples[name] for name in inputs)
-    return inputs(examples) if callable(inputs) else examples[inputs]
-
-
 # Records rather than closures, so that tasks with equal models share compiled programs.
 
 
@@ -128,7 +121,11 @@ class OfOutputs:
         self, params: PyTree, examples: Any, key: Any, state: PyTree = None
     ) -> tuple[Any, PyTree]:
         """Returns the model's outputs and its state after them."""
-        x = select_inputs(examples, self.inputs)
+        inputs = self.inputs
+        if isinstance(inputs, tuple):
+            x = tuple(examples[name] for name in inputs)
+        else:
+            x = inputs(examples) if callable(inputs) else examples[inputs]
         types = {leaf.dtype for leaf in jax.tree.leaves(params) if _is_real(leaf)}
         if len(types) == 1:
             # layers of other libraries expect the precision of their parameters
@@ -411,12 +408,10 @@ def _check_vocabulary(task: Task, model: Any) -> None:
     if size is None:
         return
     for split, examples in task.data.arrays_by_part.items():
-        x = np.asarray(examples["x"])
-        is_token = x.dtype.kind in "iu"
-        if x.size and not (is_token and x.min() >= 0 and x.max() < size):
-            got = f"token {int(x.min() if x.min() < 0 else x.max())}" if is_token else x.dtype
+        token = find_wrong_label(examples["x"], size)
+        if token is not None:
             allowed = f"0 to {size - 1}, the vocabulary of {type(model).__name__}"
-            raise DataError.found(f"{split}['x']", str(got), allowed)
+            raise DataError.found(f"{split}['x']", f"token {token}", allowed)
 
 
 def _make_model(model: Any, features: int, classes: int) -> Any:

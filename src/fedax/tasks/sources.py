@@ -66,8 +66,7 @@ def _classify_tweets(
     l2: NonNegative = 0.0,
 ) -> Task:
     # words are vectors that are data, not parameters
-    defaults = {name: option.default for name, option in options_of(load).items()}
-    federated, (_, table) = read_sent140(**defaults | options)
+    federated, (_, table) = read_sent140(**options)
     network = SentimentLSTM(table.shape[1]) if model == "lstm" else model
     return classification(federated, network, augment=WordVectors(table), l2=l2)
 
@@ -290,9 +289,11 @@ def task_options(name: str, given: Mapping[str, Any] | None = None) -> dict[str,
         UnknownName: no such task or partition.
     """
     maker = find_task(name)
-    if not isinstance(maker, DataSet):
-        return _with_partition(maker, given or {}) | _keywords(change_task)
-    return _with_partition(maker.load, given or {}) | _keywords(maker.make) | _keywords(change_task)
+    options = _keywords(change_task)
+    if isinstance(maker, DataSet):
+        options = _keywords(maker.make) | options
+        maker = maker.load
+    return _with_partition(maker, given or {}) | options
 
 
 def prepare(name: str, folder: Path | None = None) -> str:

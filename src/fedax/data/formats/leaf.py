@@ -80,7 +80,7 @@ def leaf(
     """Reads LEAF JSON as federated data, one client for each user of the training part.
 
     Args:
-        train: a file or a folder of files, see `read_users`.
+        train: a file that ends in `.json` or `.json.gz`, or a folder of such files.
         test: the same for the test part, where a user may be missing, but none may be there alone,
             as after LEAF's `-t user`. Users whose list of training examples is empty are left out.
         classes: how many.
@@ -90,7 +90,8 @@ def leaf(
         name: for tables and messages.
 
     Raises:
-        DataError: as `read_users`; inputs of unequal lengths, a label outside the classes, or a
+        DataError: no file, JSON that cannot be read or has another form, unequal numbers of inputs
+            and labels, a user twice; inputs of unequal lengths, a label outside the classes, or a
             user with test examples who is not in the training part, naming the client.
 
     >>> import tempfile
@@ -234,8 +235,7 @@ _HOW = {
     "femnist": _LEAF.format("-s niid --sf 0.05 -k 0 -t sample", "femnist"),
     "femnist_letters": "Unpack the archive that github.com/litian96/FedProx names there.",
     "shakespeare": _LEAF.format("-s niid --sf 0.2 -k 0 -t sample --tf 0.8", "shakespeare"),
-    "sent140": _LEAF.format("-s niid --sf 0.3 -k 30 -t sample --tf 0.8", "sent140")
-    + " Or put the table training.1600000.processed.noemoticon.csv there.",
+    "sent140": _LEAF.format("-s niid --sf 0.3 -k 30 -t sample --tf 0.8", "sent140"),
 }
 
 

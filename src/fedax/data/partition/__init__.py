@@ -18,7 +18,6 @@ client is left without. All but `by_user` deal out every example.
 from fedax.data.partition.base import Partition as Partition
 from fedax.data.partition.dirichlet import dirichlet as dirichlet
 from fedax.data.partition.labels import label_shards as label_shards
-from fedax.data.partition.named import PARTITIONS as PARTITIONS
 from fedax.data.partition.named import find_partition as find_partition
 from fedax.data.partition.named import partition_by as partition_by
 from fedax.data.partition.power_law import power_law as power_law

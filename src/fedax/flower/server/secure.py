@@ -32,7 +32,7 @@ from fedax.flower.protocol.masks import (
     open_secrets,
     remove_masks,
 )
-from fedax.flower.protocol.records import Refused, content_of
+from fedax.flower.protocol.records import Refused, bits_of, content_of
 from fedax.flower.server.backend import LOG, FlowerBackend, absent_result, new_states
 from fedax.flower.server.roster import TRAIN
 
@@ -150,7 +150,13 @@ class SecureBackend(FlowerBackend):
         keys = {k: keys[k] for k in letters}
         facts = {"largest": self.largest, **keys_to_facts(keys)}
         requests = {k: facts | {"factor": weights[k] / largest_weight} for k in keys}
-        uploads = ask(HIDE, requests, lambda _, records: self._read_masked(records, size))
+
+        def read_masked(_: int, records: Any) -> np.ndarray:
+            content = content_of(records["up"], 8 * size, "upload")
+            self._bits_sent[1] += bits_of(records["up"])
+            return np.frombuffer(content, np.uint64)
+
+        uploads = ask(HIDE, requests, read_masked)
         # shares that open the masks: of a client in the sum those of its own mask's key, of one
         # that has gone those of its pairwise key, never both
         facts["there"] = list(uploads)
@@ -162,24 +168,14 @@ class SecureBackend(FlowerBackend):
         shown = ask(SHOW, requests, _make_reader(keys, "shares"))
         secrets = open_secrets(shown, keys, uploads, threshold) if len(shown) >= threshold else {}
         if len(secrets) < len(keys) or len(uploads) < max(self.engine.minimum, 1):
-            LOG.warning(
-                "%s: the sum of %d uploads is not opened by the shares of %d: the round changes "
-                "nothing",
-                phase_name,
-                len(uploads),
-                len(shown),
-            )
+            text = "%s: the sum of %d uploads is not opened by %d: the round changes nothing"
+            LOG.warning(text, phase_name, len(uploads), len(shown))
             return np.zeros(size), []
         self._counts["answers"] += len(uploads)
         # modulo 2^64, where pairwise masks cancel
         masked = sum(uploads.values(), np.zeros(size, np.uint64))
         total = from_fixed_point(remove_masks(masked, keys, uploads, secrets), self.largest)
         return largest_weight * total, list(uploads)
-
-    def _read_masked(self, records: Any, size: int) -> np.ndarray:
-        content = content_of(records["up"], 8 * size, "upload")
-        self._bits_sent[1] += 64 * size
-        return np.frombuffer(content, np.uint64)
 
 
 def _read_keys(k: int, records: Any) -> Keys:
