@@ -218,8 +218,9 @@ class Ragged(eqx.Module):
         ready = {
             name: canonical(values, f"{where}[...][{name!r}]") for name, values in arrays.items()
         }
-        if rows_of(ready, where, offsets) != offsets[-1]:
-            got = f"{count_rows(ready, where)} rows of clients with {offsets[-1]} examples"
+        count = rows_of(ready, where, offsets)
+        if count != offsets[-1]:
+            got = f"{count} rows of clients with {offsets[-1]} examples"
             raise DataError.found(where, got, "a row for each example")
         return cls(ready, offsets, len(sizes), int(np.max(sizes)), gap)
 
