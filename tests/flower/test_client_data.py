@@ -81,5 +81,5 @@ def test_tables_need_a_task_that_has_an_encoding(load):
         [{"x": np.zeros((2, 2), np.float32), "y": [0, 1]}], classes=2
     )
     task = fedax.classification(data, fedax.models.Softmax(2, 2))
-    with pytest.raises(DataError, match="'y'"):
+    with pytest.raises(DataError, match="a data frame"):
         load(task, FRAME)

@@ -1,6 +1,5 @@
 """Models, layers and labels that do not fit: the argument that the error names."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,4 +65,4 @@ def test_labels_that_are_no_class(label, part):
 
 def test_labels_may_be_whole_real_numbers():
     task = fedax.from_model(Softmax(2, 2), cross_entropy, labelled([0.0, 1.0], [1.0]))
-    assert np.isfinite(jax.tree.leaves(task.start(jax.random.key(0)))).all()
+    assert task.train.total == 3
