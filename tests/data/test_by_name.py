@@ -43,7 +43,7 @@ def test_values_by_name_are_those_in_order(kind, name):
         (VALUES | {"anna": -1.0}, "infinity"),
         ([1.0, 2.0], "2 numbers"),
         (["1.0", "2.0", "3.0", "4.0"], "per client"),
-        (pd.Series([1.0] * 4, index=["anna", "anna", "berta", "client2"]), "'anna' and"),
+        (pd.Series([1.0] * 4, index=["anna", "anna", "berta", "client2"]), "'anna' twice"),
     ],
 )
 def test_values_that_do_not_fit_the_clients_are_refused(values, field):
