@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.errors import DataError, InvalidInput, printable
 from fedax.examples.arrays import as_ndarray
-from fedax.examples.encoding import cell_text
+from fedax.examples.encoding import cell_text, normalize
 
 
 class ClientNames(Sequence[str]):
@@ -69,8 +69,9 @@ def client_name(value: Any, where: str) -> str:
     """
     if isinstance(value, bytes):
         value = value.decode("utf-8", errors="replace")
-    name = cell_text(value)
-    if name is None:
+    # a text may be the name of a person called None
+    name = normalize(value) if isinstance(value, str) else cell_text(value)
+    if not name:
         hint = "Drop these rows, or give each of them a client."
         raise DataError.of(where, value, "a name or number for each client", hint)
     return printable(name)

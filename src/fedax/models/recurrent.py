@@ -1,7 +1,7 @@
 """Recurrent networks for text."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +44,6 @@ class CharLSTM(Sized):
     >>> parameter_count(CharLSTM(80)), parameter_count(CharLSTM(258, peepholes=True))
     (817872, 866578)
     """
-
-    lowest_token: ClassVar[int] = -1
-    """Predictions take it beside the characters."""
 
     vocabulary: int
     vectors: int = 8
