@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedax.errors import InvalidInput, UnknownName
 from fedax.examples.client_names import by_client_name, in_order
-from fedax.utils.numbers import python_numbers
+from fedax.utils.numbers import convert_fields, python_numbers
 from fedax.utils.plugins import find
 from fedax.utils.random import Index
 
@@ -239,6 +239,14 @@ def _read_declarations(kind: Any) -> dict[str, Hyper]:
         for field in fields
         if "hyper" in field.metadata
     }
+
+
+class Declared:
+    """Base of frozen dataclasses that check what they declare."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
+        check_declared(self)
 
 
 def describe_with_hyperparameters(owner: type) -> str:

@@ -298,13 +298,9 @@ class Task(eqx.Module):
         """The global test examples: `central`, or all clients' test examples, or None if there are
         none.
         """
-        return (
-            self.central
-            if self.central is not None
-            else self.test.arrays
-            if self.test is not None and self.test.total
-            else None
-        )
+        if self.central is not None:
+            return self.central
+        return self.test.arrays if self.test is not None and self.test.total else None
 
     @property
     def is_single(self) -> bool:

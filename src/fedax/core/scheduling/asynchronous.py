@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fedax.core.hyper import check_declared, construct, declared, hyper
+from fedax.core.hyper import Declared, construct, declared, hyper
 from fedax.core.scheduling.clock import Cost
 from fedax.core.scheduling.timeline import KnownTimeline, Row, Versions
 from fedax.errors import InvalidInput
-from fedax.utils.numbers import convert_fields
 
 
 @dataclasses.dataclass(frozen=True)
-class Asynchronous:
+class Asynchronous(Declared):
     r"""An asynchronous server: `concurrency` clients are at work, and every `Schedule.cohort`
     arrivals are a server step.
 
@@ -73,10 +72,6 @@ class Asynchronous:
     a: float = hyper(0.5, low=0.0)
     b: int = hyper(4, low=0)
     max_staleness: int | None = hyper(None, kind=int, low=0, optional=True)
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        check_declared(self)
 
     def check(self, clients: int, cohort: int) -> None:
         """Refuses more clients at work than there are, and fewer than a step waits for."""

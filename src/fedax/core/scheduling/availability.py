@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
-from fedax.core.hyper import check_declared, hyper
+from fedax.core.hyper import Declared, hyper
 from fedax.core.scheduling.rule import Rule
 from fedax.errors import InvalidInput
-from fedax.utils.numbers import convert_fields
 from fedax.utils.random import MOST_SEED, Index
 from fedax.utils.shares import whole_part
 
@@ -55,7 +54,7 @@ class Availability(Rule, ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Daily(Availability):
+class Daily(Declared, Availability):
     """Day and night: every client is available for the same share of a day.
 
     A client's hour in round 0 is a whole number of rounds, drawn once, from `seed`, whatever the
@@ -79,10 +78,6 @@ class Daily(Availability):
     spread: float = hyper(1.0, low=0.0, high=1.0)
     seed: int = hyper(0, low=0, high=MOST_SEED)
 
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        check_declared(self)
-
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         # in rounds: over how many the hours are drawn, and for how many a client is available
         span, duration = (
@@ -95,7 +90,7 @@ class Daily(Availability):
 
 
 @dataclasses.dataclass(frozen=True)
-class Trace(Availability):
+class Trace(Declared, Availability):
     r"""Intervals of rounds in which clients are available.
 
     Client `clients[i]` is available in the rounds from `first[i]` to before `end[i]`; one without
@@ -119,7 +114,7 @@ class Trace(Availability):
     repeat: bool = hyper(False)
 
     def __post_init__(self) -> None:
-        check_declared(self)
+        super().__post_init__()
         for name in ("clients", "first", "end"):
             object.__setattr__(self, name, tuple(np.asarray(getattr(self, name)).tolist()))
 

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedax.core.hyper import check_declared, hyper
+from fedax.core.hyper import Declared, hyper
 from fedax.errors import InvalidInput
-from fedax.utils.numbers import convert_fields
 from fedax.utils.plugins import is_reference, load
 
 Numbers: TypeAlias = Float[np.ndarray, "some"]
@@ -45,7 +44,7 @@ class Cost(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Clock:
+class Clock(Declared):
     r"""The clients' devices, from which a virtual clock has the seconds and the joules of every
     round.
 
@@ -99,8 +98,7 @@ class Clock:
     server_seconds_per_byte: float = hyper(0.0, low=0.0)
 
     def __post_init__(self) -> None:
-        convert_fields(self)
-        check_declared(self)
+        super().__post_init__()
         for name in CHARACTERISTICS:
             value = getattr(self, name)
             if callable(value):

@@ -115,7 +115,8 @@ class PythonProgram(Program):
             self._advance(i, carry, last_cohort, rounds)
             for i, (carry, last_cohort) in enumerate(states)
         ]
-        return [state for state, _ in results], [log for _, log in results]
+        new_states, logs = zip(*results, strict=True)
+        return [*new_states], [*logs]
 
     def _advance(
         self, run: int, carry: RunCarry, last_cohort: Cohort | None, rounds: range

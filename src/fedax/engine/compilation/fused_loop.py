@@ -83,8 +83,10 @@ def fused_loop(count: Index, step: Callable[[Index, Carry], Carry], carry: Carry
     # traced here and not within the call, whose mark all operations of a loop body would have too
     loop = functools.partial(jax.lax.fori_loop, jnp.int32(0), body_fun=step)
     program, form = jax.make_jaxpr(loop, return_shape=True)(count, init_val=carry)
-    if not is_fusable(program.jaxpr):
-        return None
+    # one kernel is possible, and faster
+    for equation in _walk_equations(program.jaxpr):
+        if equation.primitive.name not in FUSABLE_PRIMITIVES or not _is_small(equation):
+            return None
 
     def kernel(operands: Any) -> Any:
         consts, count, carry = operands
@@ -125,14 +127,6 @@ def _first_element(x: Any) -> Any:
     if not numbers.size:
         return jnp.zeros((), numbers.dtype)
     return jax.lax.index_in_dim(numbers.reshape(-1), 0, keepdims=False)
-
-
-def is_fusable(jaxpr: Any) -> bool:
-    """Returns whether a jaxpr can be one kernel and is faster as one."""
-    return all(
-        equation.primitive.name in FUSABLE_PRIMITIVES and _is_small(equation)
-        for equation in _walk_equations(jaxpr)
-    )
 
 
 def _is_small(equation: Any) -> bool:

@@ -10,12 +10,11 @@ import numpy as np
 
 from fedax.core.directions import Mode, is_better
 from fedax.core.history import ClockReadings
-from fedax.core.hyper import check_declared, hyper
-from fedax.utils.numbers import convert_fields
+from fedax.core.hyper import Declared, hyper
 
 
 @dataclasses.dataclass(frozen=True)
-class BaseRule:
+class BaseRule(Declared):
     """Base of the rules, which refuse numbers out of range.
 
     Attributes:
@@ -23,10 +22,6 @@ class BaseRule:
     """
 
     kind: ClassVar[Literal["stopped", "diverged"]] = "stopped"
-
-    def __post_init__(self) -> None:
-        convert_fields(self)
-        check_declared(self)
 
 
 @dataclasses.dataclass(frozen=True)

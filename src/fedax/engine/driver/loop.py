@@ -223,27 +223,30 @@ class RoundLoop:
         spent = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
         metrics = compute_metrics(self.program, self.states, options.observe or (), grid.seen_task)
         seconds = time.perf_counter() - self.begun
-        for recorder, observed in zip(self.recorders, metrics, strict=True):
+        improved = [
             recorder.observe(merge_metrics([observed, spent]), self.done, seconds)
-        self._keep_models()
+            for recorder, observed in zip(self.recorders, metrics, strict=True)
+        ]
+        self._keep_models(improved)
         progress = Progress(self.done, grid.rounds, seconds, self.recorders[0].latest)
         wants_stop = callable(options.progress) and bool(options.progress(progress))
         # on several ranks, all stop if the hook of one says so
         self.stop_requested |= self.process_group.any(wants_stop)
 
-    def _keep_models(self) -> None:
+    def _keep_models(self, improved: Sequence[bool]) -> None:
         """Copies what later rounds overwrite: models that have just become the best, and what runs
         carry that have ended before others, because the program keeps advancing them.
         """
         ended = [recorder for recorder in self.recorders if recorder.ended and not recorder.final]
         if all(recorder.ended for recorder in self.recorders):
             ended = []
-        if not ended and not any(recorder.lacks_best for recorder in self.recorders):
+        if not ended and not any(improved):
             return
-        carries = self._carries()
-        for recorder, member, carry in zip(self.recorders, self.grid.members, carries, strict=True):
+        carries = self._carries(self.program.split(self.states))
+        runs = zip(self.recorders, self.grid.members, carries, improved, strict=True)
+        for recorder, member, carry, is_best in runs:
             best = recorder.best
-            if best is not None and recorder.lacks_best:
+            if best is not None and is_best:
                 state = evaluated_state(self.grid.published(carry.model_state))
                 params, state = _copy((self.grid.params(member, carry), state))
                 recorder.best = dataclasses.replace(best, params=params, state=state)
@@ -253,22 +256,15 @@ class RoundLoop:
     def _save(self) -> None:
         """Writes a checkpoint. A run that has ended is saved as it was then."""
         assert self.checkpoints is not None, "there is no folder for checkpoints"
-        carries = self.program.gather_carries(self._final_states())
+        carries = self._carries(self.program.gather_carries(self.states))
         runs = zip(self.recorders, carries, strict=True)
         histories = [recorder.finish(None, carry) for recorder, carry in runs]
         self.checkpoints.save(self.done, histories)
 
-    def _carries(self) -> list[RunCarry]:
+    def _carries(self, carries: Sequence[RunCarry]) -> list[RunCarry]:
         """Returns the carry of each run: of those that have ended, the one they ended with."""
-        runs = zip(self.recorders, self.program.split(self.states), strict=True)
+        runs = zip(self.recorders, carries, strict=True)
         return [recorder.final or carry for recorder, carry in runs]
-
-    def _final_states(self) -> Any:
-        """Returns the states as the program has them, with runs that ended earlier as they were
-        then.
-        """
-        has_final = any(recorder.final for recorder in self.recorders)
-        return self.program.join(self._carries()) if has_final else self.states
 
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
@@ -276,8 +272,9 @@ class RoundLoop:
         # the grid's task: in the state that came with `params`
         is_fixed = task.state_policy == "frozen" or grid.private is not None
         fixed_state = task.state if is_fixed else None
-        carries = grid.published(self._carries())
-        runs = zip(self.recorders, grid.members, carries, grid.facts(), strict=True)
+        carries = self._carries(self.program.split(self.states))
+        published = grid.published(carries)
+        runs = zip(self.recorders, grid.members, published, grid.facts(), strict=True)
         histories = [
             recorder.finish(
                 grid.params(member, carry),
@@ -290,7 +287,8 @@ class RoundLoop:
             for recorder, member, carry, facts in runs
         ]
         if self.options.personal:
-            states = self._final_states()
+            has_final = any(recorder.final for recorder in self.recorders)
+            states = self.program.join(carries) if has_final else self.states
             personal = self.program.observe(states, [ModelsOfClients()])
             histories = [
                 _with_personal(history, grid, **models)

@@ -88,14 +88,15 @@ class Recorder:
         self.logs = [merge_logs(self.logs)]
         return self.logs[0]
 
-    def observe(self, metrics: Mapping[str, np.ndarray], done: int, seconds: float) -> None:
+    def observe(self, metrics: Mapping[str, np.ndarray], done: int, seconds: float) -> bool:
         """Records the metrics after `done` rounds and `seconds`, and applies the stopping rules.
 
-        If the model is better than the best so far, `best` is its place, without the model.
+        Returns whether the model is better than the best so far; `best` is then its place, without
+        the model.
         """
         # of a grid that is continued, some members may have this observation already
         if self.ended or self.rounds[-1:] == [done]:
-            return
+            return False
         for name, value in metrics.items():
             # copies: what an engine returns may keep a buffer of the device for every number
             self.metrics.setdefault(name, []).append(np.array(value))
@@ -103,10 +104,13 @@ class Recorder:
         self.seconds.append(seconds)
         self._judge_last()
         best_by = self.options.keep_best
-        if best_by is not None:
-            value = float(metrics[best_by])
-            if is_better(value, self.best and self.best.value, self.modes[best_by]):
-                self.best = Best(best_by, done, value, None)
+        if best_by is None:
+            return False
+        value = float(metrics[best_by])
+        if not is_better(value, self.best and self.best.value, self.modes[best_by]):
+            return False
+        self.best = Best(best_by, done, value, None)
+        return True
 
     def _judge_last(self) -> None:
         """Applies the stopping rules to the last observation."""
@@ -132,11 +136,6 @@ class Recorder:
             if is_fired and not (broken and rule.kind == "stopped"):
                 return Outcome(rule.kind, done - 1)
         return Outcome("non-finite", done - 1, part=broken[0]) if broken else self.outcome
-
-    @property
-    def lacks_best(self) -> bool:
-        """Whether the model that has just become the best is still to be stored."""
-        return self.best is not None and self.best.params is None
 
     def end(self, outcome: Outcome) -> None:
         """Ends the run before its last round, unless it has ended by itself."""

@@ -335,12 +335,22 @@ class RoundContext(Federation):
         states: ClientStates | None,
         gather: bool,
     ) -> tuple[PhaseWork, PhaseResult]:
-        """Runs a phase: prepares the work, dispatches it, and accounts for the result."""
+        """Runs a phase: prepares the work, dispatches it, and accounts for the result.
+
+        Raises:
+            EmptyPhaseError: it has no clients, and no stage makes a result of none.
+        """
         phase_work, client_states = self._prepare(work, down, states)
         # only rounds in Python know the number of clients here; compiled ones run a phase of no
         # clients to its end and discard the round
         if isinstance(cohort.count, int) and cohort.count == 0:
-            result = self._empty_result(phase_work, client_states)
+            made = (stage.empty(client_states) for stage in phase_work.stages)
+            result = next((result for result in made if result is not None), None)
+            if result is None:
+                if self.row is not None:  # all were late, but received the message
+                    bits = bits_of(phase_work.sent_down)
+                    self.traffic.append(PhaseTraffic(bits, 0, self.row.sent, jnp.int32(0)))
+                raise EmptyPhaseError
         else:
             gathers = gather or any(stage.gathers for stage in phase_work.stages)
             result = self.backend.work(phase_work, cohort, client_states, gathers)
@@ -359,23 +369,6 @@ class RoundContext(Federation):
         with jax.named_scope("fedax.memory"):
             new = {name: states[name].put(ids, rows) for name, rows in result.client_states.items()}
         return result._replace(client_states=states | new)
-
-    def _empty_result(
-        self, phase_work: PhaseWork, client_states: dict[str, ClientStates]
-    ) -> PhaseResult:
-        """Returns the result of a phase without clients.
-
-        Raises:
-            EmptyPhaseError: there is none.
-        """
-        for stage in phase_work.stages:
-            result = stage.empty(client_states)
-            if result is not None:
-                return result
-        if self.row is not None:  # all were late, but received the message
-            bits = bits_of(phase_work.sent_down)
-            self.traffic.append(PhaseTraffic(bits, 0, self.row.sent, jnp.int32(0)))
-        raise EmptyPhaseError
 
     def _prepare(
         self,
@@ -507,9 +500,9 @@ class RoundContext(Federation):
         # not all who receive the message send in this round, and some uploads are discarded
         if self.row is not None:
             sent, messages = self.row.sent, messages + self.row.discarded
-        traffic = PhaseTraffic(down, up, jnp.int32(sent), jnp.int32(messages))
-        if self.is_clocked:  # who worked, for the seconds of the phase
-            traffic = dataclasses.replace(traffic, clients=cohort.ids)
+        # who worked, for the seconds of the phase
+        clients = cohort.ids if self.is_clocked else None
+        traffic = PhaseTraffic(down, up, jnp.int32(sent), jnp.int32(messages), clients)
         self.traffic.append(traffic)
         self.log(**result.logged)
         is_known = isinstance(self.last.count, int)
