@@ -84,7 +84,7 @@ class PhaseResult(NamedTuple):
 
     Attributes:
         upload: one client's upload as it is sent, messages not yet decoded. Only its form is read,
-            so shapes are enough.
+            so shapes are enough. None while results are collected.
         sums: the weighted sum of the uploads and the sum of the weights, in a wide type. Where the
             algorithm gave its own weights, the same two with the cohort's weights follow. None if
             the uploads are gathered.
@@ -99,7 +99,7 @@ class PhaseResult(NamedTuple):
             forms.
     """
 
-    upload: Upload[Any]
+    upload: Any
     sums: Any
     rows: Any
     client_states: dict[str, Any]

@@ -105,14 +105,12 @@ class SimulationBackend(Backend):
         client_work = _ClientWork(phase_work, self.setup, cohort, rows)
         with jax.named_scope("fedax.aggregation"):
             if devices == 1:
-                upload, results = self._run_device(client_work, table[0], counts[0], gather)
-            else:
-                upload, results = self._run_mesh(client_work, table, counts, gather)
-        return PhaseResult(upload, *results)
+                return self._run_device(client_work, table[0], counts[0], gather)
+            return self._run_mesh(client_work, table, counts, gather)
 
     def _run_mesh(
         self, client_work: "_ClientWork", table: Array, counts: Array, gather: bool
-    ) -> "tuple[Upload[Any], _Results]":
+    ) -> PhaseResult:
         """Runs all clients on the mesh and adds up the devices' results; see `_run_device`."""
         arrays, static = eqx.partition(client_work, eqx.is_array)
         forms = []
@@ -121,12 +119,12 @@ class SimulationBackend(Backend):
         # every slot.
         def on_device(table: Array, counts: Array, arrays: Any) -> Any:
             device = jax.lax.axis_index("clients")
-            form, results = self._run_device(
+            results = self._run_device(
                 eqx.combine(arrays, static), table[device], counts[device], gather
             )
-            forms.append(form)
+            forms.append(results.upload)
             # a slot's row is zero on all devices but its own
-            return jax.lax.psum(results, "clients")
+            return jax.lax.psum(results._replace(upload=None), "clients")
 
         program = jax.shard_map(
             on_device,
@@ -136,12 +134,15 @@ class SimulationBackend(Backend):
             check_vma=False,
         )
         results = program(table, counts, arrays)
-        return forms[0], results
+        return results._replace(upload=forms[0])
 
     def _run_device(
         self, client_work: "_ClientWork", slots: Array, count: Array, gather: bool
-    ) -> "tuple[Upload[Any], _Results]":
+    ) -> PhaseResult:
         """Runs one device's clients in order, `chunk` at a time.
+
+        Rows of the result are by slot, shape (capacity, ...); those of other devices' slots are
+        zero.
 
         Args:
             client_work: the work for one slot.
@@ -149,9 +150,6 @@ class SimulationBackend(Backend):
                 `count` are in use.
             count: how many clients the device has.
             gather: whether to return all uploads, not their sum.
-
-        Returns:
-            One client's upload, of which only shapes and types matter, and the results.
         """
         capacity, chunk = slots.shape[0], self.setup.placement.chunk
         # traced once: the shapes of a result are needed before the loop that computes results
@@ -159,7 +157,7 @@ class SimulationBackend(Backend):
         shapes, form = run_client.out_struct
         slots = jnp.pad(slots, (0, chunk))  # the last chunk may run over the end
 
-        def run_chunk(i: Index, results: _Results) -> _Results:
+        def run_chunk(i: Index, results: PhaseResult) -> PhaseResult:
             chunk_slots = jax.lax.dynamic_slice_in_dim(slots, i * chunk, chunk)
             active = i * chunk + jnp.arange(chunk, dtype=jnp.int32) < count
             # without `vmap`, which would turn loops over a client's steps into masked ones
@@ -171,48 +169,37 @@ class SimulationBackend(Backend):
                 clients = jax.vmap(lambda slot, active: run_client(slot, active)[0])(
                     chunk_slots, active
                 )
-            return self._collect(results, clients, chunk_slots, active, gather)
+            # leaves (chunk, ...), which are added to the results
+            value, weights = clients.value, clients.weights
+            if chunk > 1 or self.setup.drop:
+                is_counted = active & (clients.broken == 0) if self.setup.drop else active
+                # zero the values too: a weight of 0 does not remove what is not finite
+                value, weights = jax.tree.map(
+                    lambda x: jnp.where(is_counted.reshape(-1, *(1,) * (x.ndim - 1)), x, 0),
+                    (value, weights),
+                )
+            sums = uploads = None
+            if gather:
+                uploads = value, weights[0]
+            else:
+                terms = value, jnp.ones_like(weights[0])
+                pairs = zip(results.sums, weights, strict=True)
+                sums = [add_compensated(pair, weighted_sum(terms, each)) for pair, each in pairs]
+            # padding writes out of range, which is dropped
+            places = jnp.where(active, chunk_slots, capacity)
+            rows = jax.tree.map(
+                lambda rows, new: rows.at[places].set(new, mode="drop"),
+                (results.rows, results.client_states, results.broken),
+                (uploads, clients.client_state, clients.broken),
+            )
+            return PhaseResult(None, sums, *rows)
 
         # `count` is traced, so a device with few clients ends its loop early
-        start = _Results.zeros(shapes, capacity, gather)
+        start = _empty_result(shapes, capacity, gather)
         results = jax.lax.fori_loop(0, (count + chunk - 1) // chunk, run_chunk, start)
-        if gather:
-            return form, results
-        return form, results._replace(sums=sum(map(finalize, results.sums), ()))
-
-    def _collect(
-        self,
-        results: "_Results",
-        clients: "_ClientResult",
-        slots: Array,
-        active: Array,
-        gather: bool,
-    ) -> "_Results":
-        """Adds the results of a chunk of clients, leaves (chunk, ...), to a device's results."""
-        value, weights = clients.value, clients.weights
-        is_counted = active & (clients.broken == 0) if self.setup.drop else active
-        if self.setup.placement.chunk > 1 or self.setup.drop:
-            # zero the values too: a weight of 0 does not remove what is not finite
-            value, weights = jax.tree.map(
-                lambda x: jnp.where(is_counted.reshape(-1, *(1,) * (x.ndim - 1)), x, 0),
-                (value, weights),
-            )
-        sums = uploads = None
-        if gather:
-            uploads = value, weights[0]
-        else:
-            terms = value, jnp.ones_like(weights[0])
-            pairs = zip(results.sums, weights, strict=True)
-            sums = [add_compensated(pair, weighted_sum(terms, each)) for pair, each in pairs]
-        # padding writes out of range, which is dropped
-        slots = jnp.where(active, slots, results.broken.shape[0])
-        rows = jax.tree.map(
-            lambda rows, new: rows.at[slots].set(new, mode="drop"),
-            (results.uploads, results.client_state, results.broken),
-            (uploads, clients.client_state, clients.broken),
-        )
-        uploads, client_state, broken = rows
-        return _Results(sums, uploads, client_state, broken)
+        if not gather:
+            results = results._replace(sums=sum(map(finalize, results.sums), ()))
+        return results._replace(upload=form)
 
 
 class _ClientResult(NamedTuple):
@@ -231,35 +218,17 @@ class _ClientResult(NamedTuple):
     broken: Any
 
 
-class _Results(NamedTuple):
-    """Results of all clients on one device.
+def _empty_result(shapes: _ClientResult, capacity: int, gather: bool) -> PhaseResult:
+    """Returns the result of a device before its first client, given the shapes of one client's.
 
-    Rows are by slot, shape (capacity, ...); those of other devices' slots are zero.
-
-    Attributes:
-        sums: the weighted sum of the values and the sum of the weights, compensated within the
-            loop; if uploads have their own weights, also both with the cohort's weights, which
-            count if all own ones are zero. None if uploads are gathered.
-        uploads: the values and their weights, None unless uploads are gathered.
-        client_state: what the clients store, by name.
-        broken: see `_ClientResult`.
+    Its sums are compensated within the loop.
     """
-
-    sums: Any
-    uploads: Any
-    client_state: Any
-    broken: Any
-
-    @classmethod
-    def zeros(cls, shapes: _ClientResult, capacity: int, gather: bool) -> "_Results":
-        """Returns the results before the first client, given the shapes of one client's."""
-        weighted = (shapes.value, shapes.weights[0])
-        # in at least 32 bits
-        wide = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), weighted)
-        sums = None if gather else [(wide, wide)] * len(shapes.weights)
-        uploads = zeros(weighted if gather else None, capacity)
-        client_state, broken = zeros((shapes.client_state, shapes.broken), capacity)
-        return cls(sums, uploads, client_state, broken)
+    weighted = (shapes.value, shapes.weights[0])
+    # in at least 32 bits
+    wide = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), weighted)
+    sums = None if gather else [(wide, wide)] * len(shapes.weights)
+    uploads = zeros(weighted if gather else None, capacity)
+    return PhaseResult(None, sums, uploads, *zeros((shapes.client_state, shapes.broken), capacity))
 
 
 class _ClientWork(eqx.Module):

@@ -115,19 +115,16 @@ class Simulation(Engine):
 
     def count_devices(self, setup: Setup, runs: int) -> int:
         """Returns how many devices all runs share."""
-        if self.devices is not None:
-            return self.devices
-        return 1 if self._is_small(setup, runs) else len(jax.devices())
-
-    def _is_small(self, setup: Setup, runs: int) -> bool:
-        """Returns whether a round of all runs is too little work for several devices."""
-        if jax.default_backend() != "cpu" or self.process_group.size > 1:
-            return False
+        several = self.devices or len(jax.devices())
+        is_given = self.devices is not None or self.process_group.size > 1
+        if is_given or jax.default_backend() != "cpu":
+            return several
+        # a round of all runs may be too little work for several devices
         population, schedule = setup.population, setup.schedule
         size = max(1, population.total // population.clients)
         examples = schedule.mean_steps(size) * min(schedule.widest(size), size)
         clients = population.clients if schedule.cohort is None else schedule.cohort
-        return runs * clients * examples * setup.layout.dim <= SMALL
+        return 1 if runs * clients * examples * setup.layout.dim <= SMALL else several
 
 
 class SimulationProgram(Program):
