@@ -260,7 +260,10 @@ def cells_of(results, targets, *arguments, **options):
 def test_numbers_beside_the_papers():
     (cell,) = cells_of(
         planted(A=0.80),
-        {"test_accuracy": {"T": {"A": [83.0, 0.3], "absent": [1.0, 1.0]}}},
+        {
+            ("test_accuracy", "T", "A"): [83.0, 0.3],
+            ("test_accuracy", "T", "absent"): [1.0, 1.0],
+        },
         "last",
         paper_runs=4,
     )
@@ -282,7 +285,7 @@ def beside(ours, paper, runs, metric="test_accuracy", scatter=0.0):
         record("A", seed=s, **{metric: np.array([0.0, 0.0, value / scale])})
         for s, value in enumerate(values)
     ]
-    (cell,) = cells_of(Results(records), {metric: {"T": {"A": paper}}}, "last", paper_runs=runs)
+    (cell,) = cells_of(Results(records), {(metric, "T", "A"): paper}, "last", paper_runs=runs)
     return cell
 
 
@@ -309,8 +312,12 @@ def test_z_is_summed_up_by_method():
         for task, values in ours.items()
         for label, value in values.items()
     ]
-    targets = {t: {a: [v, 0.5**0.5] for a, v in values.items()} for t, values in paper.items()}
-    cells = compare_cells(Results(runs), {"test_accuracy": targets}, "last", 1)
+    targets = {
+        ("test_accuracy", task, label): [value, 0.5**0.5]
+        for task, values in paper.items()
+        for label, value in values.items()
+    }
+    cells = compare_cells(Results(runs), targets, "last", 1)
     a, b = summarize_z(cells).to_dict("records")
     assert [a[name] for name in ("algorithm", "cells", "fewest")] == ["A", 2, 1]
     np.testing.assert_allclose(
@@ -328,7 +335,7 @@ def test_a_broken_run_has_no_number_but_the_best_that_it_observed():
     runs = [record("A", seed=s, test_accuracy=np.array([0.1, 0.5, 0.8])) for s in (0, 1, 2)]
     broken = np.array([0.1, 0.4, np.nan])
     runs += [record("A", seed=3, test_accuracy=broken, outcome=Outcome("non-finite", 2, 0))]
-    targets = {"test_accuracy": {"T": {"A": [80.0]}}}
+    targets = {("test_accuracy", "T", "A"): [80.0]}
     for reading, mean in (("last", np.nan), ("best", np.nan), ("best_observed", 70.0)):
         (cell,) = cells_of(Results(runs), targets, reading)
         np.testing.assert_allclose(cell["ours_mean"], mean, err_msg=reading)

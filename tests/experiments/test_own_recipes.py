@@ -54,6 +54,17 @@ def test_a_recipe_from_file_to_report(tmp_path):
     )
 
 
+@pytest.mark.slow
+def test_a_method_more_makes_only_its_own_runs(tmp_path):
+    recipe = papers.Recipe.parse(OWN)
+    first = reproduce(recipe.only("smoke", [], ["Plain"]), "smoke", tmp_path / "a", Display())
+    both = reproduce(recipe.only("smoke", [], ["Prox"]), "smoke", tmp_path / "a", Display())
+    assert list(dict.fromkeys(run.label for run in both.shown())) == ["Plain", "Prox"]
+    for name, run in first.runs.items():
+        assert both.runs[name].seconds.tolist() == run.seconds.tolist(), "it was made again"
+    assert len(reproduce(recipe, "smoke", tmp_path / "a", Display()).runs) == len(both.runs)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -45,14 +45,14 @@ def test_claims_hold_in_the_papers_own_cells(name):
         # cells are values of a metric: they say nothing about rounds or changes
         if claim.check == "rises" or not is_value_reduction(claim.read or recipe.read):
             continue
-        cells = recipe.cells.get(metric, {})
         scale = scale_of(metric)
         runs = [
             record(algorithm, task, **{metric: np.full(3, number[0] / scale)})
-            for task, numbers in cells.items()
-            for algorithm, number in numbers.items()
+            for (measured, task, algorithm), number in recipe.cells.items()
+            if measured == metric
         ]
-        tasks = [task for task in claim.tasks or cells if task in cells]
+        known = list(dict.fromkeys(run.task for run in runs))
+        tasks = [task for task in claim.tasks or known if task in known]
         exact = claim.model_copy(update={"exact": True, "tasks": tasks})
         algorithms = [run.label for run in runs]
         rivals = [name for name in recipe.rivals(claim.a) if name in algorithms]
@@ -64,9 +64,11 @@ def test_claims_hold_in_the_papers_own_cells(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_that_stand_twice_say_so(name):
     recipe = papers.load(name)
-    for numbers in recipe.cells.values():
+    for metric in {key[0] for key in recipe.cells}:
+        tasks = {task: None for name, task, _ in recipe.cells if name == metric}
         rows = {
-            label: [numbers[task].get(label) for task in numbers] for label in recipe.algorithms
+            label: [recipe.cells.get((metric, task, label)) for task in tasks]
+            for label in recipe.algorithms
         }
         for one, other in itertools.combinations([label for label in rows if any(rows[label])], 2):
             # the rate is searched, so that all rates of a form stand for one number
@@ -92,12 +94,7 @@ def test_recipes_run_at_smoke(name, tmp_path):
     comparison = directory.comparison()
     assert [text for text, _ in comparison.verdicts] == [claim.text for claim in recipe.claim]
     ran = {(record.task, record.label) for record in comparison.results.records}
-    aimed = {
-        (task, name)
-        for tasks in recipe.cells.values()
-        for task, numbers in tasks.items()
-        for name in numbers
-    }
+    aimed = {(task, name) for _, task, name in recipe.cells}
     cells = comparison.cells
     assert set(zip(cells["task"], cells["algorithm"], strict=True)) == ran & aimed
 

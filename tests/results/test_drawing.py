@@ -8,7 +8,7 @@ import pytest
 
 from fedax.results import drawing
 from fedax.results.drawing import save
-from fedax.results.figures import Drawer, Figure, draw_curves
+from fedax.results.figures import Figure, draw_curves
 from fedax.results.frame import curves_frame
 from fedax.results.looks import choose_looks
 from samples import record
@@ -73,7 +73,7 @@ def test_accuracies_against_a_value_of_the_variants():
         for seed in (0, 1)
     ]
     figure = Figure(name="f", x="task.clients", x_title="devices N")
-    (axes,) = Drawer(runs).draw(figure).figure.axes
+    (axes,) = figure.draw(runs).figure.axes
     assert axes.get_xlabel() == "devices N"
     assert ticks(axes, "x") == ["10", "30", "40"]
     deviation = np.sqrt(2)  # of (-1, 1)
@@ -98,15 +98,13 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value():
         for m, s in shift.items()
         for seed in (0, 1)
     ]
-    targets = {
-        "test_accuracy": {
-            "N = 10": {"FedBC": [72.5, 0.5], "FedAvg": [61.0]},
-            "N = 30": {"FedBC": [91.0, 1.5]},
-        }
+    paper = {
+        ("test_accuracy", "N = 10", "FedBC"): [72.5, 0.5],
+        ("test_accuracy", "N = 10", "FedAvg"): [61.0],
+        ("test_accuracy", "N = 30", "FedBC"): [91.0, 1.5],
     }
     figure = Figure(name="f", title="Table 9: accuracy", x="task.clients", panels=["algorithm"])
-    drawer = Drawer(runs, targets=targets, source="Paper, Table 9")
-    (picture,) = drawer.draw_all([figure])
+    picture = figure.draw(runs, paper=paper, source="Paper, Table 9")
     avg, bc = picture.figure.axes
     assert [avg.get_title(), bc.get_title()] == ["FedAvg", "FedBC"]
     assert avg.get_ylim() == bc.get_ylim()
@@ -124,8 +122,9 @@ def test_the_papers_numbers_stand_beside_ours_against_a_value():
 
 def test_curves_without_bands():
     runs = [run("FedBC", seed=seed, end=end) for seed, end in enumerate((0.5, 0.7))]
-    drawer = Drawer(runs, targets={"test_accuracy": {"T": {"FedBC": [61.5, 0.5]}}})
-    bare, full = (drawer.draw(Figure(name="f", band=band)) for band in (False, True))
+    paper = {("test_accuracy", "T", "FedBC"): [61.5, 0.5]}
+    figures = [Figure(name="f", band=band) for band in (False, True)]
+    bare, full = (figure.draw(runs, paper=paper) for figure in figures)
     for picture, count in ((bare, 0), (full, 1)):
         np.testing.assert_allclose(lines(picture.figure.axes[0])["FedBC"][1], [10, *[60] * 10])
         assert len(picture.figure.axes[0].collections) == count
@@ -136,7 +135,7 @@ def test_curves_without_bands():
 def test_curves_against_bits_and_gradients():
     made = dataclasses.replace(run("A"), gradients=3.0 * np.arange(11))
     figure = Figure(name="f", x=["bits", "gradients"], y="train_loss")
-    panels = Drawer([made]).draw(figure).figure.axes
+    panels = figure.draw([made]).figure.axes
     assert [axes.get_xlabel().replace("\n", " ") for axes in panels] == [
         "bits sent, both directions",
         "minibatch gradients of a client",
@@ -151,15 +150,15 @@ def test_accuracy_axes_start_where_the_data_are():
     assert 75 < low < 80
     assert 85 < high < 90
     assert pictures["train_loss"].figure.axes[0].get_yscale() == "log"
-    targets = {"test_accuracy": {"T": {"A": [60.0]}}}
-    below = Drawer([run("A")], targets=targets).draw(Figure(name="f")).figure.axes[0]
+    paper = {("test_accuracy", "T", "A"): [60.0]}
+    below = Figure(name="f").draw([run("A")], paper=paper).figure.axes[0]
     assert below.get_ylim()[0] < 60, "a number of the paper is always on the axis"
 
 
 def test_numbers_of_the_paper_in_curves():
-    targets = {"test_accuracy": {"T": {"A": [96.81]}}}
+    paper = {("test_accuracy", "T", "A"): [96.81]}
     figure = Figure(name="f", y=["test_accuracy", "train_loss"])
-    accuracy, loss = Drawer([run("A"), run("B")], targets=targets).draw(figure).figure.axes
+    accuracy, loss = figure.draw([run("A"), run("B")], paper=paper).figure.axes
     assert across(accuracy) == [96.81]
     assert across(loss) == []
 
@@ -169,13 +168,13 @@ def test_panels_and_lines():
     figure = Figure(
         name="f", y=["test_accuracy", "train_loss"], panels=["variant", "algorithm"], y_title="both"
     )
-    drawn = Drawer(runs).draw(figure).figure
+    drawn = figure.draw(runs).figure
     assert [axes.get_title() for axes in drawn.axes] == ["One, A", "One, B", "Two, A", "Two, B"]
     assert drawn.axes[0].get_gridspec().ncols == 2
     texts = [text.get_text() for text in drawn.legends[0].get_texts()]
     assert texts == ["Test accuracy", "Train loss"]
     assert drawn.axes[0].get_ylabel() == "both"
-    assert Drawer(runs).draw(Figure(name="f", y="weight_gap")) is None, "no run has it"
+    assert Figure(name="f", y="weight_gap").draw(runs) is None, "no run has it"
 
 
 def test_audits_stand_beside_the_variant_that_they_attack():
@@ -187,7 +186,7 @@ def test_audits_stand_beside_the_variant_that_they_attack():
             auc_calibrated=np.full(3, 0.5),
         )
     ]
-    drawn = Drawer([run("A"), *audits]).draw(Figure(name="f", y=["train_loss", "auc"])).figure
+    drawn = Figure(name="f", y=["train_loss", "auc"]).draw([run("A"), *audits]).figure
     loss, auc = drawn.axes
     assert [loss.get_ylabel(), auc.get_ylabel()] == ["Train loss", "AUC, shadow attack"]
     expected = np.linspace(2, 1, 11)
@@ -201,7 +200,7 @@ def test_audits_stand_beside_the_variant_that_they_attack():
 def test_names_with_dollars_stay_text(name, tmp_path):
     """Between two dollar signs Matplotlib would read a formula, and refuse most of them."""
     runs = [run(label, name, seed) for seed in range(2) for label in (name, "FedAvg")]
-    pictures = Drawer(runs).draw_all([Figure(name="f")])
+    pictures = [Figure(name="f").draw(runs)]
     assert len(save(pictures, tmp_path, ["png"])) == 1
     assert name in drawing.to_svg(pictures[0].figure).replace("&amp;", "&")
 

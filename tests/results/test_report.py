@@ -3,6 +3,7 @@ import html.parser
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedax.core import InvalidInput, Outcome
@@ -241,7 +242,8 @@ def test_epsilon_and_own_scores_with_a_direction_have_columns():
 
 
 def test_further_tables_are_on_the_page():
-    sheets = [Sheet("Claims", ["Claim", "Verdict"], [[EVIL, "holds"]], EVIL, lead=True)]
+    table = pd.DataFrame({"Claim": [EVIL], "Verdict": ["holds"]})
+    sheets = [Sheet("Claims", table, EVIL, lead=True)]
     reader = Reader(render(Page("t", "", [record()], sheets=sheets)))
     assert reader.cells("h2") == ["Claims", "T"], "this one leads"
     assert reader.cells()[:2] == [EVIL, "holds"]

@@ -25,7 +25,8 @@ def reproduce(
 
     Results are compared with the paper, and each claim gets a verdict.
 
-    Runs that are there already, below `runs/` of the folder, are not made again.
+    Runs that are there already, below `runs/` of the folder, are not made again: with --algorithm
+    or --variant a recipe can be run piece by piece into one folder.
     """
     from rich.console import Console
 
@@ -45,10 +46,9 @@ def reproduce(
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     directory = run_recipe(recipe, scale, path, Display(console), jobs)
     comparison = directory.comparison()
-    sheet = comparison.cell_sheet()
-    if sheet.rows:
-        rows = [dict(zip(sheet.head, row, strict=True)) for row in sheet.rows]
-        print_table(rows, right=sheet.head[2:])
+    table = comparison.cell_sheet().table
+    if len(table):
+        print_table(table.to_dict("records"), right=list(table)[2:])
     echo(comparison.shorter)
     for text, evidence in comparison.verdicts:
         direction = f"; as claimed on {evidence.direction}" if evidence.direction else ""

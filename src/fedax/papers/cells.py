@@ -16,13 +16,10 @@ COLUMNS = (
 )
 """Of the frame, in the order of `results.csv`."""
 
-Targets = Mapping[str, Mapping[str, Sequence[float]]]
-"""Numbers by task and algorithm: `[mean]` or `[mean, deviation]`."""
-
 
 def compare_cells(
     results: Results,
-    targets: Mapping[str, Targets],
+    targets: Mapping[tuple[str, str, str], Sequence[float]],
     read: str,
     paper_runs: int | None = None,
     also: Sequence[str] = (),
@@ -45,26 +42,24 @@ def compare_cells(
 
     Args:
         results: the runs.
-        targets: the paper's numbers, by metric.
+        targets: the paper's numbers by metric, task and algorithm: `[mean]` or `[mean, deviation]`.
         read: the reading that is compared.
         paper_runs: how many each of the paper's numbers is of, if it says so.
         also: further readings.
     """
     rows = []
-    for metric, tasks in targets.items():
-        for task, numbers in tasks.items():
-            for algorithm, (mean, *deviation) in numbers.items():
-                diverged = [r.diverged for r in results.on(task) if r.label == algorithm]
-                # at a smaller scale not all tasks and algorithms run
-                if not diverged:
-                    continue
-                row: list[Any] = [task, algorithm, metric, mean, *(deviation or [math.nan])]
-                row += [paper_runs or math.nan, len(diverged), sum(diverged)]
-                for reading in (read, *also):
-                    values = results.of(task, algorithm, metric, reading, worst=math.nan)
-                    units = pd.Series(results.units(values)[0])
-                    row += [units.mean(skipna=False), units.std(skipna=False)]
-                rows.append([*row, len(units)])
+    for (metric, task, algorithm), (mean, *deviation) in targets.items():
+        diverged = [run.diverged for run in results.on(task) if run.label == algorithm]
+        # at a smaller scale not all tasks and algorithms run
+        if not diverged:
+            continue
+        row: list[Any] = [task, algorithm, metric, mean, *(deviation or [math.nan])]
+        row += [paper_runs or math.nan, len(diverged), sum(diverged)]
+        for reading in (read, *also):
+            values = results.of(task, algorithm, metric, reading, worst=math.nan)
+            units = pd.Series(results.units(values)[0])
+            row += [units.mean(skipna=False), units.std(skipna=False)]
+        rows.append([*row, len(units)])
     further = [f"{reading}_{number}" for reading in also for number in ("mean", "deviation")]
     names = [*COLUMNS[:6], "runs", "diverged", "ours_mean", "ours_deviation", *further, "units"]
     cells = pd.DataFrame(rows, columns=names)

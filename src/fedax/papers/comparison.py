@@ -84,22 +84,18 @@ class Comparison:
 
     def sheets(self) -> list[Sheet]:
         """Returns the tables for the report."""
-        claims = Sheet(
-            "Claims",
-            ["Claim", "Verdict", "As claimed", "From"],
-            [[text, e.verdict, e.direction or "-", e.text or "-"] for text, e in self.verdicts],
-            f"{self.shorter} {_HOW}".strip(),
-            lead=True,
-        )
+        rows = [[text, e.verdict, e.direction or "-", e.text or "-"] for text, e in self.verdicts]
+        table = pd.DataFrame(rows, columns=["Claim", "Verdict", "As claimed", "From"])
+        claims = Sheet("Claims", table, f"{self.shorter} {_HOW}".strip(), lead=True)
         choices = list(self.recipe.chosen)
         if self.recipe.not_obtainable:
             choices.append(f"Data not obtainable: {self.recipe.not_obtainable}.")
         if left_out := [title for title in self.recipe.titles if title not in self.results.tasks]:
             choices.append(f"Not run: {', '.join(left_out)}.")
         title = "What the paper leaves open, and what was chosen"
-        choice_sheet = Sheet(title, ["Choice"], [[text] for text in choices])
+        choice_sheet = Sheet(title, pd.DataFrame({"Choice": choices}))
         sheets = claims, self.z_sheet(), self.cell_sheet(), choice_sheet
-        return [sheet for sheet in sheets if sheet.rows]
+        return [sheet for sheet in sheets if len(sheet.table)]
 
     def z_sheet(self) -> Sheet:
         """Returns how far the numbers are from the paper's, by algorithm."""
@@ -114,8 +110,7 @@ class Comparison:
             "p": table["p"].map(_format(".2g")),
             "rms with another method's number": table["rms_of_others"].map(_format(".2f")),
         }
-        rows = list(zip(*columns.values(), strict=True))
-        return Sheet("How far from the paper", list(columns), rows, _Z, lead=True)
+        return Sheet("How far from the paper", pd.DataFrame(columns), _Z, lead=True)
 
     def cell_sheet(self) -> Sheet:
         """Returns the paper's numbers beside ours."""
@@ -146,7 +141,7 @@ class Comparison:
         ]
         if recipe.also_read:
             remarks.append("Difference, z and claims are of the first reading.")
-        return Sheet(title, list(table), table.values.tolist(), " ".join(remarks), lead=True)
+        return Sheet(title, table, " ".join(remarks), lead=True)
 
     def claims(self) -> pd.DataFrame:
         """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over

@@ -134,10 +134,9 @@ class Recipe(Table):
         for size in self.scale.values():
             check_names("scale.variants", size.variants or (), variants)
             check_names("scale.algorithms", size.algorithms or (), algorithms)
-        for targets in self.cells.values():
-            check_names("targets", targets, variants)
-            for task, numbers in targets.items():
-                check_names(f"targets.{task}", numbers, algorithms)
+        for _, task, algorithm in self.cells:
+            check_names("targets", [task], variants)
+            check_names(f"targets.{task}", [algorithm], algorithms)
         for claim in self.claim:
             field = f"claim {claim.text!r}"
             check_names(f"tasks of the {field}", claim.tasks or (), variants)
@@ -156,9 +155,15 @@ class Recipe(Table):
         return self.scale[self.ran].read or self.read
 
     @property
-    def cells(self) -> dict[str, dict[str, dict[str, list[float]]]]:
-        """All targets by metric."""
-        return {self.metric: self.targets} | self.more_targets
+    def cells(self) -> dict[tuple[str, str, str], list[float]]:
+        """All targets by metric, variant and algorithm."""
+        targets = {self.metric: self.targets} | self.more_targets
+        return {
+            (metric, task, algorithm): numbers
+            for metric, tasks in targets.items()
+            for task, algorithms in tasks.items()
+            for algorithm, numbers in algorithms.items()
+        }
 
     @property
     def algorithms(self) -> list[str]:

@@ -10,10 +10,9 @@ from fedax.experiments.results.store import RunDirectory, is_archive
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
 from fedax.papers.comparison import Comparison
-from fedax.papers.recipe import Recipe
+from fedax.papers.recipe import Recipe, load
 from fedax.results import Sheet
 from fedax.results.drawing import Picture, save
-from fedax.results.figures import Drawer
 from fedax.utils.files import write
 
 RECIPE = "recipe.toml"
@@ -43,13 +42,9 @@ class PaperDirectory(RunDirectory):
 
     def figures(self) -> list[Picture]:
         recipe = self.recipe
-        return Drawer(
-            self.shown(),
-            recipe.metric,
-            recipe.table_read,
-            recipe.cells,
-            f"{recipe.paper}, {recipe.shows}",
-        ).draw_all(recipe.figure)
+        about = recipe.metric, recipe.table_read, recipe.cells, f"{recipe.paper}, {recipe.shows}"
+        drawn = [figure.draw(self.shown(), *about) for figure in recipe.figure]
+        return [picture for picture in drawn if picture]
 
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None
@@ -66,16 +61,13 @@ class PaperDirectory(RunDirectory):
     def write_tables(self) -> None:
         """Writes tables, and the pictures of an archive."""
         super().write_tables()
-        if is_archive(self.path):
-            save(self.pictures(), self.path, ["png"])
-
-    def texts(self) -> dict[str, str]:
         comparison = self.comparison()
         tables = {"results.csv": comparison.cells, "claims.csv": comparison.claims()}
-        return super().texts() | {
-            name: table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-            for name, table in tables.items()
-        }
+        for name, table in tables.items():
+            text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            write(self.path / name, text)
+        if is_archive(self.path):
+            save(self.pictures(), self.path, ["png"])
 
 
 def open_directory(path: Path, repair: bool = False) -> RunDirectory:
@@ -94,12 +86,18 @@ def reproduce(
     """Runs a recipe at one of its scales.
 
     The directory also holds `results.csv`, `claims.csv` and `recipe.toml`. Runs that it has already
-    are not made again; see `run_experiments`.
+    are not made again; see `run_experiments`. Variants and algorithms of earlier calls stay in it.
 
     Raises:
         UnknownName: no such scale.
         RunExists, InvalidInput, WriteFailed: as `run_experiment`.
     """
+    if (out / RECIPE).exists():
+        # named ones that the folder has stay in it
+        size, earlier = (each.scale[scale] for each in (recipe, load(str(out / RECIPE))))
+        variants = size.variants and sorted({*size.variants, *(earlier.variants or ())})
+        algorithms = size.algorithms and sorted({*size.algorithms, *(earlier.algorithms or ())})
+        recipe = recipe.only(scale, variants or (), algorithms or ())
     return run_experiments(
         recipe.experiments(scale),
         out,

@@ -1,7 +1,7 @@
 """The figures of a recipe: which axes, which panels, and the paper's values in them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,8 +26,6 @@ AXES = {
     "energy": "joules",
 }
 """Horizontal axes of curves, with their columns."""
-Targets = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
-"""The paper's numbers by metric, variant and algorithm: `[mean]` or `[mean, deviation]`."""
 
 
 class Figure(BaseModel):
@@ -85,91 +83,67 @@ class Figure(BaseModel):
                 shown.append(run)
         return shown
 
+    def draw(
+        self,
+        records: Sequence[Record],
+        metric: str = "test_accuracy",
+        read: str = "last",
+        paper: drawing.Paper = drawing.NO_NUMBERS,
+        source: str = "",
+    ) -> Picture | None:
+        """Returns its picture, or None if there are no runs for it.
 
-@dataclasses.dataclass(frozen=True)
-class Drawer:
-    """The material of figures.
-
-    Args:
-        records: all runs, labelled by their algorithms.
-        metric, read: the numbers compared with the paper.
-        targets: the paper's numbers.
-        source: the paper with its table or figure, for captions.
-    """
-
-    records: Sequence[Record]
-    metric: str = "test_accuracy"
-    read: str = "last"
-    targets: Targets = dataclasses.field(default_factory=dict)
-    source: str = ""
-
-    def draw(self, figure: Figure) -> Picture | None:
-        """Returns the picture of a figure, or None if there are no runs for it."""
-        runs = figure.select(self.records)
+        Args:
+            records: all runs, labelled by their algorithms.
+            metric, read: the numbers compared with the paper.
+            paper: the paper's numbers.
+            source: the paper with its table or figure, for the caption.
+        """
+        runs = self.select(records)
         known = {name for run in runs for name in run.scalars}
-        metrics = [name for name in drawing.listed(figure.y or self.metric) if name in known]
+        metrics = [name for name in drawing.listed(self.y or metric) if name in known]
         if not metrics:
             return None
-        default = ["metric"] if figure.against_value else ["variant", "metric", "x"]
-        panels = default if figure.panels is None else figure.panels
+        default = ["metric"] if self.against_value else ["variant", "metric", "x"]
+        panels = default if self.panels is None else self.panels
         columns = [DIMENSIONS.get(name, name) for name in panels]
         lines = [name for name in ("task", "method", "metric") if name not in columns]
-        read = figure.read or self.read
         options: dict[str, Any] = {
-            "log": figure.log,
-            "y_title": figure.y_title,
-            "paper": self.numbers,
+            "log": self.log,
+            "y_title": self.y_title,
+            "paper": paper,
             # so that a method looks the same in all figures
-            "order": list(by_label(self.records)) if "method" in lines else (),
+            "order": list(by_label(records)) if "method" in lines else (),
         }
-        if figure.against_value:
+        read, xs = self.read or read, drawing.listed(self.x)
+        if self.against_value:
             frame = numbers_frame(runs, {run.task: read for run in runs}, metrics)
         else:
             frame = curves_frame(runs, metrics)
             frame["audit"] = ["auc" in runs[i].scalars for i in frame["run"]]
-        paths = [name for name in (*drawing.listed(figure.x), *columns) if "." in name]
+        paths = [name for name in (*xs, *columns) if "." in name]
         for path in paths:
             frame[path] = [_find_setting(runs[i], path) for i in frame["run"]]
-        for path in paths[figure.against_value :]:
+        for path in paths[self.against_value :]:
             frame[path] = _title(path) + " " + frame[path].map(str)
-        if figure.against_value:
-            path = str(figure.x)
+        if self.against_value:
+            (path,) = xs
             # what the horizontal axis varies is no line
             varied = "method" if path.startswith("algorithm.") else "task"
             lines = [name for name in lines if name != varied]
             frame = frame.dropna(subset=[path])
-            title = figure.x_title or _title(path)
-            drawn = drawing.against_value(frame, path, lines, columns, x_title=title, **options)
+            options["x_title"] = self.x_title or _title(path)
+            drawn = drawing.against_value(frame, path, lines, columns, **options)
+            about = f"{describe_reduction(read)}, means of the runs; bars: standard deviation."
+            printed = "Diamonds: the paper, with its standard deviation."
         else:
-            axes = [_check_axis(frame, name) for name in drawing.listed(figure.x)]
-            drawn = drawing.curves(
-                frame, axes, metrics, lines, columns, band=figure.band, **options
-            )
-        has_numbers = any(map(self.targets.get, metrics))
-        if figure.against_value:
-            texts = [f"{describe_reduction(read)}, means of the runs; bars: standard deviation."]
-            texts += ["Diamonds: the paper, with its standard deviation."] * has_numbers
-        else:
-            bands = "; bands: standard deviation" if figure.band else ""
-            texts = [f"Means of the runs{bands}."]
-            texts += ["Dotted lines: the paper's values."] * has_numbers
-        texts += [describe_early_ends(runs), self.source and f"{self.source}."]
-        return Picture(figure.name, drawn, figure.title, " ".join(filter(None, texts)))
-
-    def draw_all(self, figures: Sequence[Figure]) -> list[Picture]:
-        """Returns the pictures of figures for which there are runs."""
-        drawn = map(self.draw, figures)
-        return [picture for picture in drawn if picture is not None]
-
-    @property
-    def numbers(self) -> drawing.Paper:
-        """The paper's numbers by metric, task and method."""
-        return {
-            (metric, task, method): numbers
-            for metric, tasks in self.targets.items()
-            for task, methods in tasks.items()
-            for method, numbers in methods.items()
-        }
+            axes = [_check_axis(frame, name) for name in xs]
+            drawn = drawing.curves(frame, axes, metrics, lines, columns, band=self.band, **options)
+            about = f"Means of the runs{'; bands: standard deviation' * self.band}."
+            printed = "Dotted lines: the paper's values."
+        is_compared = any(key[0] in metrics for key in paper)
+        texts = [about, printed * is_compared, describe_early_ends(runs), source and f"{source}."]
+        return Picture(self.name, drawn, self.title, " ".join(filter(None, texts)))
 
 
 def draw_curves(
@@ -184,8 +158,8 @@ def draw_curves(
     """
     check_metrics(records, metrics or ())
     metrics = metrics or [column.metric for column in columns_of(records) if column.chart]
-    figures = [Figure(name=metric, x=against, y=metric) for metric in metrics]
-    return Drawer(records).draw_all(figures)
+    drawn = [Figure(name=metric, x=against, y=metric).draw(records) for metric in metrics]
+    return [picture for picture in drawn if picture]
 
 
 def _check_axis(frame: pd.DataFrame, axis: str) -> str:

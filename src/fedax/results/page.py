@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from fedax.results import drawing
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import Picture, to_svg
@@ -23,15 +25,14 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Sheet(NamedTuple):
-    """A further table: a title, the heads of its columns, rows of texts, and a line below it.
+    """A further table: a title, a frame of texts, and a line below it.
 
     The words of verdicts (holds, does not hold, undecided, selected) are shown as such; a `lead`
     stands before the charts.
     """
 
     title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    table: pd.DataFrame
     note: str = ""
     lead: bool = False
 

@@ -111,8 +111,7 @@ def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
     ]
     if select.startswith("test"):
         sentences.append("These are test examples: on new ones the numbers would be worse.")
-    rows = shown.astype(str).values.tolist()
-    return Sheet(f"Grid: {judged['task'][0]}", list(shown), rows, " ".join(sentences))
+    return Sheet(f"Grid: {judged['task'][0]}", shown.astype(str), " ".join(sentences))
 
 
 def edges(judged: pd.DataFrame) -> list[str]:
