@@ -7,7 +7,7 @@ import fedax
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.engine.backends.simulation import engine as simulation
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.running.batches import batches_of, plan_of, run_batch
+from fedax.experiments.running.batches import batches_of
 from problems import regression, vector
 
 COMMON = {"solver": fedax.SGD(0.05), "rounds": 4, "observe_every": 2, "seed": [1, 2]}
@@ -83,15 +83,16 @@ def file_of(**grid):
         "algorithm": [{"name": "fedavg"}],
         "rounds": 2,
         "observe": ["train_loss"],
+        "checkpoint_every": 0,
     }
     return Experiment.of(name="a", **sections, grid=grid)
 
 
 @pytest.mark.slow
-def test_the_grid_of_a_file_is_one_program(programs):
+def test_the_grid_of_a_file_is_one_program(programs, tmp_path):
     experiment = file_of(schedule={"dropouts": [0.0, 0.3], "stragglers": [0.0, 1.0]})
     (batch,) = batches_of([experiment])
-    records = run_batch(plan_of(experiment), batch.labels, batch.seeds, task="a", draw=0)
+    records = batch.run(tmp_path)
     assert len(programs) == 1
     assert [record.settings["schedule"]["stragglers"] for record in records] == [0, 1, 0, 1]
     # a straggler takes 1 or 2 of 2 steps

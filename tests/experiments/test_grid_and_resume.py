@@ -55,7 +55,7 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
     plan = experiment.plan()
     kept = {(r.label, r.seed): r for r in finished.records}
     for run in ((LABELS[0], 8), (LABELS[2], 7), (best, 0)):
-        (alone,) = run_batch(plan, [run[0]], [run[1]], task="t", draw=0)
+        (alone,) = run_batch(plan, [run[0]], [run[1]])
         np.testing.assert_allclose(
             kept[run].metrics["train_loss"], alone.metrics["train_loss"], rtol=1e-12
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import statistics
@@ -192,7 +193,7 @@ def run_settings(
     """Runs settings with seeds as one program: the first setting with all seeds, then the next."""
     plan = task.experiment_of(method, settings).plan(data)
     labels = [str(number) for number in range(len(settings))]
-    records = run_batch(plan, labels, seeds, task=task.name, draw=0)
+    histories = run_batch(plan, labels, seeds)
     # minibatch gradients of a round over the number of all clients: a phase of a cohort counts with
     # its share of them, because with 5 of 20 clients gradient descent by all is four times the work
     arguments = plan.arguments_of(labels[0])
@@ -207,7 +208,11 @@ def run_settings(
         * (1.0 if phase.everyone else share)
         for phase in cost.phases
     )
-    return [dataclasses.replace(run, gradients=run.rounds * gradients) for run in records]
+    keys = itertools.product(labels, seeds)
+    return [
+        Record.of(history, task=task.name, label=label, seed=seed, gradients=gradients)
+        for history, (label, seed) in zip(histories, keys, strict=True)
+    ]
 
 
 def has_diverged(run: Record, metric: str) -> bool:

@@ -15,9 +15,6 @@ from fedax.core import Outcome
 from fedax.results.record import Record
 from fedax.utils.files import read, write
 
-_CURVES = ("rounds", "seconds", "bits", "gradients", "time", "energy")
-_ABOUT = ("task", "label", "seed", "draw", "settings", "versions", "clients", "modes")
-
 
 def run_id(settings: Mapping[str, Any]) -> str:
     """Returns the name of a run: 16 hexadecimal digits of the SHA-256 of its settings as JSON.
@@ -36,18 +33,17 @@ def to_files(record: Record, packed: bool = False) -> dict[str, bytes]:
         record: the run.
         packed: whether the files go into a compressed archive, without arrays by client.
     """
-    arrays = {name: getattr(record, name) for name in _CURVES}
+    values = vars(record) | {"outcome": dataclasses.asdict(record.outcome)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     metrics = record.scalars if packed else record.metrics
-    arrays |= {f"metrics/{name}": values for name, values in metrics.items()}
-    arrays = {name: array for name, array in arrays.items() if array is not None}
+    apart = {"metrics", "models"} | arrays.keys()
+    about = {k: value for k, value in values.items() if k not in apart and value is not None}
+    arrays |= {f"metrics/{name}": curve for name, curve in metrics.items()}
     buffer = io.BytesIO()
     # compressed twice, the archive would be larger
     save = np.savez if packed else np.savez_compressed
     save(buffer, **cast(Any, arrays))
     curves = buffer.getvalue()
-    about = {name: getattr(record, name) for name in _ABOUT}
-    about["outcome"] = dataclasses.asdict(record.outcome)
-    about = {name: value for name, value in about.items() if value is not None}
     about["sha256"] = _checksum(about, curves)
     return {"curves.npz": curves, "run.json": json.dumps(about, indent=1).encode()}
 
@@ -56,24 +52,20 @@ def from_files(files: Mapping[str, bytes]) -> Record:
     """Returns the run of `to_files`.
 
     Raises:
-        ValueError: damaged or missing files.
+        Exception: damaged or missing files; zip, zlib, JSON, any layer below can fail.
     """
-    try:
-        about, curves = json.loads(files["run.json"]), files["curves.npz"]
-        if about.pop("sha256") != _checksum(about, curves):
-            raise ValueError("its checksum does not fit")
-        with np.load(io.BytesIO(curves), allow_pickle=False) as stored:
-            arrays = dict(stored)
-        metrics = {
-            name.removeprefix("metrics/"): arrays.pop(name)
-            for name in list(arrays)
-            if name.startswith("metrics/")
-        }
-        outcome = Outcome(**about.pop("outcome"))
-        arrays.pop("compiling", None)  # of older runs
-        return Record(**about, **arrays, metrics=metrics, outcome=outcome)
-    except Exception as error:  # zip, zlib, header, JSON: any layer below can fail
-        raise ValueError(str(error) or type(error).__name__) from error
+    about, curves = json.loads(files["run.json"]), files["curves.npz"]
+    if about.pop("sha256") != _checksum(about, curves):
+        raise ValueError("its checksum does not fit")
+    metrics = dict[str, np.ndarray]()
+    with np.load(io.BytesIO(curves), allow_pickle=False) as stored:
+        for name in stored:
+            if name.startswith("metrics/"):
+                metrics[name.removeprefix("metrics/")] = stored[name]
+            # of older runs
+            elif name != "compiling":
+                about[name] = stored[name]
+    return Record(**about | {"outcome": Outcome(**about["outcome"])}, metrics=metrics)
 
 
 def _checksum(about: Mapping[str, Any], curves: bytes) -> str:
@@ -91,7 +83,7 @@ def read_run(folder: Path) -> Record:
     """Reads the run of a folder.
 
     Raises:
-        OSError, ValueError: missing or damaged files.
+        Exception: missing or damaged files, see `from_files`.
     """
     return from_files({name: read(folder / name) for name in ("run.json", "curves.npz")})
 
@@ -100,15 +92,14 @@ def pack(runs: Mapping[str, Record]) -> bytes:
     """Returns the files of runs, by their names, as one `.tar.xz` archive, without arrays by
     client.
     """
-    files = dict[str, bytes]()
-    for name, record in runs.items():
-        files |= {f"{name}/{file}": data for file, data in to_files(record, packed=True).items()}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:xz", preset=9) as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+        for name, record in runs.items():
+            for file, content in to_files(record, packed=True).items():
+                # without owner and date: equal runs are equal archives
+                member = tarfile.TarInfo(f"{name}/{file}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
 
 
@@ -116,15 +107,11 @@ def unpack(data: bytes) -> dict[str, Record]:
     """Returns the runs of an archive of `pack`.
 
     Raises:
-        ValueError: damaged data.
+        Exception: damaged data; tar, LZMA, any layer below can fail.
     """
     runs: dict[str, dict[str, bytes]] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
-            for member in archive:
-                content = archive.extractfile(member)
-                folder, _, name = member.name.rpartition("/")
-                runs.setdefault(folder, {})[name] = b"" if content is None else content.read()
-    except Exception as error:  # LZMA, headers, lengths: any layer below can fail
-        raise ValueError(f"a damaged archive ({error or type(error).__name__})") from error
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
+        for member in archive:
+            folder, _, name = member.name.rpartition("/")
+            runs.setdefault(folder, {})[name] = cast(Any, archive.extractfile(member)).read()
     return {name: from_files(files) for name, files in runs.items()}

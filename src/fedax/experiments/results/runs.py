@@ -35,6 +35,11 @@ class Run(BaseModel):
     settings: dict[Name, Any] = {}
 
     @property
+    def about(self) -> dict[str, Any]:
+        """The names and numbers of its record."""
+        return self.model_dump(include={"task", "label", "seed", "draw"})
+
+    @property
     def title(self) -> str:
         return f"{self.task}, {self.label}, seed {self.seed}"
 

@@ -92,15 +92,13 @@ class RunDirectory:
         return {}
 
     def make_folder(self) -> None:
-        """Makes the folder; runs that were copied into it are taken up.
+        """Makes the folder.
 
         Raises:
             WriteFailed: it cannot be written.
         """
         with writing(self.path):
             (self.path / "runs").mkdir(parents=True, exist_ok=True)
-            self.runs = _read_runs(self.path / "runs", repair=True)
-            self.save()
 
     @classmethod
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
@@ -122,9 +120,9 @@ class RunDirectory:
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except Exception as error:
             # every kind of damage ends in one error that names the directory
-            reason = f"a run directory with damaged files: {error}"
+            reason = f"a run directory with damaged files: {error or type(error).__name__}"
             raise InvalidInput.because(str(path), reason) from error
 
     def begin(self) -> None:
@@ -199,19 +197,12 @@ class RunDirectory:
         write(self.path / "report.html", render(self.page()))
 
     def write_tables(self) -> None:
-        """Writes tables, and what belongs to them."""
-        for name, text in self.texts().items():
-            write(self.path / name, text)
-
-    def texts(self) -> dict[str, str]:
-        """Returns the tables as text files by name; an archive has no long ones."""
-        texts = dict[str, str]()
+        """Writes tables, and what belongs to them; an archive has no long ones."""
         if grids := self.grids():
             judged = pd.concat(grids.values()).infer_objects().astype({"selected": int})
-            texts["grid.csv"] = judged.to_csv(index=False, float_format="%.9g")
+            write(self.path / "grid.csv", judged.to_csv(index=False, float_format="%.9g"))
         if not is_archive(self.path):
-            texts["metrics.csv"] = curves_csv(self.records)
-        return texts
+            write(self.path / "metrics.csv", curves_csv(self.records))
 
     def sheets(self) -> list[Sheet]:
         """Returns the further tables of the report: its grids."""
@@ -246,12 +237,7 @@ class RunDirectory:
     def pairs(self) -> Pairs:
         """Returns the runs that are there, with the names that the study gives them."""
         return [
-            (
-                run,
-                dataclasses.replace(
-                    self.runs[run.id], task=run.task, label=run.label, draw=run.draw
-                ),
-            )
+            (run, dataclasses.replace(self.runs[run.id], **run.about))
             for run in self.planned
             if run.id in self.runs
         ]
@@ -333,9 +319,9 @@ class RunDirectory:
 
 def open_folder(
     path: Path, load: Callable[[Path, bool], RunDirectory] = RunDirectory.load
-) -> RunDirectory | None:
-    """Returns the run directory at a path, to run into it, without damaged runs; None of a new or
-    an empty folder, and of one with nothing but copies of runs.
+) -> RunDirectory:
+    """Returns the run directory at a path, to run into it, without damaged runs; of a new or an
+    empty folder, and of one with nothing but copies of runs, one that plans nothing.
 
     Raises:
         RunExists: a folder of something else, or one that another process works in.
@@ -356,7 +342,7 @@ def open_folder(
         return load(path, True)
     if names - {"runs", LOCK}:
         raise RunExists(f"{path} is not empty; {advice}, or remove this one.")
-    return None
+    return RunDirectory(path, "", runs=_read_runs(path / "runs", repair=True))
 
 
 def _read_runs(folder: Path, repair: bool) -> dict[str, Record]:
@@ -364,7 +350,7 @@ def _read_runs(folder: Path, repair: bool) -> dict[str, Record]:
     for path in sorted(folder.glob("*/run.json")):
         try:
             runs[path.parent.name] = read_run(path.parent)
-        except (OSError, ValueError) as error:
+        except Exception as error:
             if repair:
                 # left out, and made again
                 continue

@@ -1,7 +1,6 @@
 """The pieces of work of an experiment: runs that one compiled program can serve together."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedax.audit import membership
-from fedax.core import Algorithm
+from fedax.core import Algorithm, History
 from fedax.data import data_folder
 from fedax.engine.driver.grid import program_key
 from fedax.engine.driver.options import Progress
@@ -70,41 +69,48 @@ class Batch:
         return f"{self.runs[0].run.task}: {labels}, {word} {', '.join(map(str, self.seeds))}"
 
     def run(self, out: Path, hook: Hook | None = None) -> list[Record]:
-        """Runs it, from its newest checkpoint on if there is one."""
-        experiment, run = self.experiment, self.runs[0].run
-        plan, label = plan_of(experiment), run.label
-        options: dict[str, Any] = {"task": run.task, "draw": run.draw, "hook": hook}
+        """Runs it, from its newest checkpoint on if there is one.
+
+        Each record has its part of the time that the runs took together.
+        """
+        experiment, label = self.experiment, self.labels[0]
+        plan = plan_of(experiment)
+        options: dict[str, Any] = {"progress": hook}
         every = experiment.checkpoint_every
         every = max(experiment.rounds // 10, 1) if every is None else every
         # 0 means no checkpoints
         if every:
             options |= {"checkpoint": self.folder(out), "checkpoint_every": every}
+        kept = experiment.keep_models
+        # runs that only select are many: their models are kept only with `all`
+        if experiment.audit is not None or (self.runs[0].run.selects and kept != "all"):
+            kept = "none"
         if experiment.audit is not None:
             # an audit is always a batch of one run
-            records = [run_audited(plan, experiment.audit, label, self.seeds[0], **options)]
+            histories = [run_audited(plan, label, self.seeds[0], experiment.audit, **options)]
+            gradients = {}
         else:
-            # runs that only select are many: their models are kept only with `all`
-            kept = "none" if run.selects else experiment.keep_models
-            options |= {
-                "keep": kept != "none" or experiment.keep_models == "all",
-                "personal": kept == "personal" and _has_own_models(plan.algorithms[label]),
-            }
-            records = run_batch(plan, self.labels, self.seeds, **options)
+            has_models = type(plan.algorithms[label]).personal is not Algorithm.personal
+            options["personal"] = kept == "personal" and has_models
+            histories = run_batch(plan, self.labels, self.seeds, **options)
+            gradients = gradients_of(plan, self.labels)
         facts = dict[str, Any]()
         if plan.task.encoding is not None:
             facts["encoding"] = plan.task.encoding.to_json()
         # clients of a deployment have examples of their own
         if experiment.engine != "flower":
             facts["majority"] = majority_of(plan.task)
-        return [
-            dataclasses.replace(record, settings=planned.settings | facts, versions=versions())
-            for planned, record in zip(self.runs, records, strict=True)
-        ]
-
-
-def _has_own_models(algorithm: Algorithm[Any]) -> bool:
-    """Returns whether its clients use other models than the global one."""
-    return type(algorithm).personal is not Algorithm.personal
+        records = []
+        for (run, _, _, settings), history in zip(self.runs, histories, strict=True):
+            record = Record.of(history, **run.about, gradients=gradients.get(run.label))
+            more = {
+                "seconds": record.seconds / len(histories),
+                "models": {} if kept == "none" else arrays_of(history),
+                "settings": settings | facts,
+                "versions": versions(),
+            }
+            records.append(dataclasses.replace(record, **more))
+        return records
 
 
 _newest: dict[str, tuple[Engine | None, Plan]] = {}
@@ -208,47 +214,34 @@ def shares_program(experiment: Experiment) -> bool:
 
 
 def run_batch(
-    plan: Plan,
-    labels: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    task: str,
-    draw: int,
-    hook: Callable[[Progress], bool | None] | None = None,
-    keep: bool = False,
-    **checkpoints: Any,
-) -> list[Record]:
-    """Runs algorithms of a plan that one program can serve, each with all seeds (see
-    `fedax.run_grid`).
-
-    With `keep` the records come with the models; `checkpoints` are further arguments of the run.
-
-    Returns:
-        The records of the first label with all seeds, then of the next. Each has its part of the
-        time they took together.
+    plan: Plan, labels: Sequence[str], seeds: Sequence[int], **options: Any
+) -> list[History]:
+    """Runs algorithms of a plan that one program can serve, each with all seeds; `options` are
+    further ones of `fedax.run_grid`, whose histories it returns.
     """
-    made = {label: plan.arguments_of(label) for label in labels}
-    members = [plan.algorithms[label] for label in labels]
-    arguments = made[labels[0]] | checkpoints
-    cost = footprint(members[0], plan.task, solver=arguments["solver"])
+    made = [plan.arguments_of(label) for label in labels]
+    arguments = made[0] | options
     # a list has one solver or schedule for each member; equal ones are passed once
     for name in ("solver", "schedule"):
-        values = [options[name] for options in made.values()]
+        values = [own[name] for own in made]
         arguments[name] = values if len(set(map(str, values))) > 1 else values[0]
-    histories = run_grid(members, plan.task, seed=seeds, progress=hook, **arguments)
+    members = [plan.algorithms[label] for label in labels]
+    return run_grid(members, plan.task, seed=seeds, **arguments)
+
+
+def gradients_of(plan: Plan, labels: Sequence[str]) -> dict[str, float]:
+    """Returns by label the minibatch gradients of a client in a round, in the mean over the
+    clients. One program serves the algorithms, so that the first stands for all.
+    """
+    solver = plan.arguments_of(labels[0])["solver"]
+    cost = footprint(plan.algorithms[labels[0]], plan.task, solver=solver)
     sizes = client_sizes(plan) or plan.task.train.sizes.tolist()
-    records = []
-    for history, (label, seed) in zip(histories, itertools.product(labels, seeds), strict=True):
-        # minibatch gradients of a client in a round, in the mean over the clients
-        schedule = made[label]["schedule"]
-        gradients = [cost.gradients(schedule.mean_steps(n), schedule.mean_epoch(n)) for n in sizes]
-        about = {"task": task, "label": label, "seed": seed, "draw": draw}
-        record = Record.of(history, **about, gradients=float(np.mean(gradients)))
-        # wall time is divided evenly: the runs were one program
-        seconds = record.seconds / len(histories)
-        models = arrays_of(history) if keep else {}
-        records.append(dataclasses.replace(record, seconds=seconds, models=models))
-    return records
+    gradients = {}
+    for label in labels:
+        schedule = plan.arguments_of(label)["schedule"]
+        counts = [cost.gradients(schedule.mean_steps(n), schedule.mean_epoch(n)) for n in sizes]
+        gradients[label] = float(np.mean(counts))
+    return gradients
 
 
 def client_sizes(plan: Plan) -> list[int] | None:
@@ -262,40 +255,22 @@ def client_sizes(plan: Plan) -> list[int] | None:
     return [int(n) for n in plan.task.train.sizes]
 
 
-def run_audited(
-    plan: Plan,
-    audit: AuditSection,
-    label: str,
-    seed: int,
-    *,
-    task: str,
-    draw: int,
-    hook: Callable[[Progress], bool | None] | None = None,
-    **checkpoints: Any,
-) -> Record:
+def run_audited(plan: Plan, label: str, seed: int, audit: AuditSection, **options: Any) -> History:
     """Runs membership inference on one algorithm of a plan.
 
-    The record has the curves of the attacked model at the attacks, with `auc` (the shadow attack)
+    The history has the curves of the attacked model at the attacks, with `auc` (the shadow attack)
     and `auc_calibrated` (the calibrated loss).
     """
     arguments = plan.arguments_of(label)
     names = ("solver", "schedule", "engine", "channel", "clock", "observe", "on_bad_client")
-    options = {name: arguments[name] for name in names} | checkpoints
-    attack_rounds, algorithm = audit.looks(arguments["rounds"]), plan.algorithms[label]
-    result = membership(
-        algorithm,
-        plan.task,
-        looks=attack_rounds,
-        seed=seed,
-        progress=hook,
-        **options,
-    )
+    options |= {name: arguments[name] for name in names}
+    looks = audit.looks(arguments["rounds"])
+    result = membership(plan.algorithms[label], plan.task, looks=looks, seed=seed, **options)
     history, areas = result.history, result.auc
     # the observations at which an attack was made, so that all curves have one length
     is_attacked = np.isin(history.rounds, result.rounds)
     metrics = {"auc": areas["shadow"], "auc_calibrated": areas["calibrated"]}
     metrics |= {name: values[is_attacked] for name, values in history.metrics.items()}
-    attacked_history = dataclasses.replace(
+    return dataclasses.replace(
         history, rounds=history.rounds[is_attacked], metrics=metrics, seconds=result.seconds
     )
-    return Record.of(attacked_history, task=task, label=label, seed=seed, draw=draw)

@@ -91,51 +91,32 @@ def run_experiments(
     # what can be refused is refused before the folder exists
     team_of(experiments, jobs)
     earlier = open_folder(out)
-    if earlier is not None:
-        _check_versions(earlier)
+    if changed := differing_versions(earlier.versions, packages() | random_settings()):
+        hint = "Install those of then, or run in another folder."
+        reason = f"begun with other versions: {'; '.join(changed)}"
+        raise InvalidInput.because(str(out), reason, hint)
     check_installed(experiments[0].trackers)
     experiments, notes = _prepare(experiments)
-    about = {"title": printable(title), "notes": notes} | study_of(experiments)
-    directory = make(path=out, **about)
-    if earlier is None:
-        directory.make_folder()
-    else:
-        _check_earlier(directory, earlier)
-        directory.versions, directory.runs = earlier.versions, earlier.runs
+    about = {"title": printable(title), "notes": notes, "versions": earlier.versions}
+    directory = make(path=out, **about, **study_of(experiments))
+    known = {run.id for run in earlier.planned}
+    if known and known.isdisjoint(run.id for run in directory.planned):
+        raise RunExists(
+            f"{out} holds runs of other settings or data; nothing was overwritten. Choose another "
+            "folder, or put back what has changed."
+        )
     # interrupted ones go on
     directory.runs = {
-        name: run for name, run in directory.runs.items() if run.outcome.kind != "interrupted"
+        name: run for name, run in earlier.runs.items() if run.outcome.kind != "interrupted"
     }
     if present := sum(run.id in directory.runs for run in directory.planned):
         display.say(f"{counted(present, 'run')} are there already.")
+    directory.make_folder()
     # the lock is held until the last run is written
     with held(out):
         with writing(out):
             directory.begin()
         return _run_missing(directory, experiments, display, jobs, cluster)
-
-
-def _check_earlier(directory: RunDirectory, earlier: RunDirectory) -> None:
-    """Refuses to run into the directory of other runs.
-
-    Raises:
-        RunExists: a directory without any of the runs.
-    """
-    ids, then = ({run.id for run in each.planned} for each in (directory, earlier))
-    if then and ids.isdisjoint(then):
-        raise RunExists(
-            f"{directory.path} holds runs of other settings or data; nothing was overwritten. "
-            "Choose another folder, or put back what has changed."
-        )
-
-
-def _check_versions(directory: RunDirectory) -> None:
-    """Refuses to continue runs that began with other versions or settings of JAX."""
-    now = packages() | random_settings()
-    if changed := differing_versions(directory.versions, now):
-        hint = "Install those of then, or run in another folder."
-        reason = f"begun with other versions: {'; '.join(changed)}"
-        raise InvalidInput.because(str(directory.path), reason, hint)
 
 
 def _prepare(
@@ -185,7 +166,7 @@ def resume(
             versions or other random settings of JAX.
     """
     directory = open_folder(out, load)
-    if directory is None or not directory.planned:
+    if not directory.planned:
         hint = "Remove the folder, and run again."
         raise InvalidInput.because(str(out), "no run was begun there", hint)
     return run_experiments(
@@ -225,15 +206,14 @@ def _run_missing(
         ranks.broadcast((experiments, directory.runs))
     directory.status, directory.reason = "running", ""
     elsewhere = jobs > 1 or cluster is not None
-    with display, Interruption(display, elsewhere, ranks) as interruption:
-        if cluster is not None:
-            work = functools.partial(run_on_cluster, cluster=cluster)
-        elif jobs > 1:
-            work = functools.partial(run_in_processes, jobs=jobs)
-        else:
-            work = functools.partial(_run_in_turn, display=display, interruption=interruption)
+    # a full disk ends the runs; what was kept is whole
+    with (
+        display,
+        Interruption(display, elsewhere, ranks) as interruption,
+        writing(directory.path),
+    ):
         run_stage = functools.partial(
-            _run_stage, directory, experiments, display, interruption, work
+            _run_stage, directory, experiments, interruption, jobs, cluster
         )
         try:
             # selection comes first, because it decides which runs are reported
@@ -250,11 +230,6 @@ def _run_missing(
         except KeyboardInterrupt:
             # checkpoints stay for `resume`
             directory.close("interrupted")
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise WriteFailed(
-                f"{directory.path}: cannot be written: {reason}. What was kept is whole."
-            ) from error
         except WriteFailed:
             raise
         except FedaxError as error:
@@ -271,17 +246,23 @@ def _run_missing(
 def _run_stage(
     directory: RunDirectory,
     experiments: Sequence[Experiment],
-    display: Display,
     interruption: Interruption,
-    work: Callable[[Sequence[Batch], Path], Done],
+    jobs: int,
+    cluster: ClusterSection | None,
     chosen: Mapping[str, Mapping[str, str]] | None,
 ) -> None:
     """Makes the missing runs that select, or, with what is `chosen`, those to report."""
     folder = directory.path
     batches = batches_of(experiments, chosen, directory.runs)
-    for position, (batch, records) in enumerate(work(batches, folder), start=1):
+    if cluster is not None:
+        done = run_on_cluster(batches, folder, cluster)
+    elif jobs > 1:
+        done = run_in_processes(batches, folder, jobs)
+    else:
+        done = _run_in_turn(batches, folder, interruption)
+    for position, (batch, records) in enumerate(done, start=1):
         experiment = batch.experiment
-        display.end(f"[{position}/{len(batches)}] {batch.title}", records)
+        interruption.display.end(f"[{position}/{len(batches)}] {batch.title}", records)
         # by now the clients have said how many examples they have
         if experiment.engine == "flower":
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
@@ -299,9 +280,8 @@ def _run_stage(
             raise KeyboardInterrupt
 
 
-def _run_in_turn(
-    batches: Sequence[Batch], folder: Path, display: Display, interruption: Interruption
-) -> Done:
+def _run_in_turn(batches: Sequence[Batch], folder: Path, interruption: Interruption) -> Done:
+    display = interruption.display
     for position, batch in enumerate(batches, start=1):
         experiment = batch.experiment
         live = None
