@@ -7,7 +7,6 @@ import pytest
 import fedax
 from fedax import codecs
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.sections import CodecSection
 from fedax.experiments.config.shorthand import parse_section
 
 TEXT = """name = "coded"
@@ -51,7 +50,7 @@ def test_a_codec_within_another():
     table = {"name": "ef21", "codec": {"name": "topk", "fraction": 0.2}}
     assert tomllib.loads(experiment.toml())["channel"]["up"] == table
     short = "ef21:codec={name='topk', fraction=0.2}"
-    assert CodecSection.model_validate(parse_section(short)).make() == expected
+    assert codecs.make_codec(**parse_section(short)) == expected
 
 
 def test_the_resolved_file_codes_the_same():

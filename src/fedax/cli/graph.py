@@ -28,14 +28,13 @@ def graph(
     """
     import numpy as np
 
-    from fedax.experiments.config.sections import CodecSection
+    from fedax.communication.codecs import make_codec
     from fedax.experiments.config.shorthand import parse_section
 
     # all arguments are parsed before anything is printed
     parsed = [parse_graph(text, clients) for text in graphs]
     coders = {
-        text: CodecSection.model_validate(parse_section(text)).make()
-        for text in codec or ["none", "quantizer:b=8"]
+        text: make_codec(**parse_section(text)) for text in codec or ["none", "quantizer:b=8"]
     }
     rows = []
     for topology in parsed:

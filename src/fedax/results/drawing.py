@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -250,7 +250,10 @@ def curves(
                 colour = looks[str(label)].colour
                 axes.axhline(printed[0], color=colour, linestyle=":", linewidth=1.1)
         if drawn:
-            _scale(axes, panel.metric, drawn.values(), numbers, log)
+            rows = pd.concat(drawn.values())
+            shown = np.append(rows[_RANGE].to_numpy().ravel(), numbers)
+            if not _set_log(axes, panel.metric, shown, log) and is_percent(panel.metric):
+                _zoom(axes, rows, numbers)
         best = _best(drawn, lines, directions[panel.metric])
         for position, (label, curve) in enumerate(drawn.items()):
             if label not in best:
@@ -263,6 +266,9 @@ def curves(
     if on_page or (len(panels) == 1 and _name_ends(panels[0].axes)):
         return panels[0].axes.figure
     return _add_legend(panels)
+
+
+_RANGE = ["mean", "low", "high"]
 
 
 def _key(row: Any) -> tuple[str, str, str]:
@@ -389,32 +395,28 @@ def _draw_line(
         axes.fill_between(curve["x"], *ends, color=look.colour, alpha=0.15, linewidth=0)
 
 
-def _scale(
-    axes: Any,
-    metric: str,
-    drawn: Iterable[pd.DataFrame],
-    numbers: Sequence[float],
-    log: bool | None,
-    whole: bool = False,
-) -> None:
-    """Sets scale and limits of a vertical axis: logarithmic only where all can be shown, and
-    accuracies from where they are, unless the `whole` axis is to be seen.
-    """
-    rows = pd.concat(drawn)
-    values = np.append(rows[["mean", "low", "high"]].to_numpy().ravel(), numbers)
-    values = values[np.isfinite(values)]
+def _set_log(axes: Any, metric: str, shown: np.ndarray, log: bool | None) -> bool:
+    """Makes a vertical axis logarithmic if all that it shows can be, and returns whether it is."""
+    values = shown[np.isfinite(shown)]
     # below its minimum an objective is by rounding only: such a gap cannot be measured
     keeps = (log is True or metric == "objective_gap") and (values > 0).any()
-    if (column_of(metric).logarithmic if log is None else log) and (keeps or (values > 0).all()):
+    wanted = column_of(metric).logarithmic if log is None else log
+    is_log = wanted and bool(keeps or (values > 0).all())
+    if is_log:
         axes.set_yscale("log")
-    elif is_percent(metric) and not whole and len(values):
-        # in the first tenth of the axis accuracies rise from chance
-        start, end = rows["x"].min(), rows["x"].max()
-        late = rows[rows["x"] >= start + 0.1 * (end - start)][["mean", "low", "high"]]
-        values = np.append(late.to_numpy().ravel(), numbers)
-        low, high = float(np.nanmin(values)), float(np.nanmax(values))
-        pad = 0.06 * (high - low) or 1.0
-        axes.set_ylim(low - pad, high + pad)
+    return is_log
+
+
+def _zoom(axes: Any, drawn: pd.DataFrame, numbers: Sequence[float]) -> None:
+    """Lets a vertical axis begin where accuracies are; in the first tenth of the horizontal one
+    they rise from chance.
+    """
+    start, end = drawn["x"].min(), drawn["x"].max()
+    late = drawn[drawn["x"] >= start + 0.1 * (end - start)]
+    values = np.append(late[_RANGE].to_numpy().ravel(), numbers)
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    pad = 0.06 * (high - low) or 1.0
+    axes.set_ylim(low - pad, high + pad)
 
 
 def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) -> None:
@@ -481,6 +483,7 @@ def _add_legend(panels: Sequence[_Panel]) -> "matplotlib.figure.Figure":
 
 
 _DIAMOND = {
+    "elinewidth": 0.9,
     "color": _QUIET,
     "marker": "D",
     "linestyle": "none",
@@ -518,7 +521,7 @@ def against_value(
     step = 2 if len(values) > 4 < panels[0].axes.get_gridspec().ncols else 1
     looks = _looks_of(panels, order)
     for panel in panels:
-        axes, drawn = panel.axes, list[dict[str, float]]()
+        axes, shown = panel.axes, list[float]()
         lines = panel.rows.groupby("label", sort=False)
         for position, (label, rows) in enumerate(lines):
             look, line = looks[label].options, []
@@ -531,22 +534,19 @@ def against_value(
                 place = values.index(value)
                 if printed := paper.get(_key(runs.iloc[0])):
                     mean, deviation = (*printed, 0.0)[:2]
-                    drawn.append({"mean": mean, "low": mean - deviation, "high": mean + deviation})
-                    at = place - 0.25
-                    axes.errorbar(at, mean, deviation, elinewidth=0.9, label=PUBLISHED, **_DIAMOND)
+                    shown += [mean - deviation, mean + deviation]
+                    axes.errorbar(place - 0.25, mean, deviation, label=PUBLISHED, **_DIAMOND)
                 numbers, _ = units_of(runs["value"].to_numpy(), runs["draw"].to_numpy())
                 mean, deviation = numbers.mean(), np.nan_to_num(deviation_of(numbers))
-                line.append({"mean": mean, "low": mean - deviation, "high": mean + deviation})
-                line[-1] |= {"place": place + shift, "deviation": deviation}
-            drawn += line
-            points = pd.DataFrame(line)[["place", "mean", "deviation"]].to_numpy().T
+                shown += [mean - deviation, mean + deviation]
+                line.append((place + shift, mean, deviation))
             # a panel of one method has its name as title
             named = {} if str(label) in panel.title else {"label": label}
-            axes.errorbar(*points, elinewidth=0.9, **look, **named)
+            axes.errorbar(*np.transpose(line), elinewidth=0.9, **look, **named)
         texts = [f"{value:g}" for value in values]
         axes.set_xticks(range(0, len(values), step), texts[::step])
         axes.set_xlim(-0.5, len(values) - 0.5)
-        _scale(axes, panel.metric, [pd.DataFrame(drawn)], (), log, True)
+        _set_log(axes, panel.metric, np.array(shown), log)
     heads = [y_title or column_of(panel.metric).head for panel in panels]
     _title_axes(panels, [x_title] * len(panels), heads)
     return _add_legend(panels)

@@ -13,6 +13,7 @@ from fedax.algorithms import algorithm_class
 from fedax.audit import check_auditable
 from fedax.core import Algorithm, InvalidInput, Task
 from fedax.core.hyper import bound_to
+from fedax.core.scheduling.clock import Clock
 from fedax.engine.backends.simulation import Simulation
 from fedax.engine.driver.early_stopping import Budget, Divergence, EarlyStopping
 from fedax.engine.round.engine import Engine
@@ -28,7 +29,6 @@ from fedax.experiments.config.sections import (
     AlgorithmSection,
     AuditSection,
     ChannelSection,
-    ClockSection,
     ClusterSection,
     Count,
     CountOrZero,
@@ -109,7 +109,8 @@ class Experiment(Table):
     """Ends a run whose loss has risen: the options of `fedax.Divergence`."""
     early_stopping: Annotated[EarlyStopping | None, made(EarlyStopping)] = None
     """Ends a run that no longer becomes better: the options of `fedax.EarlyStopping`."""
-    clock: ClockSection | None = None
+    clock: dict[str, Any] | None = None
+    """The arguments of `fedax.Clock`; arrays and functions are `"FILE:NAME"`."""
     budget: Annotated[Budget | None, made(Budget)] = None
     """Ends a run that has spent its time or energy on the clock of `[clock]`: the options of
     `fedax.Budget`."""
@@ -215,7 +216,7 @@ class Experiment(Table):
         return {
             "solver": self.solver.make(),
             "schedule": schedule_of(self.schedule),
-            "clock": self.clock and self.clock.make(),
+            "clock": None if self.clock is None else Clock.of(self.clock),
             "channel": channel and channel.make(),
         }
 
@@ -248,7 +249,11 @@ class Experiment(Table):
     @property
     def select(self) -> str:
         """The metric that selects among the members of a grid."""
-        return (self.grid or GridSection()).metric(self.validates, self.is_personal)
+        if self.grid is not None and self.grid.select is not None:
+            return self.grid.select
+        if not self.validates:
+            return "train_loss"
+        return "local_validation_loss_pooled" if self.is_personal else "validation_loss"
 
     @property
     def is_personal(self) -> bool:

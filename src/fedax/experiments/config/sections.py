@@ -1,6 +1,7 @@
 """The tables of an experiment file. Each key is declared once, with its range, default and help."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -16,12 +17,11 @@ from pydantic import (
 
 from fedax import algorithms
 from fedax.communication import attacks, codecs
-from fedax.communication.channel import Channel, Codec
+from fedax.communication.channel import Channel
 from fedax.communication.privacy import Privacy
 from fedax.conformance.reference import Eager
 from fedax.core import SGD, Algorithm, Exact, Inexact, InvalidInput, Schedule, Solver, UnknownName
 from fedax.core.hyper import MOST_COUNT, construct, declared, is_concrete
-from fedax.core.scheduling.clock import Clock
 from fedax.core.solver import optax_solver
 from fedax.engine.backends.mpi import MPI
 from fedax.engine.backends.simulation import Simulation
@@ -60,14 +60,17 @@ Seeds = Annotated[
 ]
 
 
+def make_checked(kind: type[Any], **options: Any) -> Any:
+    """Makes an object of a dataclass, with the nearest name of a field where one is unknown."""
+    check_names("key", options, [field.name for field in dataclasses.fields(kind)])
+    return kind(**options)
+
+
 def made(kind: type[Any]) -> BeforeValidator:
     """Makes an object of the table of its options, which its class declares and checks."""
 
     def make(values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        check_names("key", values, fields_of(kind))
-        return kind(**values)
+        return make_checked(kind, **values) if isinstance(values, dict) else values
 
     return BeforeValidator(make)
 
@@ -238,17 +241,6 @@ class GridSection(OpenTable):
     data: no member runs to select there, and the one that is selected on the others is
     reported."""
 
-    def metric(self, validation: bool, personal: bool = False) -> str:
-        """Returns the metric that selects, for a task with or without validation examples, and
-        methods of which one is personal or none.
-
-        >>> GridSection().metric(True), GridSection(select="test_loss").metric(True)
-        ('validation_loss', 'test_loss')
-        """
-        if self.select or not validation:
-            return self.select or "train_loss"
-        return "local_validation_loss_pooled" if personal else "validation_loss"
-
     def selecting(self, reported: Sequence[int]) -> list[int]:
         """Returns the seeds of the runs that select, for an experiment with some seeds.
 
@@ -300,67 +292,36 @@ def check_labels(labels: Sequence[str]) -> None:
             raise InvalidInput.because("label", f"{label!r} stands for two algorithms", hint)
 
 
-class ClockSection(OpenTable):
-    """`[clock]`: the arguments of `fedax.Clock`; arrays and functions are `"FILE:NAME"`."""
-
-    def make(self) -> Clock:
-        for name, value in self.options.items():
-            if isinstance(value, list) and any(isinstance(item, list) for item in value):
-                raise InvalidInput.of(f"clock.{name}", value, "a number, or one for each client")
-        return Clock.of(self.options)
-
-
-class CodecSection(Section):
-    """`name`, a name of `fedax.codecs.CODECS`, its options, and the `codec` within, for `ef21` and
-    `diana`; that one has no feedback by default.
-
-    >>> CodecSection(name="topk", fraction=1).make().fraction
-    1.0
-    >>> CodecSection(name="ef21", codec={"name": "sign"}).make()
-    EF21(codec=Sign(feedback=False))
-    """
-
-    codec: "CodecSection | None" = None
-
-    def make(self) -> Codec:
-        return codecs.make_codec(**self.model_dump(exclude_none=True))
-
-
-class AttackSection(Section):
-    """`name`, a name of `fedax.attacks.ATTACKS`, and its options.
-
-    >>> AttackSection(name="sign_flip", scale=4).make().scale
-    4.0
-    """
-
-    def make(self) -> attacks.Attack:
-        return attacks.make_attack(**self.model_dump())
-
-
-class PrivacySection(OpenTable):
-    """`[channel.privacy]`: clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a
-    list.
-    """
-
-    def make(self) -> Privacy:
-        check_names("option of privacy", self.options, fields_of(Privacy))
-        return Privacy(**self.options)
-
-
 class ChannelSection(Table):
-    """`[channel]`: what happens to messages, see `fedax.Channel`."""
+    """`[channel]`: what happens to messages, see `fedax.Channel`.
 
-    up: CodecSection | None = None
-    """Codec of what clients send."""
-    down: CodecSection | None = None
+    >>> section = ChannelSection(
+    ...     up={"name": "ef21", "codec": {"name": "sign"}},
+    ...     attack={"name": "sign_flip", "scale": 4},
+    ... )
+    >>> section.make().up, section.make().attack.scale
+    (EF21(codec=Sign(feedback=False)), 4.0)
+    """
+
+    up: Section | None = None
+    """Codec of what clients send: `name`, a name of `fedax.codecs.CODECS`, its options, and the
+    `codec` within, for `ef21` and `diana`; that one has no feedback by default."""
+    down: Section | None = None
     """Codec of what the server sends."""
-    attack: AttackSection | None = None
-    """Attack of some of the clients."""
-    privacy: PrivacySection | None = None
-    """Clipping and noise."""
+    attack: Section | None = None
+    """Attack of some of the clients: `name`, a name of `fedax.attacks.ATTACKS`, and its options."""
+    privacy: dict[str, Any] | None = None
+    """Clipping and noise, with the fields of `fedax.Privacy`; `clip` may be a list."""
 
     def make(self) -> Channel:
-        return Channel(**{name: section and section.make() for name, section in self})
+        makers: dict[str, Callable[..., Any]] = {
+            "up": codecs.make_codec,
+            "down": codecs.make_codec,
+            "attack": attacks.make_attack,
+            "privacy": functools.partial(make_checked, Privacy),
+        }
+        values = self.model_dump(exclude_none=True)
+        return Channel(**{name: makers[name](**options) for name, options in values.items()})
 
 
 class ClusterSection(OpenTable):
@@ -396,11 +357,6 @@ def check_names(field: str, values: Iterable[str], known_names: Iterable[str]) -
     for key in values:
         if key not in known_names:
             raise UnknownName.among(field, key, known_names)
-
-
-def fields_of(kind: Any) -> list[str]:
-    """Returns the names of a dataclass's fields."""
-    return [field.name for field in dataclasses.fields(kind)]
 
 
 def schedule_of(arguments: dict[str, Any]) -> Schedule:

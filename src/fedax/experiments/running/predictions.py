@@ -36,13 +36,9 @@ def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
     Raises:
         UnknownName: no split that the task, or the client, has; no such client.
     """
-    parts: dict[str, Any] = {
-        "train": task.train,
-        "validation": task.validation,
-        "test": task.test,
-        "central": task.central if client is None else None,
-        "unseen": task.unseen.test if task.unseen and client is None else None,
-    }
+    parts: dict[str, Any] = {"train": task.train, "validation": task.validation, "test": task.test}
+    if client is None:
+        parts |= {"central": task.central, "unseen": task.unseen and task.unseen.test}
     splits = {name: examples for name, examples in parts.items() if examples is not None}
     if split not in splits:
         raise UnknownName.among("EXAMPLES", split, splits)
@@ -54,8 +50,8 @@ def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
     rows = slice(None) if client is None else owners == client_number(task, client)
     arrays = {name: np.asarray(values)[rows] for name, values in data.arrays.items()}
     names = task.unseen.names if split == "unseen" and task.unseen else task.names
-    clients = owners[rows] if names is None else np.array(names, dtype=str)[owners[rows]]
-    return Chosen(arrays, {"client": clients})
+    clients = owners if names is None else np.array(names, dtype=str)[owners]
+    return Chosen(arrays, {"client": clients[rows]})
 
 
 def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Chosen:
