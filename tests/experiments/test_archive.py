@@ -122,7 +122,7 @@ def test_curves_come_back_to_the_bit_without_those_of_single_clients(kind):
 def test_damaged_curves_are_named(directory, tmp_path):
     directory.keep(tmp_path / "b")
     (tmp_path / "b" / PACKED).write_bytes((tmp_path / "b" / PACKED).read_bytes()[:100])
-    with pytest.raises(InvalidInput, match=r"damaged files: a damaged archive"):
+    with pytest.raises(InvalidInput, match=r"damaged files: not an lzma file"):
         RunDirectory.load(tmp_path / "b")
 
 

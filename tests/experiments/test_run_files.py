@@ -32,7 +32,7 @@ def test_any_flipped_bit_of_a_run_is_noticed(name):
         flipped[bit // 8] ^= 1 << bit % 8
         try:
             again = from_files(files | {name: bytes(flipped)})
-        except ValueError:
+        except Exception:  # of zip, JSON or the checksum
             continue
         # spaces and line ends between values of JSON mean nothing
         missed.append(again.label == "FedAvg" and name == "run.json")

@@ -14,9 +14,7 @@ from fedax.tasks import task
 
 
 def model_kind(best: bool, client: str | None) -> str:
-    """Returns a key of `fedax.experiments.results.models.KINDS` for the options `--best` and
-    `--client`.
-    """
+    """Returns which model the options `--best` and `--client` ask for, see `model_path`."""
     if best and client is not None:
         raise InvalidInput.because(
             "--best and --client",

@@ -88,24 +88,18 @@ def compare_runs(
     return frame
 
 
-EMPTY: dict[str, Any] = {
+_NUMBERS = ("mean", "deviation", "difference", "low", "high", "p", "common")
+EMPTY: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan) | {
     "selected": "",
     "read": "last",
     "runs": 0,
     "lost": 0,
     "left_out": 0,
     "diverged": False,
-    "mean": math.nan,
-    "deviation": math.nan,
     "top": False,
     "best": "",
-    "difference": math.nan,
-    "low": math.nan,
-    "high": math.nan,
-    "p": math.nan,
     "pairs": 0,
     "unit": "",
-    "common": math.nan,
 }
 """Of a method without any number."""
 

@@ -168,12 +168,14 @@ def _positions(run: Record, read: str) -> np.ndarray:
     other reductions.
     """
     unit, _, level = read.partition("_to_")
-    if not level or unit == "rounds":
-        return run.rounds
-    if unit == "gigabits":
-        return run.bits / 1e9
-    values = run.time if unit == "hours" else run.energy
-    if values is None:
+    spent = {
+        "rounds": run.rounds,
+        "gigabits": run.bits / 1e9,
+        "hours": None if run.time is None else run.time / 3600,
+        "joules": run.energy,
+    }
+    positions = spent[unit] if level else run.rounds
+    if positions is None:
         allowed = "another reduction, as some of these runs have no devices"
         raise InvalidInput.of("read", read, allowed)
-    return values / 3600 if unit == "hours" else values
+    return positions

@@ -33,10 +33,8 @@ def references(values: Any) -> list[str]:
 
 def _find_references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        for key, item in value.items():
-            if key != "label":
-                yield from _find_references(item)
-    elif isinstance(value, list):
+        value = [item for key, item in value.items() if key != "label"]
+    if isinstance(value, list):
         for item in value:
             yield from _find_references(item)
     elif is_reference(value):

@@ -88,8 +88,7 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
 
 def selected(judged: pd.DataFrame) -> dict[str, str]:
     """Returns by algorithm the label of its selected member."""
-    rows = judged[judged["selected"]]
-    return dict(zip(rows["algorithm"], rows["label"], strict=True))
+    return judged[judged["selected"]].set_index("algorithm")["label"].to_dict()
 
 
 def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:

@@ -11,10 +11,6 @@ from fedax.models.storage import named_arrays, place_model, read_weights, to_byt
 from fedax.results import Record
 from fedax.utils.files import write
 
-KINDS = ("", "best", "personal")
-"""Models of a run: the final one, the best on validation examples, and the clients' own, with a
-first axis over clients."""
-
 
 def arrays_of(history: History) -> dict[str, dict[str, np.ndarray]]:
     """Returns the models of a run that are kept, with their states, as `Record.models` has them."""
@@ -75,7 +71,9 @@ def keep_models(folder: Path, record: Record) -> None:
 
 
 def model_path(folder: Path, which: str = "") -> Path:
-    """Returns the file of one of the models of a run, see `KINDS`."""
+    """Returns the file of one of the models of a run: the final one (`""`), the `"best"` on
+    validation examples, or the `"personal"` ones of the clients, with a first axis over them.
+    """
     return folder / f"model{which and '-'}{which}.safetensors"
 
 

@@ -71,7 +71,7 @@ def quantity_of(metric: str, read: str) -> str:
     return unit if metric == "test_accuracy" else f"{unit} of {name}"
 
 
-COLUMNS = (
+_SHOWN = (
     Column("train_loss", "Train loss", chart=True, brief=True),
     Column("objective_gap", "Objective above its minimum", chart=True, brief=True),
     Column("validation_loss", "Validation loss", chart=True),
@@ -96,6 +96,7 @@ COLUMNS = (
     Column("dissimilarity", "Dissimilarity B", chart=True),
     Column("epsilon", "Epsilon", chart=True, brief=True),
 )
+COLUMNS = {column.metric: column for column in _SHOWN}
 """The metrics that reports show, in order."""
 
 MOST_OWN = 4
@@ -139,9 +140,8 @@ def column_of(metric: str) -> Column:
     >>> column_of("gradient_diversity").title, column_of("client_accuracy_smallest").title
     ('Gradient diversity', 'Client accuracy, client with fewest examples')
     """
-    columns = {column.metric: column for column in COLUMNS}
-    if metric in columns and metric not in _TITLES:
-        return columns[metric]
+    if metric in COLUMNS:
+        return COLUMNS[metric]
     title = metric.replace("_", " ").capitalize()
     if metric.startswith(("client_", "local_")):
         # "smallest" would read as the lowest accuracy: it is that of the smallest client
@@ -162,10 +162,9 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
         for metric in record.scalars:
             if record.modes and metric in record.modes:
                 own.setdefault(metric, set()).add(record.modes[metric])
-    built_in = {column.metric: column for column in COLUMNS}
     # one that means different things in different runs has no place in a table
-    others = [name for name, modes in own.items() if name not in built_in and len(modes) == 1]
-    return [column for metric, column in built_in.items() if metric in scalars] + [
+    others = [name for name, modes in own.items() if name not in COLUMNS and len(modes) == 1]
+    return [column for metric, column in COLUMNS.items() if metric in scalars] + [
         # scores on test examples stand where there is little room too
         column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
         for metric in others[:MOST_OWN]
