@@ -24,7 +24,6 @@ REFUSED = [
     (ROUNDS, 'read = "rounds_to_3"', "read"),
     (SEEDS, "seeds = [0, 0]", "seeds"),
     ("[solver]", "[[solver]]", "solver"),
-    ("mu = 1", "mu = 1\n[clock]\nspeed = [[1, 2], [3, 4]]", "speed"),
     ("[[algorithm]]", "", "schedule: got 'name'"),
     ("mu = 1", "mu = 1\n[audit]\nevery = 0", "audit.every"),
     ("mu = 1", "mu = 1\n[cluster]\ntimeout_min = 0", "cluster.timeout_min"),

@@ -260,12 +260,11 @@ class GridSection(OpenTable):
             allowed = "at least one, and none of the experiment's seeds"
             raise InvalidInput.of("grid.seeds", seeds, allowed)
 
-    def only(self, owners: Sequence[str]) -> "GridSection | None":
-        """Returns the grid without the lists of other owners, or None if no list is left."""
-        others = self.options.keys() - owners
-        if len(others) == len(self.options):
-            return None
-        return GridSection(**self.model_dump(exclude=others))
+    def only(self, owners: Sequence[str]) -> "GridSection":
+        """Returns the grid without the lists of other owners. It stays where no list is left, so
+        that a run of an algorithm by itself is the one that it is beside the others.
+        """
+        return GridSection(**self.model_dump(exclude=self.options.keys() - owners))
 
     def points(self, section: AlgorithmSection) -> Iterator[dict[str, dict[str, Any]]]:
         """Yields all combinations of the values for an algorithm: by key, of the algorithm, its
