@@ -116,7 +116,7 @@ class Comparison:
         """Returns the paper's numbers beside ours."""
         recipe = self.recipe
         title = "The paper beside ours"
-        table = self.cells[["task", "algorithm", "metric"]]
+        table: Any = self.cells[["task", "algorithm", "metric"]]
         table = table.set_axis(["Task", "Algorithm", "Metric"], axis=1)
         table["Metric"] = self.cells["metric"].map(metric_heading)
         if len(set(table["Metric"])) == 1:
