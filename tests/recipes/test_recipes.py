@@ -14,6 +14,7 @@ from fedax.data import MissingFile
 from fedax.experiments.results.planned import read_study
 from fedax.experiments.running.progress import Display
 from fedax.papers.numbers import Results
+from fedax.papers.recipe import SCALES
 from fedax.papers.study import reproduce
 from fedax.results.tables.reductions import is_value_reduction
 from fedax.results.tables.summary import scale_of
@@ -28,7 +29,7 @@ def test_recipes_are_whole(name):
     assert recipe.chosen
     assert recipe.claim
     assert recipe.shows.startswith(("Table", "Figure", "Section"))
-    for scale in papers.SCALES:
+    for scale in SCALES:
         assert recipe.experiments(scale)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import statistics
@@ -114,7 +113,7 @@ def run_method(
     rows = []
     for run in records:
         row: dict[str, Any] = {"task": task.name, "method": method.shown(), "draw": 0, "study": 0}
-        row |= {"seed": run.seed}
+        row["seed"] = run.seed
         row |= {cost: cost_to(run, task.target, cost) for cost in COSTS}
         is_lost = has_diverged(run, metric)
         for name, shown in task.target.quality.items():
@@ -192,15 +191,15 @@ def run_settings(
 ) -> list[Record]:
     """Runs settings with seeds as one program: the first setting with all seeds, then the next."""
     plan = task.experiment_of(method, settings).plan(data)
-    labels = [str(number) for number in range(len(settings))]
+    labels = list(map(str, range(len(settings))))
     histories = run_batch(plan, labels, seeds)
     # minibatch gradients of a round over the number of all clients: a phase of a cohort counts with
     # its share of them, because with 5 of 20 clients gradient descent by all is four times the work
     arguments = plan.arguments_of(labels[0])
-    schedule, sizes = arguments["schedule"], plan.task.train.sizes
-    share = 1.0 if schedule.cohort is None else schedule.cohort / len(sizes)
-    steps = float(np.mean([schedule.mean_steps(int(n)) for n in sizes]))
-    epoch = float(np.mean([schedule.mean_epoch(int(n)) for n in sizes]))
+    schedule, sizes = arguments["schedule"], plan.task.train.sizes.tolist()
+    share = (schedule.cohort or len(sizes)) / len(sizes)
+    steps = np.mean([schedule.mean_steps(n) for n in sizes])
+    epoch = np.mean([schedule.mean_epoch(n) for n in sizes])
     # settings differ in numbers only, so that one stands for all
     cost = footprint(plan.algorithms[labels[0]], plan.task, solver=arguments["solver"])
     gradients = sum(
@@ -208,10 +207,9 @@ def run_settings(
         * (1.0 if phase.everyone else share)
         for phase in cost.phases
     )
-    keys = itertools.product(labels, seeds)
     return [
-        Record.of(history, task=task.name, label=label, seed=seed, gradients=gradients)
-        for history, (label, seed) in zip(histories, keys, strict=True)
+        Record.of(history, seed=seed, gradients=gradients)
+        for history, seed in zip(histories, [*seeds] * len(settings), strict=True)
     ]
 
 

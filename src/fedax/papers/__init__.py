@@ -2,7 +2,6 @@
 runs.
 """
 
-from fedax.papers.recipe import SCALES as SCALES
 from fedax.papers.recipe import Recipe as Recipe
 from fedax.papers.recipe import load as load
 from fedax.papers.recipe import recipe_files as recipe_files

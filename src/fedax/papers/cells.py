@@ -49,7 +49,7 @@ def compare_cells(
     """
     rows = []
     for (metric, task, algorithm), (mean, *deviation) in targets.items():
-        diverged = [run.diverged for run in results.on(task) if run.label == algorithm]
+        diverged = [run.diverged for run in results.tasks.get(task, []) if run.label == algorithm]
         # at a smaller scale not all tasks and algorithms run
         if not diverged:
             continue

@@ -10,6 +10,7 @@ from fedax.core import UnknownName
 from fedax.observe.modes import is_higher_better
 from fedax.results import Record
 from fedax.results.frame import numbers_frame
+from fedax.results.record import by_task
 from fedax.results.tables.statistics import units_of
 
 
@@ -18,10 +19,14 @@ class Results:
 
     Args:
         records: the runs.
+
+    Attributes:
+        tasks: the runs by task.
     """
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
+        self.tasks = by_task(records)
         self._read: dict[tuple[str, str, str], pd.DataFrame] = {}
 
     def of(
@@ -51,7 +56,7 @@ class Results:
             UnknownName: a metric that the algorithm's runs do not have.
         """
         key = task, metric, read
-        runs = self.on(task)
+        runs = self.tasks.get(task, [])
         for run in runs:
             if run.label == algorithm and metric not in run.scalars:
                 raise UnknownName.among(f"metric of {algorithm}", metric, run.scalars)
@@ -83,11 +88,3 @@ class Results:
         if "_to_" in read or read == "mean_change":
             return False
         return is_higher_better(metric, [run.modes for run in self.records])
-
-    def on(self, task: str) -> list[Record]:
-        """Returns the runs on a task."""
-        return [run for run in self.records if run.task == task]
-
-    @property
-    def tasks(self) -> list[str]:
-        return list(dict.fromkeys(run.task for run in self.records))

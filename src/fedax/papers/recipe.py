@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tomli_w
 from pydantic import Field, model_validator
 
 from fedax.experiments.config.experiment import Experiment
@@ -131,9 +130,6 @@ class Recipe(Table):
         variants = self.titles
         algorithms = self.algorithms
         check_names("repeats", [*self.repeats, *self.repeats.values()], algorithms)
-        for size in self.scale.values():
-            check_names("scale.variants", size.variants or (), variants)
-            check_names("scale.algorithms", size.algorithms or (), algorithms)
         for _, task, algorithm in self.cells:
             check_names("targets", [task], variants)
             check_names(f"targets.{task}", [algorithm], algorithms)
@@ -141,9 +137,11 @@ class Recipe(Table):
             field = f"claim {claim.text!r}"
             check_names(f"tasks of the {field}", claim.tasks or (), variants)
             check_names(field, [claim.a, *claim.b], algorithms)
-        for figure in self.figure:
-            check_names(f"figure {figure.name!r}", figure.variants or (), variants)
-            check_names(f"figure {figure.name!r}", figure.algorithms or (), algorithms)
+        parts = {f"scale.{name}": size for name, size in self.scale.items()}
+        parts |= {f"figure {figure.name!r}": figure for figure in self.figure}
+        for field, part in parts.items():
+            check_names(field, part.variants or (), variants)
+            check_names(field, part.algorithms or (), algorithms)
         for scale in SCALES:
             # made only to be checked: errors of a scale show when the recipe is read
             self.experiments(scale)
@@ -170,7 +168,7 @@ class Recipe(Table):
         """The labels of all algorithms."""
         return [section.shown() for section in self._make_experiment(self.variant[0], {}).algorithm]
 
-    def rivals(self, label: str | None) -> list[str]:
+    def rivals(self, label: str) -> list[str]:
         """Returns an algorithm and those that a claim about it can be against: the papers' own, not
         their other forms.
         """
@@ -206,7 +204,6 @@ class Recipe(Table):
 
     def experiments(self, scale: str) -> list[Experiment]:
         """Returns the experiments of a scale: every variant on every draw of the data."""
-        check_names("scale", [scale], SCALES)
         size = self.scale[scale]
         draws = self.draws if size.draws is None else size.draws
         experiments = []
@@ -228,12 +225,7 @@ class Recipe(Table):
                     if self.select_draws and draw not in self.select_draws:
                         changes["grid.selects"] = False
                 experiment = self._make_experiment(variant, changes)
-                algorithms = [
-                    s
-                    for s in experiment.algorithm
-                    if size.algorithms is None or s.shown() in size.algorithms
-                ]
-                experiments.append(experiment.only(algorithms))
+                experiments.append(experiment.only(size.algorithms))
         return experiments
 
     def _make_experiment(self, variant: Variant, changes: dict[str, Any]) -> Experiment:
@@ -259,11 +251,6 @@ class Recipe(Table):
     def titles(self) -> list[str]:
         """The tasks' titles: the variants, then their audits."""
         return [variant.name for variant in self._all_variants()]
-
-    @property
-    def text(self) -> str:
-        """The recipe as TOML text."""
-        return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
 def recipe_files() -> dict[str, Path]:

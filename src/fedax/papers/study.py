@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedax.experiments.results.store import RunDirectory, is_archive
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
@@ -34,7 +36,7 @@ class PaperDirectory(RunDirectory):
 
     def begin(self) -> None:
         super().begin()
-        write(self.path / RECIPE, self.recipe.text)
+        write(self.path / RECIPE, tomli_w.dumps(self.recipe.model_dump(exclude_none=True)))
 
     def comparison(self) -> Comparison:
         """Compares the paper's numbers and claims with the runs."""
@@ -42,8 +44,9 @@ class PaperDirectory(RunDirectory):
 
     def figures(self) -> list[Picture]:
         recipe = self.recipe
-        about = recipe.metric, recipe.table_read, recipe.cells, f"{recipe.paper}, {recipe.shows}"
-        drawn = [figure.draw(self.shown(), *about) for figure in recipe.figure]
+        source = f"{recipe.paper}, {recipe.shows}"
+        about = self.shown(), recipe.metric, recipe.table_read, recipe.cells, source
+        drawn = [figure.draw(*about) for figure in recipe.figure]
         return [picture for picture in drawn if picture]
 
     def pictures(
@@ -89,15 +92,15 @@ def reproduce(
     are not made again; see `run_experiments`. Variants and algorithms of earlier calls stay in it.
 
     Raises:
-        UnknownName: no such scale.
         RunExists, InvalidInput, WriteFailed: as `run_experiment`.
     """
     if (out / RECIPE).exists():
         # named ones that the folder has stay in it
-        size, earlier = (each.scale[scale] for each in (recipe, load(str(out / RECIPE))))
-        variants = size.variants and sorted({*size.variants, *(earlier.variants or ())})
-        algorithms = size.algorithms and sorted({*size.algorithms, *(earlier.algorithms or ())})
-        recipe = recipe.only(scale, variants or (), algorithms or ())
+        size = recipe.scale[scale]
+        earlier = load(str(out / RECIPE)).scale[scale]
+        pairs = (size.variants, earlier.variants), (size.algorithms, earlier.algorithms)
+        names = (sorted({*now, *(then or ())}) if now else () for now, then in pairs)
+        recipe = recipe.only(scale, *names)
     return run_experiments(
         recipe.experiments(scale),
         out,

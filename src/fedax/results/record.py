@@ -78,9 +78,9 @@ class Record:
         cls,
         history: History,
         *,
-        task: str,
-        label: str,
-        seed: int,
+        task: str = "",
+        label: str = "",
+        seed: int = 0,
         draw: int = 0,
         gradients: float | None = None,
     ) -> "Record":

@@ -36,7 +36,7 @@ def plot(history: History, *metrics: str) -> Any:
     curves = {name: values for name, values in history.metrics.items() if values.ndim == 1}
     if not curves:
         raise InvalidInput.found("History.plot", "a run without metrics", "one with observers")
-    record = Record.of(history, task="", label=history.algorithm, seed=0)
+    record = Record.of(history, label=history.algorithm)
     check_metrics([record], metrics)
     return drawing.curves(curves_frame([record]), y=list(metrics or curves), col=[])
 

@@ -220,13 +220,16 @@ class Experiment(Table):
             "channel": channel and channel.make(),
         }
 
-    def only(self, chosen: Sequence[AlgorithmSection]) -> "Experiment":
-        """Returns the experiment with some of its algorithms, and with what its grid says about
-        them.
+    def only(self, labels: Sequence[str] | None) -> "Experiment":
+        """Returns the experiment with some of its algorithms, or all, and with what its grid says
+        about them.
         """
+        if labels is None:
+            return self
+        chosen = [section for section in self.algorithm if section.shown() in labels]
         owners = [owner for section in chosen for owner in section.owners]
         grid = self.grid and self.grid.only(owners)
-        return self.model_copy(update={"algorithm": list(chosen), "grid": grid})
+        return self.model_copy(update={"algorithm": chosen, "grid": grid})
 
     def _merge_solver(self, section: AlgorithmSection, **changes: Any) -> SolverSection:
         """Returns the solver of one algorithm: the common one with its own options, or another
