@@ -78,7 +78,7 @@ def test_a_method_more_makes_only_its_own_runs(tmp_path):
         (
             "set = { rounds = 3 }",
             'algorithms = ["Plan"]',
-            "scale.algorithms: got 'Plan'.*Did you mean 'Plain'",
+            "scale.small: got 'Plan'.*Did you mean 'Plain'",
         ),
         ("set = { rounds = 3 }", 'set = { "rounds.x" = 3 }', "rounds.x"),
         ("set = { rounds = 3 }", 'read = "mean_last_0"', "read: got 'mean_last_0'"),
