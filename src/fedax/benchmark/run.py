@@ -202,7 +202,7 @@ def run_settings(
     epoch = np.mean([schedule.mean_epoch(n) for n in sizes])
     # settings differ in numbers only, so that one stands for all
     cost = footprint(plan.algorithms[labels[0]], plan.task, solver=arguments["solver"])
-    gradients = sum(
+    gradients: Any = sum(
         (phase.step_gradients * steps + phase.full_gradients * epoch)
         * (1.0 if phase.everyone else share)
         for phase in cost.phases
