@@ -10,7 +10,7 @@ import pytest
 
 from fedax import papers
 from fedax.core import DataError
-from fedax.data import MissingFile
+from fedax.data.folder import MissingFile
 from fedax.experiments.results.planned import read_study
 from fedax.experiments.running.progress import Display
 from fedax.papers.numbers import Results
