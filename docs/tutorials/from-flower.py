@@ -64,9 +64,8 @@
 # trains = [torch.utils.data.default_collate([*train.dataset]) for train, _ in loaders]
 # tests = [torch.utils.data.default_collate([*test.dataset]) for _, test in loaders]
 # model = fedax.models.torch(net, trains[0]["img"])
-# task = fedax.from_model(
-#     model, cross_entropy, trains, inputs="img", test=tests, scores={"accuracy": accuracy}
-# )
+# data = fedax.FederatedData.from_arrays(trains, test=tests)
+# task = fedax.from_model(model, cross_entropy, data, inputs="img", scores={"accuracy": accuracy})
 # history = fedax.run(fedax.FedAvg(), task, solver=fedax.SGD(0.1), rounds=20,
 #                     schedule=fedax.Schedule(cohort=5, epochs=1, batch_size=32))
 # net.load_state_dict(history.state_dict())

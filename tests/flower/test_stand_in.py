@@ -193,6 +193,9 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].startswith("label")
+    # the rows of the stand-in are nobody's
+    refused = CliRunner().invoke(app, [*command[:2], "train"])
+    assert "those of a stand-in" in str(refused.exception) + refused.output
 
 
 def test_a_worker_has_examples_of_one_client(tables, tmp_path):

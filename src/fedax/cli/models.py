@@ -16,11 +16,10 @@ from fedax.tasks import task
 def model_kind(best: bool, client: str | None) -> str:
     """Returns which model the options `--best` and `--client` ask for, see `model_path`."""
     if best and client is not None:
-        raise InvalidInput.because(
-            "--best and --client",
-            "exclude each other: clients' own models are kept at the end alone",
-        )
-    return "best" if best else "" if client is None else "personal"
+        raise InvalidInput.because("--best and --client", "of clients, final models are kept")
+    if client is not None:
+        return "personal"
+    return "best" if best else ""
 
 
 def task_of(directory: RunDirectory, run: str, trust: bool = False) -> Task:
@@ -57,20 +56,19 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
         InvalidInput: other examples.
     """
     record = directory.runs[run]
-    then, field = (record.settings or {}).get("data", {}).get("examples"), f"task {task.name!r}"
+    field = f"task {task.name!r}"
+    then = (record.settings or {}).get("data", {}).get("examples")
     if then in (None, Plan(task, {}, {}).data_hashes["examples"]):
         return
     is_computed = task.encoding is None or task.encoding.measured
     if is_computed and differing_versions(record.versions or {}, versions()):
         reason = (
-            f"its examples are not to the bit those that run {run} was made with, by "
-            "other versions or on another machine"
+            f"its examples are not to the bit those of run {run}, by other versions or machines"
         )
         warnings.warn(f"{field}: {reason}. Predictions may be for other examples.", stacklevel=2)
         return
     reason = f"its examples are not those that run {run} was made with"
-    hint = "Put the files back as they were."
-    raise InvalidInput.because(field, reason, hint)
+    raise InvalidInput.because(field, reason, "Put the files back as they were.")
 
 
 def encoding_of(record: Record) -> Encoding | None:

@@ -41,6 +41,7 @@ def predict(
     """
     from fedax.cli.models import check_examples, encoding_of, model_kind, select_run, task_of
     from fedax.experiments.results.models import kept_model, own_model
+    from fedax.experiments.results.planned import read_study
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
     from fedax.models.storage import place_model, read_weights
@@ -50,8 +51,6 @@ def predict(
     file = Path(examples) if Path(examples).suffix else None
     # before anything is computed
     if out is not None:
-        if out.is_dir():
-            raise InvalidInput.of("--out", str(out), "the name of a file, not of a folder")
         with writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory.load(folder)
@@ -60,13 +59,15 @@ def predict(
     task = task_of(directory, run, trust)
     # a file is read by the encoding of the run, whatever the task's examples are now
     if file is None:
+        is_deployed = read_study(directory, trust)[0].engine == "flower"
+        if is_deployed and task.is_single and examples != "central":
+            raise InvalidInput.because("EXAMPLES", "those of a stand-in", "Give a file.")
         check_examples(directory, run, task)
     # the task comes back in the state of the model, such as statistics of its layers
-    params, task = (
-        place_model(read_weights(path).arrays, task, str(path))
-        if client is None
-        else own_model(path, client, task)
-    )
+    if client is None:
+        params, task = place_model(read_weights(path).arrays, task, str(path))
+    else:
+        params, task = own_model(path, client, task)
     if file is None:
         chosen = of_split(task, examples, client)
     else:

@@ -35,8 +35,7 @@ def resume(
     console = Console()
     if slurm and not trust:
         reason = "--slurm runs commands of the shell that the directory's [cluster] names"
-        hint = "Read its configuration, and pass --trust-code."
-        raise InvalidInput.because(str(folder), reason, hint)
+        raise InvalidInput.because(str(folder), reason, "Read it, and pass --trust-code.")
     # [cluster] of the directory's own file
     study = read_study(open_directory(folder, repair=True), trust) if slurm else []
     cluster = cluster_for(study[0], jobs) if study else None

@@ -48,6 +48,9 @@ def worker_for(site: Path) -> Worker:
     task = plan.task
     if settings["data"]:
         task = load_client_data(task, partition, site / settings["data"])
+    elif task.is_single and clients > 1:
+        reason = "the task is a stand-in, which has no examples of this client"
+        raise DataError.because(str(site), reason, "Pack it with --data FILE.")
     assignments = []
     for label, algorithm in plan.algorithms.items():
         arguments = plan.arguments_of(label)
