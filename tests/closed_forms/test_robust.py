@@ -243,4 +243,4 @@ def test_experiment_files_attack():
     text = """name = "a"\nrounds = 1\n[task]\nname = "digits"\nclients = 5\n[[algorithm]]\nname = "krum"\nbyzantine = 1
 [channel]\nattack = { name = "sign_flip", share = 0.2, scale = 4 }\n"""
     experiment = Experiment.parse(Experiment.parse(text).toml())
-    assert experiment.channel.attack.make() == SignFlip(share=0.2, scale=4.0)
+    assert experiment.channel.make().attack == SignFlip(share=0.2, scale=4.0)
