@@ -176,11 +176,11 @@ Without results: {missing}.
 
 
 def describe(task: BenchTask) -> str:
-    """Returns a task's name with its clients, those of a round, and its target."""
+    """Returns a task's name with its clients of a round, all clients, and the target."""
     clients, cohort = (
         task.sections[k].get(v) for k, v in (("task", "clients"), ("schedule", "cohort"))
     )
-    return f"{task.name} ({cohort or 'all'} of {clients} clients, target {task.target.value:g})"
+    return f"{task.name} ({cohort or 'all'} of {clients}, {task.target.value:g})"
 
 
 def write(bench: Bench) -> dict[Path, str]:
@@ -197,7 +197,7 @@ def write(bench: Bench) -> dict[Path, str]:
         lines = [
             f"## {title}",
             "",
-            f"{len(frame)} methods on {', '.join(map(describe, tasks))}.",
+            f"{len(frame)} methods; tasks (clients a round, target): {', '.join(map(describe, tasks))}.",
             "",
             *(f"- {text}" for text in sentences(frame, reference)),
             "",
