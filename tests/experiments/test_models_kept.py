@@ -154,7 +154,7 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     ).tolist()
     for more, words in (
         (("--client", 4), "--client: got '4'"),
-        (("--client", 0, "--best"), "exclude each"),
+        (("--client", 0, "--best"), "final models"),
     ):
         assert words in call("predict", directory.path, "--run", run, "test", *more).stderr
     other = run_of(directory, "FedAvg")
