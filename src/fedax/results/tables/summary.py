@@ -87,7 +87,7 @@ _SHOWN = (
     Column("unseen_accuracy_adapted", "New clients, adapted", chart=True),
     Column("client_accuracy_mean", "Mean over clients"),
     Column("client_accuracy_worst_tenth", "Worst tenth", brief=True),
-    Column("local_accuracy_mean", "Mean of the clients' own models", brief=True),
+    Column("local_accuracy_mean", "Mean of the clients' own models", chart=True, brief=True),
     Column("node_accuracy_mean", "Mean of the nodes' models"),
     Column("auc", "AUC, shadow attack", chart=True, brief=True),
     Column("auc_calibrated", "AUC, calibrated loss", chart=True),
