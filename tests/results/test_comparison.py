@@ -83,7 +83,8 @@ def test_latex_has_booktabs_and_marks():
     assert r" \pm " in lines[5]
     assert r"\mathbf" in lines[6]
     assert r"\mathbf" not in lines[7]
-    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+    assert lines[8:10] == [r"\bottomrule", r"\end{tabular}"]
+    assert "(paired by seeds, t-test, Holm, level 0.05)" in lines[-1]
 
 
 def test_a_metric_of_several_tasks_is_one_table():

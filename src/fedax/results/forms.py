@@ -167,7 +167,7 @@ def to_markdown(title: str, table: Sequence[Row]) -> str:
 
 
 def to_latex(title: str, table: Sequence[Row]) -> str:
-    """Formats a table for LaTeX with the package booktabs."""
+    """Formats a table for LaTeX with the package booktabs, and its note below it."""
 
     def cell(row: Row) -> str:
         number = number_text(row, r" \pm ")
@@ -180,14 +180,12 @@ def to_latex(title: str, table: Sequence[Row]) -> str:
         return number + _lost_note(row)
 
     head, *rows = grid_of(table, cell, "-")
-    style = pd.DataFrame(rows, columns=head).style
-    style.hide(axis="index")
+    style = pd.DataFrame(rows, columns=head).style.hide(axis="index")
     # the cells are LaTeX already
-    style.format(subset=head[:1], escape="latex")
-    style.format_index(escape="latex", axis=1)
-    columns = "l" + "r" * (len(head) - 1)
-    text = style.to_latex(hrules=True, column_format=columns).rstrip("\n")
-    return f"% {title}: {note_of(table)}\n{text}"
+    style.format(subset=head[:1], escape="latex").format_index(escape="latex", axis=1)
+    text = style.to_latex(hrules=True, column_format="l" + "r" * (len(head) - 1))
+    note = re.sub("([#$%&_{}~^])", r"\\\1{}", note_of(table))
+    return f"% {title}\n{text}\\par\\smallskip\n{{\\footnotesize {note}\\par}}"
 
 
 def to_csv(comparison: pd.DataFrame) -> str:
