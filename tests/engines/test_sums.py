@@ -12,6 +12,7 @@ from fedax.data import FederatedData
 from fedax.engine.round.aggregation import (
     add_compensated,
     finalize,
+    no_terms,
     weighted_mean,
     weighted_sum,
 )
@@ -130,7 +131,7 @@ def test_per_client_values_are_one_for_each_client(engine):
 def test_sums_stay_exact_over_many_terms():
     """A hundred thousand terms of which each is rounded away alone."""
     with jax.enable_x64(False):
-        start = (jnp.full(9, 1e6, jnp.float32), jnp.zeros(9, jnp.float32))
+        start = add_compensated(no_terms(jnp.zeros(9)), jnp.full(9, 1e6, jnp.float32))
         term, weight = jnp.full((1, 9), 0.02, jnp.float32), jnp.full(1, 0.5, jnp.float32)
         sums = jax.jit(
             lambda sums: jax.lax.fori_loop(

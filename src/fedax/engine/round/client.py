@@ -25,7 +25,7 @@ from fedax.core.hyper import as_arrays
 from fedax.core.scheduling.schedule import Schedule, Work
 from fedax.core.task import Task
 from fedax.engine.compilation.fused_loop import fused_loop, gather_singly
-from fedax.engine.round.aggregation import add_compensated, finalize
+from fedax.engine.round.aggregation import add_compensated, finalize, no_terms
 from fedax.engine.round.block_fetch import (
     Fetch,
     Gather,
@@ -37,7 +37,7 @@ from fedax.engine.round.private import Private
 from fedax.engine.round.timing import Timing
 from fedax.examples.ragged import Population, Ragged
 from fedax.numerics.permutation import permutation, permutation_by_size
-from fedax.utils.layout import Layout, accumulator, share_of
+from fedax.utils.layout import Layout, share_of
 from fedax.utils.random import Index, stream
 
 DRAWN_PIECE = 32
@@ -399,18 +399,12 @@ class Slice(Minibatch):
         if self.piece == self.widest:
             return function(params, *self._piece_inputs(0))
         form = jax.eval_shape(lambda: function(params, *self._piece_inputs(0)))
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), form)
         pieces = (self.count + self.piece - 1) // self.piece
 
-        def terms(i: Index) -> Any:
-            values = function(params, *self._piece_inputs(i))
-            return jax.tree.map(lambda value, like: value.astype(like.dtype), values, zero)
+        def add(i: Index, sums: PyTree) -> PyTree:
+            return add_compensated(sums, function(params, *self._piece_inputs(i)))
 
-        total = finalize(
-            jax.lax.fori_loop(
-                0, pieces, lambda i, sums: add_compensated(sums, terms(i)), (zero, zero)
-            )
-        )
+        total = finalize(jax.lax.fori_loop(0, pieces, add, no_terms(form)))
         return jax.tree.map(lambda value, like: value.astype(like.dtype), total, form)
 
     def _piece_inputs(self, piece: Index) -> tuple[dict[str, Array], Float[Array, "batch"], Any]:

@@ -19,7 +19,7 @@ from fedax.core.carry import RunCarry
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.validation.misuse import explained
 from fedax.core.validation.own_methods import call_model
-from fedax.engine.round.aggregation import add_compensated, finalize
+from fedax.engine.round.aggregation import add_compensated, finalize, no_terms
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.examples.ragged import Examples, Ragged
 from fedax.observe.base import Gradients, Observer, OfClients, Split, View
@@ -295,12 +295,12 @@ class CompiledView(View):
         # streamed over clients: a matrix of all gradients would have shape (clients, dim)
         wide = accumulator(self.w.dtype)
 
-        def add(k: Index, sums: tuple[Gradients, Gradients]) -> tuple[Gradients, Gradients]:
+        def add(k: Index, sums: Gradients) -> Gradients:
             gradient = CompiledClient(self.setup, k).gradient(self.w).astype(wide)
             return add_compensated(sums, Gradients.terms(gradient, share[k], clients))
 
         zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)
-        return finalize(jax.lax.fori_loop(0, clients, add, (zero, zero)))
+        return finalize(jax.lax.fori_loop(0, clients, add, no_terms(zero)))
 
 
 def map_examples(function: Callable[[dict[str, Array]], PyTree], data: Ragged) -> PyTree:

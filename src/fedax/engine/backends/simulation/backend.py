@@ -18,11 +18,10 @@ from jaxtyping import Array, Int, PyTree
 from fedax.communication.channel import decode
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.engine.backends.simulation.host import OffloadedStates
-from fedax.engine.round.aggregation import add_compensated, finalize, weighted_sum
+from fedax.engine.round.aggregation import add_compensated, finalize, no_terms, weighted_sum
 from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import CompiledClient, Setup, local_work
 from fedax.engine.round.phase import PhaseResult, PhaseWork, zeros
-from fedax.utils.layout import accumulator
 from fedax.utils.random import Index
 
 
@@ -224,9 +223,7 @@ def _empty_result(shapes: _ClientResult, capacity: int, gather: bool) -> PhaseRe
     Its sums are compensated within the loop.
     """
     weighted = (shapes.value, shapes.weights[0])
-    # in at least 32 bits
-    wide = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, accumulator(leaf.dtype)), weighted)
-    sums = None if gather else [(wide, wide)] * len(shapes.weights)
+    sums = None if gather else [no_terms(weighted)] * len(shapes.weights)
     uploads = zeros(weighted if gather else None, capacity)
     return PhaseResult(None, sums, uploads, *zeros((shapes.client_state, shapes.broken), capacity))
 
