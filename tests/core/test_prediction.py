@@ -84,7 +84,8 @@ def test_frozen_leaves_and_own_predictions():
     )
 
 
-def test_bytes_are_refused_where_training_had_real_numbers():
+@pytest.mark.usefixtures("as_users_run")
+def test_numbers_are_refused_that_change_as_the_training_examples_type():
     """Pixels from 0 to 255 beside those from 0 to 1: a scaling was forgotten."""
     task = fedax.task("digits", clients=3)
     history, x = fedax.run(fedax.FedAvg(), task, rounds=1), task.test.arrays["x"][:4]
@@ -92,6 +93,10 @@ def test_bytes_are_refused_where_training_had_real_numbers():
     with pytest.raises(DataError, match=r"predict\(x\)\['x'\]: got numbers of type uint8; allowed"):
         history.predict(pixels)
     assert history.predict(pixels.astype(int)).shape == (4, 10)
+    with pytest.raises(DataError, match=r"got numbers of type int64; allowed: .* float32"):
+        history.predict(np.full((1, 64), 2**60 + 1))
+    with pytest.raises(DataError, match="NaN or infinity in row 0"):
+        history.predict(np.full((1, 64), 1e300))
     clients = [{"x": np.ones((3, 2)), "y": np.zeros(3)}]
     with pytest.raises(DataError, match=r"test\['x'\]: got numbers of type uint8"):
         fedax.Task(

@@ -105,6 +105,7 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
     assert [int(row["y"]) for row in rows] == test.arrays["y"].tolist()
     assert [int(row["label"]) for row in rows] == logits.argmax(1).tolist()
     assert [int(row["client"]) for row in rows] == np.repeat(np.arange(4), test.sizes).tolist()
+    assert [int(row["row"]) for row in rows] == [i for n in test.sizes for i in range(n)]
     np.testing.assert_allclose(
         [[float(row[f"probability_{c}"]) for c in range(10)] for row in rows], chances, atol=1e-8
     )

@@ -302,7 +302,7 @@ def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
 
     Raises:
         DataError: other names than those of the training examples, rows of another shape, real
-            numbers for whole ones, or bytes for real ones.
+            numbers for whole ones, whole numbers that a real type rounds, or bytes for real ones.
     """
     if set(arrays) != set(like):
         allowed = f"the arrays {sorted(like)}, as the training examples have"
@@ -315,18 +315,20 @@ def conformed(arrays: Examples, like: Examples, where: str) -> dict[str, Any]:
 
 def _conform_array(values: Any, like: Any, where: str) -> Any:
     if not len(values):
-        return canonical(np.zeros((0, *like.shape[1:]), like.dtype))
+        return like[:0]
     if values.shape[1:] != like.shape[1:]:
         allowed = f"{like.shape[1:]}, as the training examples have"
         raise DataError.found(where, f"rows of shape {values.shape[1:]}", allowed)
     if values.dtype == like.dtype:
         return values
     numbers = np.asarray(values)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         converted = numbers.astype(like.dtype)
+        is_exact = np.array_equal(converted.astype(numbers.dtype), numbers)
     # real numbers may be rounded, whole ones and truth values have to stay what they are
+    are_real = numbers.dtype.kind == like.dtype.kind == "f"
     is_pixels = numbers.dtype == np.uint8 and like.dtype.kind == "f"
-    if is_pixels or (like.dtype.kind != "f" and not np.array_equal(converted, numbers)):
+    if is_pixels or not (are_real or is_exact):
         allowed = f"numbers of type {like.dtype} as the training examples have"
         hint = "Bring them to the type and the range of the training examples."
         raise DataError.found(where, f"numbers of type {values.dtype}", allowed, hint)

@@ -38,8 +38,9 @@ def predict(
         DataError: inputs that do not fit the training examples.
     """
     examples = _to_arrays(x, like, encoding)
-    rows = rows_of(examples, "predict(x)")
     examples = conformed(examples, {name: like[name] for name in examples}, "predict(x)")
+    # numbers too large for the type are infinite now
+    rows = rows_of(examples, "predict(x)")
     # the task's own function within those of adapters and frozen leaves
     own: Any = function
     while hasattr(own, "function"):

@@ -29,7 +29,8 @@ class Chosen(NamedTuple):
 
 
 def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
-    """Returns the examples of a split of a task, or one client's.
+    """Returns the examples of a split of a task, or one client's, with the client of each and its
+    row among the client's, from 0.
 
     `unseen` are the test examples of clients that never took part.
 
@@ -46,12 +47,13 @@ def of_split(task: Task, split: str, client: str | None = None) -> Chosen:
     if split == "central":
         return Chosen({name: np.asarray(values) for name, values in data.items()})
     # rows are ordered by client
-    owners = np.repeat(np.arange(data.clients), np.asarray(data.sizes))
+    owners = data.owners
+    numbers = np.arange(data.total) - np.asarray(data.offsets)[owners]
     rows = slice(None) if client is None else owners == client_number(task, client)
     arrays = {name: np.asarray(values)[rows] for name, values in data.arrays.items()}
     names = task.unseen.names if split == "unseen" and task.unseen else task.names
     clients = owners if names is None else np.array(names, dtype=str)[owners]
-    return Chosen(arrays, {"client": clients[rows]})
+    return Chosen(arrays, {"client": clients[rows], "row": numbers[rows]})
 
 
 def examples_of(task: Task, path: Path, encoding: Encoding | None = None) -> Chosen:
