@@ -184,12 +184,8 @@ print(f"accuracy {heavy.last('test_accuracy'):.2f}")
 import jax
 
 known = fedax.run(fedax.FedAvgM(momentum=0.5), task, **arguments)
-print(
-    max(
-        float(abs(a - b).max())
-        for a, b in zip(*map(jax.tree.leaves, (known.params, heavy.params)), strict=True)
-    )
-)
+difference = jax.tree.map(lambda a, b: abs(a - b).max(), known.params, heavy.params)
+print(f"{max(jax.tree.leaves(difference)):.1g}")
 
 # %% [markdown]
 # ## Back onto Flower's network

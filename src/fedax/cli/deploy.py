@@ -33,18 +33,12 @@ def init(
     experiment: Annotated[Path, Argument(help="The experiment, a TOML file.", metavar="FILE")],
     out: Annotated[
         Path | None,
-        Option(
-            help="The folder, new or empty.  [default: the file's name without .toml]",
-            show_default=False,
-        ),
+        Option(help="The folder, new or empty.", show_default="the file's name without .toml"),
     ] = None,
     settings: Settings = None,
     clients: Annotated[
         int | None,
-        Option(
-            help="How many there are.  [default: those of the experiment's task]",
-            show_default=False,
-        ),
+        Option(help="How many there are.", show_default="those of the experiment's task"),
     ] = None,
     host: Annotated[
         str, Option(help="The server's name or address, as clients reach it.")
@@ -73,9 +67,8 @@ def pack(
     data: Annotated[
         str,
         Option(
-            help="A file of Python with the client's examples, on its machine.  "
-            "[default: its part of the task]",
-            show_default=False,
+            help="A file of Python with the client's examples, on its machine.",
+            show_default="its part of the task",
         ),
     ] = "",
 ) -> None:

@@ -23,9 +23,7 @@ Settings = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    Option(
-        help="Folder for the results, new or empty.  [default: below runs/]", show_default=False
-    ),
+    Option(help="Folder for the results, new or empty.", show_default="below runs/"),
 ]
 Jobs = Annotated[int, Option(min=1, help="Processes.")]
 OnSlurm = Annotated[
