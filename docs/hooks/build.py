@@ -1,8 +1,10 @@
 """Hooks of mkdocs: pages that are made of the code when the site is built, and their links."""
 
+import contextlib
 import os
 import posixpath
 import re
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,10 @@ def on_files(files: Any, config: Any) -> Any:
         needs_torch = "torch" in path.stem and find_spec("torch") is None
         if not (needs_torch or "FEDAX_DOCS_QUICK" in os.environ):
             # without it the kernel warns of its sockets
-            nbclient.execute(notebook, config=Config(KernelManager={"transport": "ipc"}))
+            settings = Config(KernelManager={"transport": "ipc"})
+            # the pages that a tutorial writes
+            with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+                nbclient.execute(notebook, config=settings)
         made[f"tutorials/{path.stem}.md"] = tutorial(notebook, f"{path.stem}.ipynb")
     for address, content in made.items():
         files.append(File.generated(config, address, content=content))

@@ -127,8 +127,7 @@ arguments = {
     "rounds": 20,
 }
 history = fedax.run(fedax.FedAvg(), task, **arguments)
-for t, value in zip(history.rounds, history.metrics["test_accuracy"], strict=True):
-    print(f"round {t:2}: accuracy {value:.2f}")
+print(history)
 
 # %% [markdown]
 # ## Your own strategy

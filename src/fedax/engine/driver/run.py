@@ -276,11 +276,12 @@ def run_grid(
     [1.5312, 2.625]
 
     Raises:
-        InvalidInput: as `run`; also members that need several programs, and no seed.
+        InvalidInput: as `run`; also members that need several programs, no algorithm or no seed.
     """
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
-    if not seeds:
-        raise InvalidInput.of("run_grid(seed=...)", seed, "a seed, or several")
+    if not (seeds and len(algorithms)):
+        got = f"{len(algorithms)} algorithms and {len(seeds)} seeds"
+        raise InvalidInput.found("run_grid", got, "at least one of each")
     columns: dict[str, list[Any]] = {}
     for name in ("solver", "schedule"):
         given: Any = options.get(name)
@@ -288,7 +289,7 @@ def run_grid(
         is_list = isinstance(given, list | tuple) and not isinstance(
             given, optax.GradientTransformation
         )
-        values = given if is_list else [given]
+        values = given if is_list and given else [given]
         # each as the options have it, which check it
         columns[name] = [getattr(RunOptions.of({name: value}), name) for value in values]
     first = RunOptions.of({**options, **{name: values[0] for name, values in columns.items()}})
