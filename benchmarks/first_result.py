@@ -28,7 +28,7 @@ from fedax.experiments.running.setup import set_up_jax
 from fedax.experiments.running import demo
 SET_UP()
 plan = demo.experiments()[0].plan()
-history = fedax.run(plan.algorithms["FedAvg"], plan.task, **(plan.arguments | {"rounds": 10}))
+history = fedax.run(plan.algorithms["FedAvg"], plan.task, **(plan.arguments_of("FedAvg") | {"rounds": 10}))
 assert history.outcome.ok and len(history.rounds) > 1
 print(time.perf_counter() - begin)
 """

@@ -9,7 +9,7 @@ import pytest
 import fedax
 from fedax.core import RunExists
 from fedax.experiments.config.experiment import Experiment
-from fedax.experiments.config.plan import Plan
+from fedax.experiments.config.plan import data_hashes
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import batches
 from fedax.experiments.running.progress import Display
@@ -42,7 +42,7 @@ def experiment_of(folder, **changes):
 
 
 def hashes(experiment):
-    return experiment.plan().data_hashes
+    return data_hashes(experiment.plan().task)
 
 
 @pytest.fixture(scope="module")
@@ -123,5 +123,5 @@ def test_files_on_disk_are_sampled(tmp_path):
         changed = [client | {"x": client["x"] + shift} for client in clients]
         stored = fedax.data.store(tmp_path / f"{k}", changed, classes=2, name="stored")
         task = fedax.task("stored", folder=str(stored))
-        seen.append(Plan(task, {}, {}).data_hashes)
+        seen.append(data_hashes(task))
     assert seen[0] == seen[1] != seen[2]

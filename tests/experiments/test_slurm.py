@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from fedax.cli import app
 from fedax.core import FedaxError, RunFailed
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import data_hashes
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.results.planned import planned_runs
 from fedax.experiments.results.store import RunDirectory
@@ -113,7 +114,7 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
     directory = RunDirectory(tmp_path / "a", "A")
     directory.make_folder()
     experiment = Experiment.parse(text)
-    experiment = experiment.model_copy(update={"data": experiment.plan().data_hashes})
+    experiment = experiment.model_copy(update={"data": data_hashes(experiment.plan().task)})
     begin(directory, [experiment])
     directory.close("interrupted")
     (tmp_path / "a" / "slurm").mkdir()

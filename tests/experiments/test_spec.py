@@ -13,8 +13,8 @@ def test_a_plan_has_everything_that_a_run_needs():
     assert list(plan.algorithms) == ["FedAvg", "FedProx mu=1"]
     assert plan.algorithms["FedProx mu=1"].mu == 1.0
     assert plan.task.train.clients == 4
-    assert plan.arguments["schedule"].cohort == 2
-    assert plan.arguments["solver"].learning_rate == 0.05
+    assert plan.arguments_of("FedAvg")["schedule"].cohort == 2
+    assert plan.arguments_of("FedAvg")["solver"].learning_rate == 0.05
     names = [type(observer).__name__ for observer in plan.arguments["observe"]]
     assert names == ["TrainLoss", "CentralScore", "CentralScore", "ClientAccuracy"]
 

@@ -15,6 +15,7 @@ from fedax import cli
 from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import data_hashes
 from fedax.experiments.config.user_code import fingerprint_sources, hash_sources
 from fedax.experiments.results.store import RunDirectory, merge
 from fedax.experiments.running.progress import Display
@@ -226,7 +227,7 @@ def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, mo
     directory = RunDirectory(here / "out", "A")
     directory.make_folder()
     experiment = Experiment.parse(text)
-    experiment = experiment.model_copy(update={"data": experiment.plan().data_hashes})
+    experiment = experiment.model_copy(update={"data": data_hashes(experiment.plan().task)})
     begin(directory, [experiment])
     directory.close("interrupted")
     sys.modules.pop("foreign_module")

@@ -40,7 +40,7 @@ def test_a_file_is_private_to_its_budget(tmp_path):
     run_experiment(experiment, tmp_path / "out", Display())
     with (tmp_path / "out" / "metrics.csv").open() as file:
         spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
-    schedule = plan.arguments["schedule"]
+    schedule = plan.arguments_of("FedAvg")["schedule"]
     expected = [
         fedax.privacy.privacy_spent(
             fedax.FedAvg(), plan.task, schedule=schedule, privacy=privacy, rounds=t

@@ -17,7 +17,7 @@ from fedax.benchmark.task import BenchTask, Target
 from fedax.core import InvalidInput, Task
 from fedax.engine.round.trace import footprint
 from fedax.experiments.config.sections import AlgorithmSection
-from fedax.experiments.running.batches import run_batch
+from fedax.experiments.running.batches import gradients_of, run_batch
 from fedax.observe.modes import is_higher_better
 from fedax.results import Record
 from fedax.results.tables.reductions import read_curve
@@ -195,18 +195,10 @@ def run_settings(
     histories = run_batch(plan, labels, seeds)
     # minibatch gradients of a round over the number of all clients: a phase of a cohort counts with
     # its share of them, because with 5 of 20 clients gradient descent by all is four times the work
-    arguments = plan.arguments_of(labels[0])
-    schedule, sizes = arguments["schedule"], plan.task.train.sizes.tolist()
-    share = (schedule.cohort or len(sizes)) / len(sizes)
-    steps = np.mean([schedule.mean_steps(n) for n in sizes])
-    epoch = np.mean([schedule.mean_epoch(n) for n in sizes])
+    clients = plan.task.train.clients
+    share = (plan.arguments_of(labels[0])["schedule"].cohort or clients) / clients
     # settings differ in numbers only, so that one stands for all
-    cost = footprint(plan.algorithms[labels[0]], plan.task, solver=arguments["solver"])
-    gradients: Any = sum(
-        (phase.step_gradients * steps + phase.full_gradients * epoch)
-        * (1.0 if phase.everyone else share)
-        for phase in cost.phases
-    )
+    gradients = gradients_of(plan, labels[:1], share)["0"]
     return [
         Record.of(history, seed=seed, gradients=gradients)
         for history, seed in zip(histories, [*seeds] * len(settings), strict=True)

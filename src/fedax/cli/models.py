@@ -4,7 +4,7 @@ import warnings
 
 from fedax.core import InvalidInput, Task
 from fedax.examples.encoding import Encoding
-from fedax.experiments.config.plan import Plan
+from fedax.experiments.config.plan import data_hashes
 from fedax.experiments.results.planned import data_seed, read_study
 from fedax.experiments.results.runs import Run
 from fedax.experiments.results.store import RunDirectory
@@ -58,7 +58,7 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
     record = directory.runs[run]
     field = f"task {task.name!r}"
     then = (record.settings or {}).get("data", {}).get("examples")
-    if then in (None, Plan(task, {}, {}).data_hashes["examples"]):
+    if then in (None, data_hashes(task)["examples"]):
         return
     is_computed = task.encoding is None or task.encoding.measured
     if is_computed and differing_versions(record.versions or {}, versions()):

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from fedax.cli.command import next_step, print_table
 
 if TYPE_CHECKING:
-    from fedax.experiments.config.experiment import Plan
+    from fedax.experiments.config.plan import Plan
     from fedax.theory.advice import Method
 
 

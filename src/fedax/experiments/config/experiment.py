@@ -139,7 +139,7 @@ class Experiment(Table):
     """SHA-256 of the files of your own code, by the names in the file; a run directory has it, and
     a file that has changed since is refused."""
     data: dict[str, str] = {}
-    """Hashes of the data, see `Plan.data_hashes`; a run directory's copy has them."""
+    """Hashes of the data, see `data_hashes`; a run directory's copy has them."""
 
     @classmethod
     def read(cls, path: Path, settings: Sequence[str] = ()) -> "Experiment":
@@ -206,19 +206,14 @@ class Experiment(Table):
         check_labels([section.shown() for section in self.algorithm])
         check_labels([member.label for member in members])
         find_task(self.task.name)
-        self._make_common()
+        self._make_conditions()
         for member in members:
             member.make()
 
-    def _make_common(self) -> dict[str, Any]:
-        """Makes what all members have in common, as arguments of `fedax.run`."""
-        channel = self.channel
-        return {
-            "solver": self.solver.make(),
-            "schedule": schedule_of(self.schedule),
-            "clock": None if self.clock is None else Clock.of(self.clock),
-            "channel": channel and channel.make(),
-        }
+    def _make_conditions(self) -> dict[str, Any]:
+        """Makes the channel and the clock, as arguments of `fedax.run`."""
+        clock = None if self.clock is None else Clock.of(self.clock)
+        return {"clock": clock, "channel": self.channel and self.channel.make()}
 
     def only(self, labels: Sequence[str] | None) -> "Experiment":
         """Returns the experiment with some of its algorithms, or all, and with what its grid says
@@ -325,7 +320,7 @@ class Experiment(Table):
         if best in OBSERVERS and best not in observers:
             best = None
         stop = [self.stop, self.early_stopping, self.budget]
-        arguments = self._make_common() | {
+        arguments = self._make_conditions() | {
             "rounds": self.rounds,
             "observe": list(observers.values()),
             "engine": engine,

@@ -1,7 +1,6 @@
 """The objects of an experiment, ready to be run, and the members of its grid."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -22,15 +21,13 @@ of files on disk blocks are."""
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """An experiment's objects, ready for `fedax.run`; `algorithms` are by label, in the order of
-    the file.
-
-    `own` holds, by label, the solver and the schedule where they are not those in `arguments`.
+    the file, and so is `own`, their solvers and schedules.
     """
 
     task: Task
     algorithms: dict[str, Algorithm[Any]]
     arguments: dict[str, Any]
-    own: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict[str, dict[str, Any]])
+    own: dict[str, dict[str, Any]]
 
     def check(self) -> None:
         """Refuses what runs would refuse, before anything is compiled.
@@ -52,22 +49,21 @@ class Plan:
 
     def arguments_of(self, label: str) -> dict[str, Any]:
         """Returns the arguments of `fedax.run` for one algorithm."""
-        return self.arguments | self.own.get(label, {})
+        return self.arguments | self.own[label]
 
-    @functools.cached_property
-    def data_hashes(self) -> dict[str, str]:
-        """Hashes of what files may change while the experiment stays the same: the `examples`
-        and the parameters at the `start`.
-        """
-        task = self.task
-        parts = [task.train, task.test, task.validation, task.central]
-        if task.unseen is not None:
-            parts += [task.unseen.train, task.unseen.test]
-        hashes = {"examples": _hash_data(parts)}
-        # other starting points are drawn, from the seed of the run
-        if isinstance(task.start, Given):
-            hashes["start"] = _hash_data(task.start.params)
-        return hashes
+
+def data_hashes(task: Task) -> dict[str, str]:
+    """Returns hashes of what files may change while the experiment stays the same: the `examples`
+    and the parameters at the `start`.
+    """
+    parts = [task.train, task.test, task.validation, task.central]
+    if task.unseen is not None:
+        parts += [task.unseen.train, task.unseen.test]
+    hashes = {"examples": _hash_data(parts)}
+    # other starting points are drawn, from the seed of the run
+    if isinstance(task.start, Given):
+        hashes["start"] = _hash_data(task.start.params)
+    return hashes
 
 
 def majority_of(task: Task) -> float | None:

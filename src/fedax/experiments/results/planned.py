@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from fedax.experiments.config.experiment import Experiment, Member
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import Member
 from fedax.experiments.config.sections import settings_of
 from fedax.experiments.config.toml import parse_toml
 from fedax.experiments.config.user_code import fingerprint_sources

@@ -15,8 +15,8 @@ from fedax.engine.driver.options import Progress
 from fedax.engine.driver.run import run_grid
 from fedax.engine.round.engine import Engine
 from fedax.engine.round.trace import footprint
-from fedax.experiments.config.experiment import Experiment, Member, Plan
-from fedax.experiments.config.plan import majority_of
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import Member, Plan, majority_of
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of
 from fedax.experiments.results.planned import PlannedRun, planned_runs
@@ -167,18 +167,16 @@ def batches_of(
 
 def _batch_key(experiment: Experiment, member: Member) -> Any:
     """Returns a key that is equal for the members that one compiled program can serve."""
-    shares = experiment.grid and not experiment.audit
-    compiled = shares and experiment.engine == "simulation"
+    if experiment.audit is not None or experiment.engine != "simulation":
+        return member.label
     # privacy and devices use numbers of the schedule before the program runs
     private = experiment.channel is not None and experiment.channel.privacy is not None
-    separate = not compiled or private or experiment.clock is not None
+    separate = private or experiment.clock is not None or "asynchronous" in member.schedule
     return (
         member.method,
-        program_key(member.solver.make()) if compiled else str(member.solver),
-        str(member.schedule)
-        if separate or "asynchronous" in member.schedule
-        else program_key(schedule_of(member.schedule)),
-        program_key(member.algorithm.make()) if shares else member.label,
+        program_key(member.solver.make()),
+        str(member.schedule) if separate else program_key(schedule_of(member.schedule)),
+        program_key(member.algorithm.make()),
     )
 
 
@@ -229,18 +227,29 @@ def run_batch(
     return run_grid(members, plan.task, seed=seeds, **arguments)
 
 
-def gradients_of(plan: Plan, labels: Sequence[str]) -> dict[str, float]:
+def gradients_of(plan: Plan, labels: Sequence[str], share: float = 1.0) -> dict[str, float]:
     """Returns by label the minibatch gradients of a client in a round, in the mean over the
     clients. One program serves the algorithms, so that the first stands for all.
+
+    Args:
+        plan: with the algorithms.
+        labels: theirs.
+        share: what counts of a phase in which a cohort works, and not everyone.
     """
     solver = plan.arguments_of(labels[0])["solver"]
-    cost = footprint(plan.algorithms[labels[0]], plan.task, solver=solver)
+    phases = footprint(plan.algorithms[labels[0]], plan.task, solver=solver).phases
     sizes = client_sizes(plan) or plan.task.train.sizes.tolist()
     gradients = {}
     for label in labels:
         schedule = plan.arguments_of(label)["schedule"]
-        counts = [cost.gradients(schedule.mean_steps(n), schedule.mean_epoch(n)) for n in sizes]
-        gradients[label] = float(np.mean(counts))
+        steps = np.mean([schedule.mean_steps(n) for n in sizes])
+        epoch = np.mean([schedule.mean_epoch(n) for n in sizes])
+        costs = [
+            (phase.step_gradients * steps + phase.full_gradients * epoch)
+            * (1.0 if phase.everyone else share)
+            for phase in phases
+        ]
+        gradients[label] = float(sum(costs))
     return gradients
 
 

@@ -15,7 +15,8 @@ from fedax.engine.compilation.identity import random_settings
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.driver.options import Progress
 from fedax.errors import printable
-from fedax.experiments.config.experiment import Experiment, Plan
+from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.config.plan import Plan, data_hashes
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import hash_sources
 from fedax.experiments.results.planned import PlannedRun, read_study, study_of
@@ -133,7 +134,7 @@ def _prepare(
         experiment = experiment.model_copy(update={"sources": sources})
         plan = plan_of(experiment)
         notes = {experiment.name: describe(experiment, plan)} | notes
-        prepared.append(experiment.model_copy(update={"data": plan.data_hashes}))
+        prepared.append(experiment.model_copy(update={"data": data_hashes(plan.task)}))
     return prepared[::-1], notes
 
 
