@@ -114,8 +114,8 @@ def begin(directory, experiments):
 def put(directory, *records):
     """Keeps made-up runs in a run directory, each as the planned run of its names."""
     known = {
-        (run.task, run.label, run.seed, run.draw): (run.id, settings)
-        for run, *_, settings in planned_runs(read_study(directory, trust=True))
+        (run.task, run.label, run.seed, run.draw): (run.id, run.made_with)
+        for run in planned_runs(read_study(directory, trust=True))
     }
     for kept in records:
         run, settings = known[kept.task, kept.label, kept.seed, kept.draw]
@@ -124,7 +124,7 @@ def put(directory, *records):
 
 def judge(experiment, records):
     """The judged members of a grid of which made-up runs are there, and what is said of edges."""
-    runs = {planned.run.label: planned.run for planned in planned_runs([experiment])}
+    runs = {run.label: run for run in planned_runs([experiment])}
     pairs = [
         (
             runs[record.label].model_copy(update={"selects": record.seed not in experiment.seeds}),
@@ -139,7 +139,6 @@ def judge(experiment, records):
 def made_up(path, *records):
     """A run directory with made-up runs, of experiments that have their names."""
     directory, experiments = RunDirectory(path, path.name), []
-    directory.make_folder()
     for task, draw in dict.fromkeys((run.task, run.draw) for run in records):
         runs = [run for run in records if (run.task, run.draw) == (task, draw)]
         labels = dict.fromkeys(run.label for run in runs)

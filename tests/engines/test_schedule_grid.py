@@ -7,6 +7,7 @@ import fedax
 from fedax.core.scheduling.schedule import Schedule, as_inputs
 from fedax.engine.backends.simulation import engine as simulation
 from fedax.experiments.config.experiment import Experiment
+from fedax.experiments.results.planned import planned_runs
 from fedax.experiments.running.batches import batches_of
 from problems import regression, vector
 
@@ -91,7 +92,7 @@ def file_of(**grid):
 @pytest.mark.slow
 def test_the_grid_of_a_file_is_one_program(programs, tmp_path):
     experiment = file_of(schedule={"dropouts": [0.0, 0.3], "stragglers": [0.0, 1.0]})
-    (batch,) = batches_of([experiment])
+    (batch,) = batches_of(planned_runs([experiment]))
     records = batch.run(tmp_path)
     assert len(programs) == 1
     assert [record.settings["schedule"]["stragglers"] for record in records] == [0, 1, 0, 1]
@@ -102,6 +103,6 @@ def test_the_grid_of_a_file_is_one_program(programs, tmp_path):
 def test_integers_of_the_schedule_need_a_program_for_each_value():
     real = {"dropouts": [0.0, 0.3], "stragglers": [0.0, 0.5]}
     rates = {"learning_rate": [0.1, 0.2]}
-    assert len(batches_of([file_of(schedule=real, solver=rates)])) == 1
+    assert len(batches_of(planned_runs([file_of(schedule=real, solver=rates)]))) == 1
     mixed = {"batch_size": [4, 8], **real, "cohort": [1, 2, 3]}
-    assert len(batches_of([file_of(schedule=mixed)])) == 6
+    assert len(batches_of(planned_runs([file_of(schedule=mixed)]))) == 6

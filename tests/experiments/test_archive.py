@@ -38,7 +38,6 @@ def directory(tmp_path_factory):
     """Made-up runs of a recipe with a grid on two draws of the data; one run diverges."""
     recipe = papers.Recipe.parse(OWN + MORE).model_copy(update={"ran": "small"})
     made = PaperDirectory(tmp_path_factory.mktemp("kept") / "a", "A", recipe=recipe)
-    made.make_folder()
     begin(made, recipe.experiments("small"))
     for run in made.planned:
         draw, label = run.draw, run.label
@@ -128,7 +127,6 @@ def test_damaged_curves_are_named(directory, tmp_path):
 
 def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     made = RunDirectory(tmp_path / "a", "A")
-    made.make_folder()
     begin(made, [Experiment.parse(TINY)])
     put(made, *(record("FedAvg", "Tiny <run>", seed, 0, (1.0, 0.5)) for seed in (0, 1)))
     made.keep(tmp_path / "b")

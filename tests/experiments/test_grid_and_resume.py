@@ -8,7 +8,7 @@ import pytest
 from fedax import papers
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.grid import selected
-from fedax.experiments.results.planned import read_study
+from fedax.experiments.results.planned import planned_runs, read_study
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import batches_of, run_batch
 from fedax.experiments.running.progress import Display
@@ -45,9 +45,9 @@ def test_all_members_run_as_one_program_on_the_seeds_that_select_and_the_selecte
         *((label, seed) for label in LABELS for seed in (7, 8)),
         (best, 0),
     }
-    trial = batches_of([experiment])
+    trial = batches_of(planned_runs([experiment]))
     assert [(batch.labels, batch.seeds) for batch in trial] == [(tuple(LABELS), (7, 8))]
-    report = batches_of([experiment], finished.selections())
+    report = batches_of(planned_runs([experiment]), finished.selections())
     assert [(batch.labels, batch.seeds) for batch in report] == [
         (("FedAvg",), (0,)),
         ((best,), (0,)),
@@ -163,7 +163,7 @@ def test_a_diverged_run_counts_as_worst():
 
 def test_grids_of_the_solver_run_together_and_those_of_the_schedule_apart():
     more = GRID + "solver.learning_rate = [0.1, 0.2]\nschedule.cohort = [1, 2]\n"
-    batches = batches_of([Experiment.parse(more)])
+    batches = batches_of(planned_runs([Experiment.parse(more)]))
     assert [len(batch.labels) for batch in batches] == [2, 2, 6, 6]
     assert {batch.seeds for batch in batches} == {(7, 8)}
     names = [name for batch in batches for name in batch.ids]
@@ -251,5 +251,7 @@ def test_seeds_together_are_one_program_with_the_same_numbers(tmp_path):
             one.metrics["train_loss"], other.metrics["train_loss"], rtol=1e-10
         )
     assert Experiment.parse(APART).resolved()["seeds_together"] is False
-    first = batches_of([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)], {})[0]
+    first = batches_of(planned_runs([Experiment.parse('trackers = ["tensorboard"]\n' + TINY)]), {})[
+        0
+    ]
     assert len(first.runs) == 1

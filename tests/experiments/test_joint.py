@@ -11,7 +11,6 @@ from samples import TINY, begin, put, record
 def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     experiment = Experiment.parse(TINY)
     directory = RunDirectory(tmp_path / "a", "A")
-    directory.make_folder()
     begin(directory, [experiment])
     put(directory, record("FedAvg", experiment.name, 0))
     (tmp_path / "link").symlink_to(tmp_path / "a")
@@ -29,7 +28,6 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
 def test_a_method_that_is_tuned_on_two_tasks_is_one_row(tmp_path):
     """What the grids selected stands in the note and in a column of the CSV file."""
     directory = RunDirectory(tmp_path / "a", "A")
-    directory.make_folder()
     text = TINY.replace("seeds = [0, 1]", "seeds = [0]") + "[grid]\nfedprox.mu = [0.0, 5.0]\n"
     names = {"T": "mu=0.0", "U": "mu=5.0"}
     texts = [

@@ -19,7 +19,6 @@ from samples import TINY, begin, put, record
 def folder(tmp_path):
     """Four runs, made up."""
     directory = RunDirectory(tmp_path / "a", "A")
-    directory.make_folder()
     begin(directory, [Experiment.parse(TINY).model_copy(update={"data": {"examples": "5e"}})])
     labels = [(label, seed) for label in ("FedAvg", "FedProx mu=1") for seed in (0, 1)]
     put(directory, *(record(label, "Tiny <run>", seed) for label, seed in labels))
@@ -58,7 +57,6 @@ def test_a_directory_is_read_back_with_any_method(tmp_path):
     (tmp_path / "a.toml").write_text(text)
     experiment = Experiment.read(tmp_path / "a.toml")
     directory = RunDirectory(tmp_path / "a", "A")
-    directory.make_folder()
     begin(directory, [experiment])
     labels = [(member.label, seed) for member in experiment.members() for seed in (0, 1)]
     put(directory, *(record(label, experiment.name, seed) for label, seed in labels))
@@ -84,7 +82,7 @@ def test_an_edited_study_has_other_runs_and_is_shown_as_it_ran(folder, old, new,
     edit(folder, old, new)
     directory = RunDirectory.load(folder)
     assert len(directory.records) == 4
-    planned = {planned.run.id for planned in planned_runs(read_study(directory))}
+    planned = {run.id for run in planned_runs(read_study(directory))}
     assert len(planned & directory.runs.keys()) == left
 
 

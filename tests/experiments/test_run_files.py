@@ -43,7 +43,6 @@ def test_any_flipped_bit_of_a_run_is_noticed(name):
 
 def directory(tmp_path):
     made = RunDirectory(tmp_path / "a", "A")
-    made.make_folder()
     begin(made, [Experiment.parse(TINY)])
     put(made, record(task="Tiny <run>", label="FedAvg"))
     return made

@@ -112,7 +112,6 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
     text = SWEEP + 'slurm_setup = ["touch OWNED"]\n'
     (tmp_path / "slurm").mkdir(parents=True)
     directory = RunDirectory(tmp_path / "a", "A")
-    directory.make_folder()
     experiment = Experiment.parse(text)
     experiment = experiment.model_copy(update={"data": data_hashes(experiment.plan().task)})
     begin(directory, [experiment])

@@ -225,7 +225,6 @@ def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, mo
     monkeypatch.syspath_prepend(here)
     text = TINY.replace('"fedprox"\nmu = 1', '"foreign_module:X"')
     directory = RunDirectory(here / "out", "A")
-    directory.make_folder()
     experiment = Experiment.parse(text)
     experiment = experiment.model_copy(update={"data": data_hashes(experiment.plan().task)})
     begin(directory, [experiment])

@@ -51,7 +51,6 @@ def deployed(tmp_path, monkeypatch):
 
         def run(*arguments, **trusted):
             folder = RunDirectory.load(out) if resume else RunDirectory(out, "a run")
-            folder.make_folder()
             given = OPTIONS | options | {"channel": channel, "engine": current_engine()}
             histories.append(fedax.run(algorithm, task, **given))
             return folder

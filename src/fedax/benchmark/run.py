@@ -20,6 +20,7 @@ from fedax.experiments.config.sections import AlgorithmSection
 from fedax.experiments.running.batches import gradients_of, run_batch
 from fedax.observe.modes import is_higher_better
 from fedax.results import Record
+from fedax.results.frame import spent_of
 from fedax.results.tables.reductions import read_curve
 from fedax.utils.plugins import is_user_code, load
 
@@ -222,12 +223,7 @@ def cost_to(run: Record, target: Target, cost: str) -> float:
     without devices. Observations before the first round do not count: where clients adapt the
     initial model on their own, it can be as good as the target without any message.
     """
-    spent = {
-        "rounds": run.rounds,
-        "gradients": run.gradients,
-        "gigabits": run.bits / 1e9,
-        "hours": None if run.time is None else run.time / 3600,
-    }[cost]
+    spent = spent_of(run)[cost]
     if spent is None:
         return math.nan
     if has_diverged(run, target.metric):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, RootModel
 
@@ -22,10 +22,10 @@ TARGETS = "targets.toml"
 """File beside the tasks with a `Target` for each."""
 TIERS = ("quick", "standard", "full")
 """Tiers, each with the tasks of those before it."""
-SERVER = ("convex", "networks", "text", "asynchronous")
-FAMILIES = (*SERVER, "personal", "decentralised")
+Family = Literal["convex", "networks", "text", "asynchronous", "personal", "decentralised"]
+FAMILIES: tuple[str, ...] = get_args(Family)
 """Families of tasks, in the order in which they are shown."""
-QUALITY: dict[Literal["final", "mean", "worst_tenth"], str] = {
+QUALITY = {
     "final": "test_accuracy",
     "mean": "client_accuracy_mean",
     "worst_tenth": "client_accuracy_worst_tenth",
@@ -45,12 +45,12 @@ class Target(Table):
         quality: metrics by the names of `QUALITY`.
     """
 
-    family: Literal["convex", "networks", "text", "asynchronous", "personal", "decentralised"]
+    family: Family
     tier: Literal["quick", "standard", "full"]
     metric: str
     value: float | None = None
     learning_rate: list[float] = Field(min_length=2, max_length=2)
-    quality: dict[Literal["final", "mean", "worst_tenth"], str] = QUALITY
+    quality: dict[str, str] = QUALITY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ def families_of(method: AlgorithmSection) -> tuple[str, ...]:
     is_personal = ".personalized." in kind.__module__
     if is_personal or (method.kind is None and kind.personal is not Algorithm.personal):
         return ("personal",)
-    return SERVER
+    return FAMILIES[:4]
 
 
 @functools.cache

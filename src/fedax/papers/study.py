@@ -1,12 +1,13 @@
 """A run directory of a paper's recipe: its tables, figures and files."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from fedax.experiments.results.store import RunDirectory, is_archive
 from fedax.experiments.running.progress import Display
@@ -20,7 +21,7 @@ from fedax.utils.files import write
 RECIPE = "recipe.toml"
 
 
-@dataclasses.dataclass
+@dataclass
 class PaperDirectory(RunDirectory):
     """A run directory with what a recipe adds to it.
 
@@ -28,7 +29,7 @@ class PaperDirectory(RunDirectory):
         recipe: with the scale that ran.
     """
 
-    recipe: Recipe = dataclasses.field(kw_only=True)
+    recipe: Recipe = Field(kw_only=True)
 
     @classmethod
     def read_more(cls, path: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
     """
     parts = list[pd.DataFrame]()
     for number, run in enumerate(records):
-        about = {
+        columns = {
             "task": run.task,
             "method": run.label,
             "seed": run.seed,
@@ -42,12 +42,10 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
             "round": run.rounds,
             "seconds": run.seconds,
             "bits": run.bits,
-            "hours": None if run.time is None else run.time / 3600,
-            "joules": run.energy,
-            "gradients": run.gradients,
         }
-        columns = {name: value for name, value in about.items() if value is not None}
-        parts.append(pd.DataFrame(columns | run.scalars))
+        spent = spent_of(run)
+        known = {name: spent[name] for name in _SPENT if spent[name] is not None}
+        parts.append(pd.DataFrame(columns | known | run.scalars))
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_ABOUT)
     spent = [name for name in _SPENT if name in frame]
     names = list(dict.fromkeys([*_ABOUT, *spent, *(metrics or frame)]))
@@ -168,14 +166,19 @@ def _positions(run: Record, read: str) -> np.ndarray:
     other reductions.
     """
     unit, _, level = read.partition("_to_")
-    spent = {
-        "rounds": run.rounds,
-        "gigabits": run.bits / 1e9,
-        "hours": None if run.time is None else run.time / 3600,
-        "joules": run.energy,
-    }
-    positions = spent[unit] if level else run.rounds
+    positions = spent_of(run)[unit] if level else run.rounds
     if positions is None:
         allowed = "another reduction, as some of these runs have no devices"
         raise InvalidInput.of("read", read, allowed)
     return positions
+
+
+def spent_of(run: Record) -> dict[str, np.ndarray | None]:
+    """Returns what a run had spent at its observations, by unit; None where it is not known."""
+    return {
+        "rounds": run.rounds,
+        "gradients": run.gradients,
+        "gigabits": run.bits / 1e9,
+        "hours": None if run.time is None else run.time / 3600,
+        "joules": run.energy,
+    }

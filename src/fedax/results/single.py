@@ -85,7 +85,9 @@ def compare(
     listed = _list_runs(histories, "compare")
     records = _make_records(listed, title, "compare")
     if path.suffix != ".html":
-        return _write_figure(records, path)
+        metrics = [column.metric for column in columns_of(records) if column.chart]
+        figure = drawing.curves(curves_frame(records), y=metrics, col=[])
+        return save_as(Picture(path.stem, figure), path)
     settings = {
         label: json.dumps(
             [{"settings": run.details.settings, "origin": run.details.origin} for run in runs],
@@ -195,10 +197,3 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
         for (label, runs), known in zip(histories.items(), seeds, strict=True)
         for place, (run, seed) in enumerate(zip(runs, known, strict=True))
     ]
-
-
-def _write_figure(records: Sequence[Record], path: Path) -> Path:
-    """Draws the curves of all metrics into one file, a panel for each."""
-    metrics = [column.metric for column in columns_of(records) if column.chart]
-    figure = drawing.curves(curves_frame(records), y=metrics, col=[])
-    return save_as(Picture(path.stem, figure), path)

@@ -14,13 +14,14 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def held(folder: Path, name: str = LOCK) -> Generator[None]:
-    """Holds the lock of a folder that exists, or of one piece of work in it by another name.
+    """Holds the lock of a folder, which it makes, or of one piece of work in it by another name.
 
     The system releases it when the process ends, however it ends.
 
     Raises:
         RunExists: another process holds it.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         acquired = FileLock(folder / name).acquire(blocking=False)
     except Timeout as error:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tomli_w
 
@@ -31,29 +31,13 @@ _NO_SETTINGS = (
 """Keys of an experiment that determine no run, or not in this form."""
 
 
-class PlannedRun(NamedTuple):
-    """A run with all that makes it.
-
-    Attributes:
-        run: as a folder lists it.
-        experiment: that needs it.
-        member: the algorithm with its settings.
-        settings: all that determines it, as plain values.
-    """
-
-    run: Run
-    experiment: Experiment
-    member: Member
-    settings: dict[str, Any]
-
-
-def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
+def planned_runs(experiments: Sequence[Experiment]) -> list[Run]:
     """Returns all runs, in the order of experiments, members and seeds.
 
     Runs that select in a grid come before those to report: which of these are needed is known only
     when the selecting ones have run. Runs of equal settings have one id.
     """
-    runs: list[PlannedRun] = []
+    runs: list[Run] = []
     for experiment in experiments:
         members = experiment.members()
         methods = [member.method for member in members]
@@ -70,6 +54,8 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
                 "label": member.label,
                 "draw": data_seed(experiment),
                 "settings": member.settings,
+                "experiment": experiment,
+                "member": member,
             }
             # an algorithm with a single member has nothing to select
             seeds = [(seed, False) for seed in experiment.seeds]
@@ -77,8 +63,8 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[PlannedRun]:
                 seeds = [(s, True) for s in experiment.grid.selecting(experiment.seeds)] + seeds
             for seed, selects in seeds:
                 full = settings | {"seed": seed}
-                run = Run(id=run_id(full), seed=seed, selects=selects, **about)
-                runs.append(PlannedRun(run, experiment, member, full))
+                own = {"id": run_id(full), "seed": seed, "selects": selects, "made_with": full}
+                runs.append(Run(**about, **own))
     return runs
 
 
@@ -88,7 +74,7 @@ def study_of(experiments: Sequence[Experiment]) -> dict[str, Any]:
     study = documents[0] if len(documents) == 1 else {"experiment": documents}
     return {
         "study": tomli_w.dumps(study),
-        "planned": [planned.run for planned in planned_runs(experiments)],
+        "planned": planned_runs(experiments),
         "reads": {experiment.name: experiment.reads for experiment in experiments},
         "selects": {experiment.name: experiment.select for experiment in experiments},
     }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 
 from fedax.errors import printable
 from fedax.results import Record
@@ -23,6 +23,8 @@ class Run(BaseModel):
         draw: seed of the data.
         selects: whether it only selects among the members of a grid, and is not reported.
         settings: what the grid varies.
+        experiment, member: that make it, and `made_with`, all that determines it as plain values;
+            None in a directory that is read.
     """
 
     id: Name
@@ -33,6 +35,9 @@ class Run(BaseModel):
     draw: int
     selects: bool = False
     settings: dict[Name, Any] = {}
+    experiment: Any = Field(None, exclude=True)
+    member: Any = Field(None, exclude=True)
+    made_with: Any = Field(None, exclude=True)
 
     @property
     def about(self) -> dict[str, Any]:

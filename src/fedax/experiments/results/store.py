@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
@@ -37,20 +38,11 @@ PACKED = "runs.tar.xz"
 Status = Literal["running", "finished", "interrupted", "failed"]
 
 
-class _Summary(BaseModel):
-    """The part of `summary.json` that is read again."""
-
-    title: Name
-    notes: dict[Name, Name]
-    status: Status
-    reason: Name = ""
-    versions: dict[Name, Name | bool | int | float | None]
-    reads: dict[Name, Name] = {}
-    selects: dict[Name, Name] = {}
-    runs: list[Run]
+_SAVED = ("title", "notes", "status", "reason", "versions", "reads", "selects")
+"""Fields in `summary.json`, beside the planned runs."""
 
 
-@dataclasses.dataclass
+@dataclass
 class RunDirectory:
     """A folder with the results of one or more experiments.
 
@@ -75,30 +67,21 @@ class RunDirectory:
     """
 
     path: Path
-    title: str
-    notes: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
+    title: Name
+    notes: dict[Name, Name] = Field(default_factory=dict)
     status: Status = "running"
-    runs: dict[str, Record] = dataclasses.field(default_factory=dict[str, Record])
-    planned: list[Run] = dataclasses.field(default_factory=list[Run], repr=False)
-    reads: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
-    selects: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
-    study: str = dataclasses.field(default="", repr=False)
-    versions: dict[str, Any] = dataclasses.field(default_factory=versions)
-    reason: str = ""
+    runs: dict[str, Any] = Field(default_factory=dict)
+    planned: list[Run] = Field(default_factory=list, repr=False)
+    reads: dict[Name, Name] = Field(default_factory=dict)
+    selects: dict[Name, Name] = Field(default_factory=dict)
+    study: str = Field(default="", repr=False)
+    versions: dict[Name, Any] = Field(default_factory=versions)
+    reason: Name = ""
 
     @classmethod
     def read_more(cls, path: Path) -> dict[str, Any]:
         """Reads what a class of directories has besides."""
         return {}
-
-    def make_folder(self) -> None:
-        """Makes the folder.
-
-        Raises:
-            WriteFailed: it cannot be written.
-        """
-        with writing(self.path):
-            (self.path / "runs").mkdir(parents=True, exist_ok=True)
 
     @classmethod
     def load(cls, path: Path, repair: bool = False) -> "RunDirectory":
@@ -109,14 +92,15 @@ class RunDirectory:
             InvalidInput: no run directory, or one whose files are damaged.
         """
         try:
-            summary = _Summary.model_validate_json(read(path / SUMMARY))
+            summary = json.loads(read(path / SUMMARY))
+            planned = summary.pop("runs")
             if (packed := path / PACKED).exists():
                 runs = unpack(read(packed))
             else:
                 runs = _read_runs(path / "runs", repair)
-            about = summary.model_dump(exclude={"runs"}) | cls.read_more(path)
-            study = read(path / STUDY).decode() if summary.runs else ""
-            return cls(path, runs=runs, planned=summary.runs, study=study, **about)
+            study = read(path / STUDY).decode() if planned else ""
+            more = summary | cls.read_more(path)
+            return cls(path, runs=runs, planned=planned, study=study, **more)
         except OSError as error:
             reason = f"not a run directory: {error.filename}: {error.strerror}"
             raise InvalidInput.because(str(path), reason) from error
@@ -126,7 +110,8 @@ class RunDirectory:
             raise InvalidInput.because(str(path), reason) from error
 
     def begin(self) -> None:
-        """Writes the study."""
+        """Makes the folder with the study."""
+        self.path.mkdir(parents=True, exist_ok=True)
         write(self.path / STUDY, self.study)
         self.save()
 
@@ -187,7 +172,7 @@ class RunDirectory:
 
     def save(self) -> None:
         """Writes `summary.json`."""
-        summary = {name: getattr(self, name) for name in _Summary.model_fields}
+        summary = {name: getattr(self, name) for name in _SAVED}
         summary["runs"] = [run.model_dump(exclude_defaults=True) for run in self.planned]
         write(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False) + "\n")
 

@@ -19,7 +19,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.plan import Member, Plan, majority_of
 from fedax.experiments.config.sections import AuditSection, schedule_of
 from fedax.experiments.results.models import arrays_of
-from fedax.experiments.results.planned import PlannedRun, planned_runs
+from fedax.experiments.results.planned import planned_runs
+from fedax.experiments.results.runs import Run
 from fedax.flower.server.engine import current_engine
 from fedax.results import Record
 from fedax.results.store import run_id
@@ -38,7 +39,7 @@ class Batch:
         runs: the first member with all seeds, then the next.
     """
 
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[Run, ...]
 
     @property
     def experiment(self) -> Experiment:
@@ -46,15 +47,15 @@ class Batch:
 
     @property
     def ids(self) -> list[str]:
-        return [planned.run.id for planned in self.runs]
+        return [run.id for run in self.runs]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(planned.run.label for planned in self.runs))
+        return tuple(dict.fromkeys(run.label for run in self.runs))
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(planned.run.seed for planned in self.runs))
+        return tuple(dict.fromkeys(run.seed for run in self.runs))
 
     def folder(self, out: Path) -> Path:
         """Returns the folder of its checkpoints."""
@@ -65,8 +66,8 @@ class Batch:
         """The task, the first algorithm and the seeds, for a line about its progress."""
         first, *others = self.labels
         labels = f"{first} and {len(others)} more" if others else first
-        word = "selection seed" if self.runs[0].run.selects else "seed"
-        return f"{self.runs[0].run.task}: {labels}, {word} {', '.join(map(str, self.seeds))}"
+        word = "selection seed" if self.runs[0].selects else "seed"
+        return f"{self.runs[0].task}: {labels}, {word} {', '.join(map(str, self.seeds))}"
 
     def run(self, out: Path, hook: Hook | None = None) -> list[Record]:
         """Runs it, from its newest checkpoint on if there is one.
@@ -83,7 +84,7 @@ class Batch:
             options |= {"checkpoint": self.folder(out), "checkpoint_every": every}
         kept = experiment.keep_models
         # runs that only select are many: their models are kept only with `all`
-        if experiment.audit is not None or (self.runs[0].run.selects and kept != "all"):
+        if experiment.audit is not None or (self.runs[0].selects and kept != "all"):
             kept = "none"
         if experiment.audit is not None:
             # an audit is always a batch of one run
@@ -101,12 +102,12 @@ class Batch:
         if experiment.engine != "flower":
             facts["majority"] = majority_of(plan.task)
         records = []
-        for (run, _, _, settings), history in zip(self.runs, histories, strict=True):
+        for run, history in zip(self.runs, histories, strict=True):
             record = Record.of(history, **run.about, gradients=gradients.get(run.label))
             more = {
                 "seconds": record.seconds / len(histories),
                 "models": {} if kept == "none" else arrays_of(history),
-                "settings": settings | facts,
+                "settings": run.made_with | facts,
                 "versions": versions(),
             }
             records.append(dataclasses.replace(record, **more))
@@ -133,34 +134,33 @@ def plan_of(experiment: Experiment) -> Plan:
 
 
 def batches_of(
-    experiments: Sequence[Experiment],
+    planned: Sequence[Run],
     chosen: Mapping[str, Mapping[str, str]] | None = None,
     done: Container[str] = (),
 ) -> list[Batch]:
     """Returns all batches of one stage, in the order of experiments, algorithms and seeds.
 
     Args:
-        experiments: of the directory.
+        planned: the runs of experiments.
         chosen: by task and algorithm, the label of the member that was selected. Then the runs to
             report; without, those that select (none, where there is nothing to select).
         done: ids of the runs that are there.
     """
     # by experiment and label, the runs in the order of their seeds; each id once
-    missing: dict[tuple[int, str], list[PlannedRun]] = {}
+    missing: dict[tuple[int, str], list[Run]] = {}
     ids = set[str]()
-    for planned in planned_runs(experiments):
-        run = planned.run
+    for run in planned:
         is_wanted = run.selects if chosen is None else run.is_reported(chosen)
         if is_wanted and run.id not in done and run.id not in ids:
             ids.add(run.id)
-            missing.setdefault((id(planned.experiment), run.label), []).append(planned)
+            missing.setdefault((id(run.experiment), run.label), []).append(run)
     # members of one program that lack the same seeds, of all seeds together or of each
-    batches: dict[Any, list[PlannedRun]] = {}
+    batches: dict[Any, list[Run]] = {}
     for (position, _), runs in missing.items():
         experiment = runs[0].experiment
         program = _batch_key(experiment, runs[0].member)
         for part in [runs] if shares_program(experiment) else [[run] for run in runs]:
-            seeds = tuple(planned.run.seed for planned in part)
+            seeds = tuple(run.seed for run in part)
             batches.setdefault((position, program, seeds), []).extend(part)
     return [Batch(tuple(runs)) for runs in batches.values()]
 
@@ -192,7 +192,7 @@ def count_runs(experiment: Experiment) -> str:
     >>> count_runs(experiment)
     'The experiment makes 6 runs of 100 rounds, 4 of them to select in the grid.'
     """
-    selecting = sum(planned.run.selects for planned in planned_runs([experiment]))
+    selecting = sum(run.selects for run in planned_runs([experiment]))
     # whichever member is selected, its method needs as many runs
     runs = selecting + len(experiment.algorithm) * len(experiment.seeds)
     rest = f", {selecting} of them to select in the grid" if selecting else ""

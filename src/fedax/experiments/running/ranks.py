@@ -61,11 +61,9 @@ def team_of(experiments: Sequence[Experiment], jobs: int) -> ProcessGroup:
     return ranks
 
 
-def receive_directory(ranks: ProcessGroup) -> tuple[Following, list[Experiment]]:
-    """Returns the directory that rank 0 works on, once it has said that it can keep it, and its
-    experiments.
-    """
+def receive_directory(ranks: ProcessGroup) -> Following:
+    """Returns the directory that rank 0 works on, once it has said that it can keep it."""
     experiments, runs = ranks.broadcast(None)
     # only rank 0 sends curves to trackers
     quiet = [experiment.model_copy(update={"trackers": []}) for experiment in experiments]
-    return Following(NOWHERE, "", runs=runs, versions={}, **study_of(quiet)), quiet
+    return Following(NOWHERE, "", runs=runs, versions={}, **study_of(quiet))

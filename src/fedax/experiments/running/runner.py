@@ -19,7 +19,8 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.plan import Plan, data_hashes
 from fedax.experiments.config.sections import ClusterSection
 from fedax.experiments.config.user_code import hash_sources
-from fedax.experiments.results.planned import PlannedRun, read_study, study_of
+from fedax.experiments.results.planned import read_study, study_of
+from fedax.experiments.results.runs import Run
 from fedax.experiments.results.store import RunDirectory, open_folder, slug
 from fedax.experiments.running.batches import Batch, batches_of, client_sizes, plan_of
 from fedax.experiments.running.interruption import Interruption
@@ -90,7 +91,7 @@ def run_experiments(
         make: its class.
     """
     # what can be refused is refused before the folder exists
-    team_of(experiments, jobs)
+    ranks = team_of(experiments, jobs)
     earlier = open_folder(out)
     if changed := differing_versions(earlier.versions, packages() | random_settings()):
         hint = "Install those of then, or run in another folder."
@@ -112,12 +113,12 @@ def run_experiments(
     }
     if present := sum(run.id in directory.runs for run in directory.planned):
         display.say(f"{counted(present, 'run')} are there already.")
-    directory.make_folder()
     # the lock is held until the last run is written
-    with held(out):
-        with writing(out):
-            directory.begin()
-        return _run_missing(directory, experiments, display, jobs, cluster)
+    with writing(out), held(out):
+        directory.begin()
+        # ranks that follow get the experiments and the finished runs by this call
+        ranks.broadcast((experiments, directory.runs))
+        return _run_missing(directory, ranks, display, jobs, cluster)
 
 
 def _prepare(
@@ -188,12 +189,12 @@ def follow(ranks: ProcessGroup) -> None:
     Args:
         ranks: of the job.
     """
-    _run_missing(*receive_directory(ranks), Display(), 1)
+    _run_missing(receive_directory(ranks), ranks, Display(), 1)
 
 
 def _run_missing(
     directory: Directory,
-    experiments: Sequence[Experiment],
+    ranks: ProcessGroup,
     display: Display,
     jobs: int,
     cluster: ClusterSection | None = None,
@@ -201,10 +202,6 @@ def _run_missing(
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
     """
-    ranks = team_of(experiments, jobs)
-    if ranks.rank == 0:
-        # ranks that follow get the experiments and the finished runs by this call
-        ranks.broadcast((experiments, directory.runs))
     directory.status, directory.reason = "running", ""
     elsewhere = jobs > 1 or cluster is not None
     # a full disk ends the runs; what was kept is whole
@@ -213,9 +210,7 @@ def _run_missing(
         Interruption(display, elsewhere, ranks) as interruption,
         writing(directory.path),
     ):
-        run_stage = functools.partial(
-            _run_stage, directory, experiments, interruption, jobs, cluster
-        )
+        run_stage = functools.partial(_run_stage, directory, interruption, jobs, cluster)
         try:
             # selection comes first, because it decides which runs are reported
             if any(run.selects for run in directory.planned):
@@ -246,7 +241,6 @@ def _run_missing(
 
 def _run_stage(
     directory: RunDirectory,
-    experiments: Sequence[Experiment],
     interruption: Interruption,
     jobs: int,
     cluster: ClusterSection | None,
@@ -254,7 +248,7 @@ def _run_stage(
 ) -> None:
     """Makes the missing runs that select, or, with what is `chosen`, those to report."""
     folder = directory.path
-    batches = batches_of(experiments, chosen, directory.runs)
+    batches = batches_of(directory.planned, chosen, directory.runs)
     if cluster is not None:
         done = run_on_cluster(batches, folder, cluster)
     elif jobs > 1:
@@ -268,8 +262,8 @@ def _run_stage(
         if experiment.engine == "flower":
             directory.notes[experiment.name] = describe(experiment, plan_of(experiment))
         if experiment.trackers and (interruption.later or len(batch.runs) > 1):
-            for planned, record in zip(batch.runs, records, strict=True):
-                with _make_tracking(planned, folder) as tracking:
+            for run, record in zip(batch.runs, records, strict=True):
+                with _make_tracking(run, folder) as tracking:
                     tracking.replay(record)
         directory.take(dict(zip(batch.ids, records, strict=True)))
         if any(record.outcome.kind == "interrupted" for record in records):
@@ -303,12 +297,11 @@ def _run_in_turn(batches: Sequence[Batch], folder: Path, interruption: Interrupt
         yield batch, records
 
 
-def _make_tracking(planned: PlannedRun, folder: Path) -> Tracking:
-    run = planned.run
+def _make_tracking(run: Run, folder: Path) -> Tracking:
     label = run.label.replace(".", "p")
     name = slug(f"{run.task} {label} draw {run.draw} seed {run.seed}")
-    config = {"label": run.label, "draw": run.draw} | planned.settings
-    trackers = planned.experiment.trackers
+    config = {"label": run.label, "draw": run.draw} | run.made_with
+    trackers = run.experiment.trackers
     return Tracking(trackers, config, project=run.task, name=name, folder=folder)
 
 
