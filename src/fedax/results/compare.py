@@ -66,31 +66,24 @@ def compare_runs(
     if not records:
         raise InvalidInput.found("table", "no runs", "at least one")
     check_metrics(records, metrics or ())
-    shown = {
-        # runs without any number still have their rows
-        task: metrics or [column.metric for column in columns_of(runs)] or ["train_loss"]
-        for task, runs in by_task(records).items()
-    }
-    numbers = numbers_frame(records, reads, {name for names in shown.values() for name in names})
-    # methods keep their order
-    numbers["method"] = pd.Categorical(numbers["method"], list(by_label(records)))
-    numbers = numbers.astype({"lost": float, "diverged": float})
-    cell = ["task", "metric", "mode", "read"]
-    wide = numbers.pivot(
-        index=[*cell, "method"], columns=["draw", "seed"], values=["value", "lost", "diverged"]
-    )
-    compared = {key[:2]: _compare(rows, *key[1:]) for key, rows in wide.groupby(cell)}
     parts = []
     for task, runs in by_task(records).items():
-        for metric in shown[task]:
+        # runs without any number still have their rows
+        shown = metrics or [column.metric for column in columns_of(runs)] or ["train_loss"]
+        numbers = numbers_frame(runs, reads, shown)
+        # plain arrays: groups of a frame are a hundred times slower
+        columns = {name: numbers[name].to_numpy() for name in numbers}
+        labels = by_label(runs)
+        for metric in shown:
+            rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
             title = column_of(metric).head
             heads = EMPTY | {"table": task, "column": title, "task": task, "metric": metric}
-            for label in by_label(runs):
+            for label in labels:
                 chosen = (selected or {}).get(task, {}).get(label, "")
                 names = {"method": label, "selected": chosen}
-                parts.append(heads | names | compared.get((task, metric), {}).get(label, {}))
+                parts.append(heads | names | rows.get(label, {}))
     frame = pd.DataFrame(parts)
-    if metrics and len(metrics) == 1 and len(shown) > 1:
+    if metrics and len(metrics) == 1 and len(by_task(records)) > 1:
         frame[["table", "column"]] = frame[["column", "table"]]
     return frame
 
@@ -111,18 +104,29 @@ EMPTY: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan) | {
 """Of a method without any number."""
 
 
-def _compare(rows: pd.DataFrame, metric: str, mode: str, read: str) -> dict[str, dict[str, Any]]:
+def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """Compares the methods of one task in one metric.
 
     Args:
-        rows: by method; columns are `value`, `lost` and `diverged` of each draw and seed.
-        metric, mode, read: as in `numbers_frame`.
+        rows: columns of `numbers_frame`.
     """
-    labels = list(rows.index.get_level_values("method"))
-    draws = rows["lost"].columns.get_level_values("draw").to_numpy()
+    if not rows["metric"].size:
+        return {}
+    metric, mode, read = (rows[name][0] for name in ("metric", "mode", "read"))
+    labels = list(dict.fromkeys(rows["method"]))
+    keys = list(zip(rows["draw"], rows["seed"], strict=True))
+    pairs = list(dict.fromkeys(keys))
+    draws = np.array([draw for draw, _ in pairs])
+    at = [labels.index(label) for label in rows["method"]], [pairs.index(key) for key in keys]
+
+    def table(column: np.ndarray) -> np.ndarray:
+        filled = np.zeros((len(labels), len(pairs)), column.dtype)
+        filled[at] = column
+        return filled
+
     # shapes (methods, pairs)
-    values, lost, diverged = (rows[name].to_numpy() for name in ("value", "lost", "diverged"))
-    present = ~np.isnan(lost)
+    values, lost, diverged = (table(rows[name]) for name in ("value", "lost", "diverged"))
+    present = table(np.ones(len(keys), bool))
     shared = present.all(0)
     used = present & shared if shared.any() else present
 
@@ -140,7 +144,7 @@ def _compare(rows: pd.DataFrame, metric: str, mode: str, read: str) -> dict[str,
             "runs": len(numbers),
             "lost": lost_count,
             "left_out": int(present[i].sum()) - len(numbers),
-            "diverged": bool(diverged[i, present[i]].any()),
+            "diverged": bool(diverged[i].any()),
             "mean": means[i] if has_mean else math.nan,
             "deviation": deviation_of(numbers) if has_mean else math.nan,
             "common": int(shared.sum()) if len(labels) > 1 else math.nan,

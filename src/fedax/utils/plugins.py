@@ -8,7 +8,6 @@ or codec takes these too.
 import functools
 import hashlib
 import importlib
-import importlib.util
 import re
 import sys
 import traceback
@@ -46,26 +45,6 @@ def is_reference(name: object) -> bool:
     [True, True, False, False]
     """
     return isinstance(name, str) and _REFERENCE.fullmatch(name) is not None
-
-
-def split_reference(text: str) -> tuple[str, str] | None:
-    """Splits a reference from what follows it after a colon; returns None for a text that does not
-    begin with one.
-
-    >>> (
-    ...     split_reference("half.py:FedHalf:lr=0.5"),
-    ...     split_reference("lab.methods:FedHalf"),
-    ...     split_reference("fedprox:mu=1"),
-    ... )
-    (('half.py:FedHalf', 'lr=0.5'), ('lab.methods:FedHalf', ''), None)
-    """
-    match = re.match(rf"(?P<reference>{_REFERENCE.pattern})(?::(?P<rest>.*))?$", text, re.DOTALL)
-    if match is None:
-        return None
-    # `fedprox:mu`, where a value is missing, is no module
-    if "." not in match["place"] and importlib.util.find_spec(match["place"]) is None:
-        return None
-    return match["reference"], match["rest"] or ""
 
 
 def is_user_code(kind: str, name: object) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedax import tasks
 from fedax.algorithms import algorithm_class
@@ -162,7 +162,7 @@ class Experiment(Table):
             # those of the command line begin in the working directory
             document = resolve_data_paths(document, Path())
         with spec_errors(str(path)):
-            return cls._of(document)
+            return validate(cls, document)
 
     @classmethod
     def parse(cls, text: str, name: str = "experiment", trust: bool = True) -> "Experiment":
@@ -180,21 +180,16 @@ class Experiment(Table):
         with spec_errors(name):
             if not trust:
                 refuse_code(document)
-            return cls._of(document)
+            return validate(cls, document)
 
     @classmethod
     def of(cls, **sections: Any) -> "Experiment":
         """Makes and checks an experiment from Python values; problems are `InvalidInput`."""
-        return cls._of(sections)
+        return validate(cls, sections)
 
-    @classmethod
-    def _of(cls, document: dict[str, Any]) -> "Experiment":
-        experiment = validate(cls, document)
-        experiment._check()
-        return experiment
-
-    def _check(self) -> None:
-        """Checks everything that needs no data and no single key says."""
+    @model_validator(mode="after")
+    def check(self) -> "Experiment":
+        """Refuses what needs no data to be seen, and no single key says."""
         check_sources(self)
         members = self.members()
         if self.grid is not None:
@@ -209,6 +204,7 @@ class Experiment(Table):
         self._make_conditions()
         for member in members:
             member.make()
+        return self
 
     def _make_conditions(self) -> dict[str, Any]:
         """Makes the channel and the clock, as arguments of `fedax.run`."""

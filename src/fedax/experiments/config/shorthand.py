@@ -5,7 +5,7 @@ import tomllib
 from typing import Any
 
 from fedax.core import InvalidInput
-from fedax.utils.plugins import FORM, split_reference
+from fedax.utils.plugins import FORM, is_reference
 
 
 def parse_section(text: str) -> dict[str, Any]:
@@ -19,11 +19,14 @@ def parse_section(text: str) -> dict[str, Any]:
     Raises:
         InvalidInput: a part without `=`, or without a name.
     """
-    name, options = split_reference(text) or text.partition(":")[::2]
-    if not name.strip() or "=" in name:
+    parts = text.split(":", 2)
+    name, options = ":".join(parts[:2]), "".join(parts[2:])
+    if not is_reference(name):
+        name, _, options = text.partition(":")
+        name = name.strip().lower()
+    if not name or "=" in name:
         raise InvalidInput.of("argument", text, "name:key=value,key=value")
-    is_code = ":" in name
-    return {"name": name if is_code else name.strip().lower(), **parse_options(options)}
+    return {"name": name, **parse_options(options)}
 
 
 def parse_options(text: str) -> dict[str, Any]:
