@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedax.experiments.results.store import RunDirectory, is_archive
@@ -21,7 +20,7 @@ from fedax.utils.files import write
 RECIPE = "recipe.toml"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PaperDirectory(RunDirectory):
     """A run directory with what a recipe adds to it.
 
@@ -29,7 +28,7 @@ class PaperDirectory(RunDirectory):
         recipe: with the scale that ran.
     """
 
-    recipe: Recipe = Field(kw_only=True)
+    recipe: Recipe
 
     @classmethod
     def read_more(cls, path: Path) -> dict[str, Any]:
