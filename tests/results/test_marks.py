@@ -15,7 +15,7 @@ from fedax.results.forms import format_tables, note_of, tables_of
 from fedax.results.page import describe_methods
 from fedax.results.record import Record
 from fedax.results.tables.statistics import effect_of, holm, mean_text
-from problems import regression
+from problems import quadratic, random_quadratic, regression
 
 OK, NON_FINITE = Outcome(), Outcome("non-finite", 1)
 
@@ -292,14 +292,21 @@ def test_histories_are_paired_by_their_seeds(histories):
     assert a == b
 
 
-def test_lists_with_a_seed_twice_are_paired_by_place(histories):
-    """Runs on several tasks, say: then the seeds at a place have to be equal."""
-    first, second, _ = histories
-    text = fedax.table({"A": [first, first, second], "B": [first, first]})
-    assert "1 of 3 runs of A left out" in text
+def test_seeds_on_one_draw_of_the_data_are_one_unit_of_the_test():
+    """Two draws with two seeds each are two units, in whichever order the lists have them."""
+    runs, longer = (
+        [
+            fedax.run(fedax.FedAvg(), quadratic(*random_quadratic(seed=data)), rounds=n, seed=seed)
+            for data in (0, 1)
+            for seed in (0, 1)
+        ]
+        for n in (1, 2)
+    )
+    text = fedax.table({"A": runs, "B": longer}, metrics=["train_loss"])
+    assert "paired by draws of the data" in text
+    rows = csv.DictReader(io.StringIO(fedax.table({"A": runs, "B": runs[::-1]}, "csv")))
+    assert {row["low"] for row in rows} == {"", "0"}, "B has the runs of A"
     for show in (fedax.table, fedax.compare):
-        with pytest.raises(
-            InvalidInput,
-            match=rf"{show.__name__}\(histories=\.\.\.\): got run 2 of each list with seeds 3, 4",
-        ):
-            show({"A": [first, first], "B": [first, second]})
+        name = rf"{show.__name__}\(histories=\.\.\.\)"
+        with pytest.raises(InvalidInput, match=rf"{name}: got A with seeds \[0, 1, 0\]"):
+            show({"A": [*runs[:2], runs[0]]})

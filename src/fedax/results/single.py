@@ -3,7 +3,6 @@ several.
 """
 
 import html
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,8 +60,7 @@ def compare(
         The path.
 
     Raises:
-        InvalidInput: no runs, or lists that can be paired neither by seed nor by place (see
-            `table`).
+        InvalidInput: as `table`.
         ValueError: another ending.
         WriteFailed: a file that cannot be written.
 
@@ -125,19 +123,21 @@ def table(
     """Returns the final values of several runs as a table, with the best and those that are not
     significantly worse marked.
 
-    Runs are paired by their seeds; by their place in each list if a list has a seed twice, or a run
-    does not know its seed. Means and tests rest on the seeds that all names have, and the line
-    below the table says which runs were left out. The tests are Student's on paired differences to
-    the best mean, corrected by Holm. A single seed is not tested, and only the best is marked.
+    Runs are paired by their seeds. If lists have runs on several draws of the data, which are known
+    by their training examples, the draws are tested, each by the mean over its seeds.
+    Means and tests rest on the runs that all names have, and the line below the table says which
+    were left out. The tests are Student's on paired differences to the best mean, corrected by
+    Holm. A single seed is not tested, and only the best is marked.
 
     Args:
-        histories: by the name in the table, a run or the runs of several seeds. All of one task.
+        histories: by the name in the table, a run or a list of runs, of several seeds or draws of
+            the data. All of one task.
         form: "text", "latex" (for booktabs), "markdown" or "csv".
         metrics: which; by default those that reports show.
         title: of the table.
 
     Raises:
-        InvalidInput: no runs, or lists that can be paired neither by seed nor by place.
+        InvalidInput: no runs, or a seed twice on the same data.
         UnknownName: another form, or a metric that no run has.
 
     Example:
@@ -165,35 +165,35 @@ def _list_runs(
         label: [runs] if isinstance(runs, History) else list(runs)
         for label, runs in histories.items()
     }
-    if not listed or not all(listed.values()):
+    is_known = all(isinstance(run, History) for runs in listed.values() for run in runs)
+    if not listed or not all(listed.values()) or not is_known:
         allowed = 'a dict of one or more runs by name, as in {"FedAvg": history}'
         raise InvalidInput.of(f"{name}(histories=...)", histories, allowed)
     return listed
 
 
 def _make_records(histories: Mapping[str, list[History]], title: str, name: str) -> list[Record]:
-    """Returns the records of runs with the numbers by which they are paired.
-
-    These are their seeds, or their places in the lists where a seed is not known or a list has one
-    twice, such as runs on several tasks.
+    """Returns the records of runs with the seeds and the draws of the data by which they are
+    paired.
 
     Raises:
-        InvalidInput: places would pair runs whose seeds are known and differ.
+        InvalidInput: a list has a seed twice on the same data.
     """
-    seeds = [
-        [(run.details.origin or {}).get("seed") for run in runs] for runs in histories.values()
-    ]
-    has_seeds = all(None not in known and len(set(known)) == len(known) for known in seeds)
-    for place, known in enumerate(itertools.zip_longest(*seeds)):
-        distinct = sorted({int(seed) for seed in known if seed is not None})
-        if not has_seeds and len(distinct) > 1:
+    records = []
+    for label, runs in histories.items():
+        origins = [run.details.origin or {} for run in runs]
+        hashes = [str(origin.get("data.train")) for origin in origins]
+        # in whichever order the list has them
+        draws = sorted(set(hashes))
+        seeds = [int(origin.get("seed", 0)) for origin in origins]
+        keys = [(seed, draws.index(data)) for seed, data in zip(seeds, hashes, strict=True)]
+        if len(set(keys)) < len(keys):
+            allowed = "each seed once on the same data"
             raise InvalidInput.found(
-                f"{name}(histories=...)",
-                f"run {place + 1} of each list with seeds {', '.join(map(str, distinct))}",
-                "lists that have each seed once, or the same seeds in the same order",
+                f"{name}(histories=...)", f"{label} with seeds {seeds}", allowed
             )
-    return [
-        Record.of(run, task=title, label=label, seed=int(seed or 0) if has_seeds else place)
-        for (label, runs), known in zip(histories.items(), seeds, strict=True)
-        for place, (run, seed) in enumerate(zip(runs, known, strict=True))
-    ]
+        records += [
+            Record.of(run, task=title, label=label, seed=seed, draw=draw)
+            for run, (seed, draw) in zip(runs, keys, strict=True)
+        ]
+    return records

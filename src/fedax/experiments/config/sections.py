@@ -237,9 +237,9 @@ class GridSection(OpenTable):
     """Seeds of the runs that select, none of which is among the experiment's; by default as many as
     the experiment has, from the first number after its largest on."""
     selects: bool = True
-    """False for experiments that stand beside others with the same title, on other draws of the
-    data: no member runs to select there, and the one that is selected on the others is
-    reported."""
+    """False for experiments of a recipe that stand beside others with the same title, on other
+    draws of the data: no member runs to select there, and the one that is selected on the others
+    is reported."""
 
     def selecting(self, reported: Sequence[int]) -> list[int]:
         """Returns the seeds of the runs that select, for an experiment with some seeds.

@@ -219,11 +219,13 @@ class RunDirectory:
         """Returns the curves of some metrics, by default of those that reports draw."""
         return draw_curves(self.shown(), against or "rounds", metrics)
 
-    def pairs(self) -> Pairs:
-        """Returns the runs that are there, with the names that the study gives them."""
+    def pairs(self, planned: Sequence[Run] | None = None) -> Pairs:
+        """Returns the runs that are there, by default of all, with the names that the study gives
+        them.
+        """
         return [
             (run, dataclasses.replace(self.runs[run.id], **run.about))
-            for run in self.planned
+            for run in (self.planned if planned is None else planned)
             if run.id in self.runs
         ]
 
@@ -232,7 +234,7 @@ class RunDirectory:
         """All runs, in the order of the experiments."""
         return [record for _, record in self.pairs()]
 
-    def shown(self) -> list[Record]:
+    def reported(self) -> list[Run]:
         """Returns the runs that reports show.
 
         Of a grid these are the runs of the members that its rule selects, without those that
@@ -241,12 +243,16 @@ class RunDirectory:
         """
         chosen = self.selections()
         return [
-            dataclasses.replace(record, label=run.method)
+            run.model_copy(update={"label": run.method})
             if run.method in chosen.get(run.task, {})
-            else record
-            for run, record in self.pairs()
+            else run
+            for run in self.planned
             if run.is_reported(chosen)
         ]
+
+    def shown(self) -> list[Record]:
+        """Returns the records of `reported` that are there."""
+        return [record for _, record in self.pairs(self.reported())]
 
     def compare(self, metrics: Sequence[str] | None = None) -> pd.DataFrame:
         """Compares the runs that reports show, see `compare_runs`."""
@@ -369,24 +375,24 @@ def fresh(parent: Path, name: str) -> Path:
 
 
 def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
-    """Returns several directories as one, in memory; a single one as it is.
+    """Returns what several directories report as one, in memory; a single one as it is.
 
-    An algorithm that several of them have for one task gets its folder's name. The curves of a task
-    are read as in the first directory that has it. A directory that is given twice, maybe spelled
-    in another way, counts once.
+    Runs of an algorithm on several draws of the data belong together, each with the settings that
+    its own directory selected; one that several directories have for the same draw gets its
+    folder's name. The curves of a task are read as in the first directory that has it. A directory
+    that is given twice, maybe spelled in another way, counts once.
     """
     by_path = {directory.path.resolve(): directory for directory in directories}
     if len(by_path) == 1:
         return directories[0]
     names = [path.name for path in by_path]
-    owners = Counter(
-        key for each in by_path.values() for key in {(run.task, run.method) for run in each.planned}
-    )
+    reported = {path: directory.reported() for path, directory in by_path.items()}
+    owners = Counter(key for runs in reported.values() for key in set(map(_drawn_method, runs)))
     merged = RunDirectory(Path(), "Comparison", status="finished", versions=directories[0].versions)
     for path, directory in by_path.items():
         name = str(directory.path) if names.count(path.name) > 1 else path.name
-        for run in directory.planned:
-            end = f" ({name})" if owners[run.task, run.method] > 1 else ""
+        for run in reported[path]:
+            end = f" ({name})" if owners[_drawn_method(run)] > 1 else ""
             titles = {"method": run.method + end, "label": run.label + end}
             merged.planned.append(run.model_copy(update=titles))
         merged.runs |= directory.runs
@@ -394,5 +400,8 @@ def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
         # the right side wins
         merged.notes = directory.notes | merged.notes
         merged.reads = directory.reads | merged.reads
-        merged.selects = directory.selects | merged.selects
     return merged
+
+
+def _drawn_method(run: Run) -> tuple[str, str, int]:
+    return run.task, run.method, run.draw
