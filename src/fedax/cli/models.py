@@ -6,7 +6,6 @@ from fedax.core import InvalidInput, Task
 from fedax.examples.encoding import Encoding
 from fedax.experiments.config.plan import data_hashes
 from fedax.experiments.results.planned import data_seed, read_study
-from fedax.experiments.results.runs import Run
 from fedax.experiments.results.store import RunDirectory
 from fedax.results import Record
 from fedax.results.versions import differing_versions, versions
@@ -84,26 +83,20 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
     Raises:
         InvalidInput: no such run, or several to choose from.
     """
-    chosen = directory.selections()
+    # a reported member of a grid has two titles: its own, and that of its algorithm
+    reported = directory.reported()
     # without a name only reported runs count; with one, also those that select
-    runs = {
-        run.id: run
-        for run in directory.planned
-        if run.id in directory.runs and (name is not None or run.is_reported(chosen))
+    runs = [run for run, _ in directory.pairs(reported if name is None else None)]
+    titled = [*runs, *(run for run, _ in directory.pairs(reported))]
+    matching = {
+        run.id for run in titled if run.id.startswith(name or "") or run.title.endswith(f", {name}")
     }
-
-    def matches(run: Run) -> bool:
-        # of a grid, the member that is reported stands for its algorithm
-        titles = [run.title, run.model_copy(update={"label": run.method}).title]
-        return run.id.startswith(name or "") or any(t.endswith(f", {name}") for t in titles)
-
-    matching = [run.id for run in runs.values() if matches(run)]
     if len(matching) == 1:
-        return matching[0]
+        return matching.pop()
     if not directory.runs:
         # a directory without runs may have checkpoints that can be continued
         reason = f"no run is done yet ({directory.status})"
         hint = "`fedax resume`, or `flwr run` of a deployment, continues it."
         raise InvalidInput.because(str(directory.path), reason, hint)
-    choices = "; ".join(f"{run.id}: {run.title}" for run in runs.values())
+    choices = "; ".join(f"{run.id}: {run.title}" for run in runs)
     raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")
