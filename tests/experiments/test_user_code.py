@@ -20,7 +20,7 @@ from fedax.experiments.config.user_code import fingerprint_sources, hash_sources
 from fedax.experiments.results.store import RunDirectory, merge
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
-from fedax.results import render
+from fedax.results.page import render
 from samples import TINY, begin
 
 CODE = '''

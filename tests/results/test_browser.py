@@ -10,7 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from fedax.results import Page, render
+from fedax.results.page import Page, render
 from samples import record
 
 pytestmark = [

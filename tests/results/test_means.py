@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from fedax.core import Outcome
 from fedax.papers.numbers import Results
-from fedax.results import Page, Record, render
+from fedax.results import Record
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import mean_curve
 from fedax.results.figures import draw_curves
 from fedax.results.forms import cell_text
 from fedax.results.frame import curves_frame, describe_early_ends
+from fedax.results.page import Page, render
 
 LOST = Outcome("diverged", 2)
 

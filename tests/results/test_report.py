@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from fedax.core import InvalidInput, Outcome
-from fedax.results import Page, Sheet, render
 from fedax.results.compare import compare_runs
 from fedax.results.drawing import save
 from fedax.results.figures import draw_curves
 from fedax.results.frame import curves_csv
+from fedax.results.page import Page, Sheet, render
 from fedax.results.tables.summary import columns_of
 from samples import record
 

@@ -76,7 +76,7 @@ def report(
             echo(str(file))
         next_step("prints BibTeX for what the runs used.", "cite", *folders)
     else:
-        from fedax.results import render
+        from fedax.results.page import render
         from fedax.utils.files import write
 
         # several directories have no folder of their own

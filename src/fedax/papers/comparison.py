@@ -12,8 +12,8 @@ from fedax.papers.cells import compare_cells, summarize_z
 from fedax.papers.claims import Evidence
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
-from fedax.results import Record, Sheet
-from fedax.results.record import AUDITED
+from fedax.results.page import Sheet
+from fedax.results.record import AUDITED, Record
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.statistics import holm
 
@@ -115,11 +115,10 @@ class Comparison:
     def cell_sheet(self) -> Sheet:
         """Returns the paper's numbers beside ours."""
         recipe = self.recipe
-        title = "The paper beside ours"
         table: Any = self.cells[["task", "algorithm", "metric"]]
         table = table.set_axis(["Task", "Algorithm", "Metric"], axis=1)
         table["Metric"] = self.cells["metric"].map(metric_heading)
-        if len(set(table["Metric"])) == 1:
+        if table["Metric"].nunique() == 1:
             del table["Metric"]
         heads = {"paper": "Paper", "ours": "Ours"}
         if recipe.also_read:
@@ -141,7 +140,7 @@ class Comparison:
         ]
         if recipe.also_read:
             remarks.append("Difference, z and claims are of the first reading.")
-        return Sheet(title, table, " ".join(remarks), lead=True)
+        return Sheet("The paper beside ours", table, " ".join(remarks), lead=True)
 
     def claims(self) -> pd.DataFrame:
         """Returns all comparisons that the verdicts rest on; `p_against_holm` is corrected over

@@ -13,8 +13,8 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiments
 from fedax.papers.comparison import Comparison
 from fedax.papers.recipe import Recipe, load
-from fedax.results import Sheet
 from fedax.results.drawing import Picture, save
+from fedax.results.page import Sheet
 from fedax.utils.files import write
 
 RECIPE = "recipe.toml"

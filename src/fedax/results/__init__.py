@@ -1,6 +1,4 @@
 """Results of runs: records, tables, and one self-contained HTML page."""
 
-from fedax.results.page import Page as Page
-from fedax.results.page import Sheet as Sheet
-from fedax.results.page import render as render
+# no page, which imports pandas: clients of a deployment read experiment files without it
 from fedax.results.record import Record as Record

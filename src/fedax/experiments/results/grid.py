@@ -7,8 +7,8 @@ import pandas as pd
 from fedax.core import InvalidInput
 from fedax.experiments.results.runs import Pairs
 from fedax.observe.modes import is_higher_better
-from fedax.results import Sheet
 from fedax.results.frame import numbers_frame
+from fedax.results.page import Sheet
 from fedax.results.tables.reductions import describe_reduction
 from fedax.results.tables.summary import column_of
 

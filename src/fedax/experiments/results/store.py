@@ -19,12 +19,13 @@ from fedax.errors import printable
 from fedax.experiments.results.grid import edges, grid_sheet, judge_members, selected
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.runs import Name, Pairs, Run
-from fedax.results import Page, Record, Sheet, render
+from fedax.results import Record
 from fedax.results.compare import compare_runs
 from fedax.results.doubts import find_doubts
 from fedax.results.drawing import Picture
 from fedax.results.figures import draw_curves
 from fedax.results.frame import curves_csv
+from fedax.results.page import Page, Sheet, render
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import versions
