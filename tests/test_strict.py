@@ -8,7 +8,7 @@ from beartype.roar import BeartypeCallHintViolation
 
 from fedax.graphs import mixed
 from fedax.numerics.simplex import min_norm
-from fedax.utils.plugins import split_reference
+from fedax.results.tables.statistics import digits
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("FEDAX_CHECKED") == "0", reason="types are not checked: FEDAX_CHECKED=0"
@@ -26,5 +26,5 @@ def test_kinds_of_numbers_are_checked():
 
 
 def test_types_of_functions_without_arrays_are_checked():
-    with pytest.raises(BeartypeCallHintViolation, match="text"):
-        split_reference(3)
+    with pytest.raises(BeartypeCallHintViolation, match="value"):
+        digits("3")

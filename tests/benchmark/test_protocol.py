@@ -217,6 +217,7 @@ def test_a_hyperparameter_and_that_of_the_solver_may_have_one_name(folder, mine)
     assert (solver.learning_rate, solver.momentum) == pytest.approx((0.1, 0.7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), [("fedavg", 1.0), ("gd", None)])
 def test_gradients_are_those_of_all_clients_over_their_number(folder, name, expected):
     """2 of 4 clients take 2 steps; with GD every client takes one gradient of all its examples."""

@@ -6,6 +6,8 @@ from typer.testing import CliRunner
 from fedax import cli
 from fedax.graphs import TOPOLOGIES, Graph
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _no_global_settings(monkeypatch, tmp_path):
@@ -17,7 +19,6 @@ def call(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
 
 
-@pytest.mark.slow
 def test_graph_shows_what_the_paper_counts():
     """Ring of 20: 20 links of degree 2, lambda 0.96737, 40 messages of 32 d and 32 + 8 d bits."""
     result = call("graph", "ring", "--clients", "20", "--dim", "1000")
@@ -26,7 +27,6 @@ def test_graph_shows_what_the_paper_counts():
         assert text in result.output
 
 
-@pytest.mark.slow
 def test_every_graph_of_a_number_of_clients_is_known():
     needs = {"random_regular": "degree=3", "erdos_renyi": "p=0.9"}
     texts = [f"{name}:{needs[name]}" if name in needs else name for name in (*TOPOLOGIES, *needs)]

@@ -10,7 +10,6 @@ from fedax.core import Gathered
 from fedax.numerics.gram import ClientVectors
 from fedax.numerics.robust import krum_ranks, mix_neighbours, squared_distances
 from fedax.utils.random import stream
-from marks import slow
 from problems import quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, World
 
@@ -68,7 +67,8 @@ def test_bulyan(many, f):
     np.testing.assert_allclose(vector(found), bulyan(b, f), atol=1e-13)
 
 
-@pytest.mark.parametrize("engine", ["mesh", slow("eager")])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["mesh", "eager"])
 def test_bulyan_with_a_client_left_out(engine):
     """On a cohort that is smaller than its capacity: f stays, and n is what arrived."""
     b = np.random.default_rng(9).normal(size=(12, 3))
@@ -128,13 +128,14 @@ def test_one_bucket_is_the_mean():
     np.testing.assert_allclose(found, b.mean(0), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("momentum", "form", "tau", "unit", "engine"),
     [
         (0.0, "as_written", 0.05, "one", "mesh"),
         (0.7, "as_released", 0.05, "one", "sequential"),
         (0.7, "as_written", 0.8, "median", "sequential"),
-        slow(0.7, "as_written", 0.8, "median", "eager"),
+        (0.7, "as_written", 0.8, "median", "eager"),
     ],
 )
 def test_centered_clipping(momentum, form, tau, unit, engine):
@@ -183,6 +184,7 @@ def ranks_by_krum(models, f):
     return np.argsort(np.argsort(scores, kind="stable"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hostile", "honest"), [(1e3, 1.0), (3e38, 1.0), (3e38, 1e-20)])
 def test_one_huge_upload_leaves_distances_between_others(honest, hostile):
     """In float32, in which no common scale fits them all."""
@@ -270,6 +272,7 @@ def test_distances_of_half_precision_do_not_overflow():
     np.testing.assert_allclose(np.asarray(center, float), expected, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", [1.0, 1e30])
 def test_the_shortest_combination_with_a_huge_vector(hostile):
     """Orthogonal ones: the huge one has no part, the others the inverses of their squares."""
@@ -298,16 +301,17 @@ def test_fedmgda_with_a_huge_upload():
     np.testing.assert_allclose(moves[0], moves[1], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "dtype"),
     [
         (fedax.GeometricMedian(nu=6e4), "float16"),
         (fedax.CenteredClip(tau=0.5, iterations=2), "bfloat16"),
-        slow(fedax.Krum(byzantine=1, selected=3), "float16"),
-        slow(fedax.Bulyan(byzantine=1), "bfloat16"),
-        slow(fedax.CoordinateMedian(mixing=2), "float16"),
-        slow(fedax.FedMGDA(), "float16"),
-        slow(fedax.FedAWARE(), "bfloat16"),
+        (fedax.Krum(byzantine=1, selected=3), "float16"),
+        (fedax.Bulyan(byzantine=1), "bfloat16"),
+        (fedax.CoordinateMedian(mixing=2), "float16"),
+        (fedax.FedMGDA(), "float16"),
+        (fedax.FedAWARE(), "bfloat16"),
     ],
 )
 def test_rules_of_half_precision_models(method, dtype):

@@ -109,6 +109,7 @@ def shortest_in_a_box(vectors, low, high):
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_fedmgda(epsilon):
     world, lr = World(), 0.5
@@ -225,7 +226,8 @@ def test_clients_without_weight_never_work_again():
     assert moved.tolist() == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize("feedback", [True, slow(False)])
+@pytest.mark.slow
+@pytest.mark.parametrize("feedback", [True, False])
 def test_fedaware_as_released(feedback):
     """Unit momenta; first everybody once with FedAvg's steps; then, with feedback, cohorts by the
     last weights."""
@@ -405,6 +407,7 @@ def choose_as_released(random, p, k):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "p", [[0.1, 0.2, 0.3, 0.4], [0.7, 0.3, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
 )
@@ -433,6 +436,7 @@ def project_by_bisection(v):
     return np.maximum(v - low, 0)
 
 
+@pytest.mark.slow
 def test_afl():
     """Fig. 1, which returns the mean of w_1 to w_T."""
     world, rate = World(), 0.05
@@ -447,8 +451,9 @@ def test_afl():
     agree(run(fedax.AFL(mixture_lr=rate, returned="mean")), np.mean(models_so_far, axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("step", "form"), [("part", "as_written"), slow("one", "as_written"), ("part", "as_released")]
+    ("step", "form"), [("part", "as_written"), ("one", "as_written"), ("part", "as_released")]
 )
 def test_fedadmm(step, form):
     """The form "as_released" as `update_weights` and the server's loop of the authors' code."""
@@ -506,7 +511,8 @@ def test_local_gd_at_given_times(weights, batch):
     agree(run(mean, schedule=schedule, rounds=0), world.start)
 
 
-@pytest.mark.parametrize("form", [slow("as_written"), "as_released"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["as_written", "as_released"])
 def test_scaffold_with_uniform_control_weights(form):
     """As the code released for FedBC: models by size, control variates by 1/N, the correction
     outside the momentum."""

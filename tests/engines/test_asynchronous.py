@@ -414,6 +414,7 @@ def test_joules_are_those_of_the_arrivals():
     assert (stopped.outcome.kind, len(stopped.bits.up)) == ("stopped", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
     [fedax.Simulation(devices=1), fedax.Eager()],

@@ -8,6 +8,8 @@ from fedax.communication.codecs import Identity, Quantizer, TopK
 from problems import regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
+pytestmark = pytest.mark.slow
+
 ONE = fedax.Simulation(devices=1)
 
 
@@ -29,7 +31,6 @@ def top(v, k):
     return kept
 
 
-@pytest.mark.slow
 def test_quantized_both_ways_against_numpy():
     """The model goes down on a grid; what was learned from there comes up on a grid."""
     world, s = World(), float(np.float32(0.02))
@@ -50,7 +51,6 @@ def test_quantized_both_ways_against_numpy():
     assert history.algorithm == "FedAvg"
 
 
-@pytest.mark.slow
 def test_top_k_with_feedback_against_numpy():
     """The rest of a message goes into the same client's next one, whenever it takes part again."""
     world, lost = World(), np.zeros((5, 4))
@@ -76,7 +76,6 @@ def test_top_k_with_feedback_against_numpy():
     [fedax.FedDANE, fedax.DFedAvgM],
     ids=lambda kind: kind.__name__,
 )
-@pytest.mark.slow
 def test_coded_runs_agree_on_all_engines(kind):
     """Memory of the algorithm and of the channel side by side, several vectors, several phases;
     random rounding downwards."""
@@ -98,7 +97,6 @@ def test_coded_runs_agree_on_all_engines(kind):
     assert (exact.bits.up - one.bits.up).tolist() == [senders * vectors * (4 * 64 - 2 * 34)] * 3
 
 
-@pytest.mark.slow
 def test_an_identity_changes_nothing():
     plain, same = (
         run(fedax.FedDANE(), None),

@@ -14,8 +14,9 @@ from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
 from problems import compiled_rounds, regression
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled(monkeypatch):
     placed, started, pause = SimulationProgram.__init__, SimulationProgram.start, 0.25
 
@@ -37,7 +38,6 @@ def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled
     assert resumed.seconds[-1] > history.seconds[-1] + pause
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not compiler_options(), reason="this compiler does not have the option")
 @pytest.mark.parametrize(("features", "expected"), [(60, False), (7_000, True)])
 def test_products_of_small_models_alone_are_left_to_the_compiler(features, expected):
@@ -55,7 +55,6 @@ def test_products_of_small_models_alone_are_left_to_the_compiler(features, expec
     assert ("%ynn_fusion" in text) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [fedax.FedAvg(), fedax.SCAFFOLD(), fedax.FedBC()],

@@ -335,6 +335,7 @@ def test_loops_of_a_method_train_the_state():
     np.testing.assert_allclose(found.model_state.all()["mean"][0], state, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_minibatches_of_drawn_sizes_are_alike_on_all_engines():
     """Drawn ones are repeated up to the largest."""
     found = [

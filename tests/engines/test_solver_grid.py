@@ -10,6 +10,8 @@ from fedax.core.solver import optax_solver
 from fedax.engine.driver import loop as driver
 from problems import regression, vector
 
+pytestmark = pytest.mark.slow
+
 SCHEDULE = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 COMMON = {"schedule": SCHEDULE, "rounds": 3, "observe_every": 3}
 RATES = (0.02, 0.05, 0.1)
@@ -28,7 +30,6 @@ def programs(monkeypatch):
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("maker", [fedax.SGD, optax_solver("adam")])
 def test_learning_rates_are_one_program(maker, programs):
     solvers = [maker(learning_rate=rate) for rate in RATES]
@@ -43,7 +44,6 @@ def test_learning_rates_are_one_program(maker, programs):
         assert one.details.settings == alone.details.settings
 
 
-@pytest.mark.slow
 def test_an_optax_optimizer_is_taken_as_it_is():
     mine = fedax.run(fedax.FedAvg(), regression(), solver=optax.adam(0.01), **COMMON)
     wrapped = fedax.run(

@@ -66,6 +66,7 @@ def test_it_is_said_everywhere(tmp_path):
     assert "selection seed" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", [0.0, 0.25])
 def test_own_models_select_among_settings_of_a_personal_method(validation, tmp_path):
     digits = {"name": "digits", "clients": 4, "partition": "shards"}

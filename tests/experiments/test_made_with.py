@@ -38,6 +38,7 @@ def test_the_study_as_it_was_has_its_runs(folder):
     assert directory.runs.keys() == {run.id for run in directory.planned}
 
 
+@pytest.mark.slow
 def test_a_directory_is_read_back_with_any_method(tmp_path):
     """Built-in methods, classes derived from each in a file, and an own one with its own solver."""
     kinds = algorithm_classes()

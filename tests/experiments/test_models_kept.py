@@ -53,7 +53,6 @@ def call(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [str(part) for part in arguments])
 
 
-@pytest.mark.slow
 def test_the_models_of_reported_runs_are_kept(finished):
     """Each is the model that the same run gives in Python."""
     runs = {name: record for name, record in finished.runs.items() if record.seed == 0}
@@ -76,7 +75,6 @@ def test_the_models_of_reported_runs_are_kept(finished):
         )
 
 
-@pytest.mark.slow
 def test_export_writes_the_model(finished, tmp_path):
     kept, run = fedax.load_params(model_of(finished, "FedAvg")), run_of(finished, "FedAvg")
     for name in ("m.safetensors", "new/m.safetensors"):
@@ -87,7 +85,6 @@ def test_export_writes_the_model(finished, tmp_path):
     assert read_weights(tmp_path / "m.safetensors").about["label"] == "FedAvg"
 
 
-@pytest.mark.slow
 def test_predictions_are_those_of_the_model(finished, tmp_path):
     """A softmax in NumPy on the clients' test examples, from the file of the model."""
     task, kept = (
@@ -126,7 +123,6 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
         ]
 
 
-@pytest.mark.slow
 def test_clients_own_models_are_kept_and_asked(tmp_path):
     """Those of the same run in Python; a method without such keeps the global model alone, and the
     bytes stay after a break."""
@@ -168,7 +164,6 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     assert files(resume(tmp_path / "b", Display())) == files(directory)
 
 
-@pytest.mark.slow
 def test_the_model_of_a_file_is_the_start_of_a_task(finished, tmp_path):
     path = model_of(finished, "FedAvg")
     text = TINY.replace('name = "synthetic"', f'name = "synthetic"\nparams = "{path}"').replace(
@@ -188,6 +183,8 @@ import optax
 from flax import nnx
 
 import fedax
+
+pytestmark = pytest.mark.slow
 
 
 class Net(nnx.Module):
@@ -242,7 +239,6 @@ def accuracy_of(*arguments):
     return np.mean([row["y"] == row["label"] for row in rows])
 
 
-@pytest.mark.slow
 def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     """Batch statistics of Flax: predictions, exports and further runs start from them, and an old
     file without them is refused."""

@@ -12,6 +12,8 @@ from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from samples import TINY
 
+pytestmark = pytest.mark.slow
+
 TEXT = """
 name = "Flipped"
 rounds = 4
@@ -54,7 +56,6 @@ def finished(folder, tmp_path_factory):
     )
 
 
-@pytest.mark.slow
 def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path):
     """The larger step learns what validation asks for, which is wrong in all of the test: the other
     one would win there."""
@@ -72,7 +73,6 @@ def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path
     assert "validation_loss" in (finished.path / "metrics.csv").read_text().splitlines()[0]
 
 
-@pytest.mark.slow
 def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkeypatch):
     """It is the one of the last round here, where the loss is lowest; its predictions are written
     like those of any model."""
@@ -100,7 +100,6 @@ EARLY = EARLY.replace("learning_rate = 0.05", "learning_rate = 3.0").replace(
 EARLY += "[early_stopping]\npatience = 2\n"
 
 
-@pytest.mark.slow
 def test_runs_end_early_each_for_itself_and_go_on_to_the_same_bytes(tmp_path):
     from test_grid_and_resume import Crash
 

@@ -73,6 +73,7 @@ def test_a_folder_is_not_overwritten(made):
     assert deploy("init", made / "experiment.toml", "--out", made).exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
     """By the function with which Flower's SuperNode verifies apps, on what its SuperLink gets."""
     import yaml
@@ -193,6 +194,7 @@ class Disconnected(Losing):
         return super().answers(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", [Losing, Disconnected])
 def test_a_run_goes_on_from_its_checkpoint(grid, made, tmp_path, caplog):
     """One that a crash of the server has ended is found by the hub, and one that failed is not. The

@@ -44,7 +44,6 @@ def dropping(place, methods, rounds):
     return file
 
 
-@pytest.mark.slow
 def test_a_killed_client_and_a_reboot(tmp_path):
     """SCAFFOLD. A client is killed and comes back; then all processes are killed and started again,
     and the run goes on by itself. It is stopped and continued.
@@ -75,7 +74,6 @@ def test_a_killed_client_and_a_reboot(tmp_path):
     check_equal(out, replayed(tmp_path, file, lost))
 
 
-@pytest.mark.slow
 def test_strangers_and_a_rogue_are_refused(tmp_path):
     """Clients 0 and 1 train; client 2 has a key, and abuses it. Three strangers have none, another
     one, and another authority. An app that nobody has signed is not run by a client."""
@@ -101,7 +99,6 @@ def test_strangers_and_a_rogue_are_refused(tmp_path):
     check_equal(out, replayed(tmp_path, file, set(left_out(log))))
 
 
-@pytest.mark.slow
 def test_a_server_whose_port_is_taken_ends_and_says_so(tmp_path):
     """By a program that answers nothing."""
     with Programs(tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)) as programs:
@@ -110,7 +107,6 @@ def test_a_server_whose_port_is_taken_ends_and_says_so(tmp_path):
         assert "address already in use" in programs.log("server")
 
 
-@pytest.mark.slow
 def test_an_expired_certificate_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "LIFETIME", datetime.timedelta(minutes=-1))
     with Programs(tmp_path, dropping(tmp_path, ["fedavg"], rounds=1)) as programs:
@@ -138,6 +134,8 @@ def main(grid, context):
 """
 OTHER_CLIENT = """
 from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 Path({marker!r}).touch()
 """

@@ -239,6 +239,7 @@ def test_a_disk_without_the_newest_state_is_named(has_backup, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_a_client_with_a_full_disk_is_left_out(tmp_path, monkeypatch):
     """Its upload would belong to a state that it does not have."""
 
@@ -267,6 +268,7 @@ def test_a_damaged_memory_is_named(size, tmp_path):
         store.read("state-1", version.name, memory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["run", "slots", "order"])
 def test_an_order_writes_nowhere_else(field, tmp_path):
     """A server that asks for a path in place of a name is refused, and nothing is written."""
@@ -389,6 +391,7 @@ def test_a_dead_client_is_not_waited_for(secure, tmp_path, caplog):
     assert "FedAvg.train, round 4, client 3: left out: offline" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_impatient")
 def test_a_wait_is_logged_and_ends_when_the_client_is_back(tmp_path, caplog):
     """With on_bad_client="stop" all are needed: the wait is in the log, and the result is that of a
@@ -440,6 +443,7 @@ def test_fewer_than_the_minimum_are_waited_for(tmp_path, caplog):
     assert "round 0: client 1, 2, 3 offline; waiting up to" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -16,6 +16,8 @@ from fedax.core import Algorithm, ClientStates, Upload, Vector
 from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.in_process import in_process
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"solver": fedax.SGD(0.25), "schedule": fedax.Schedule(steps=2), "rounds": 2}
 ROWS = [np.float32([[1, 2], [2, 3]]), np.float32([[5, 1], [6, 7], [1, 1]])]
 
@@ -86,13 +88,11 @@ def both(algorithm, folder, channel=None):
     return np.asarray(alone.params), np.asarray(deployed.params)
 
 
-@pytest.mark.slow
 def test_every_run_of_a_function_has_its_phase(tmp_path):
     alone, deployed = both(Repeating(), tmp_path)
     np.testing.assert_allclose(deployed, alone, rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_state_of_the_method_and_one_of_the_codec(tmp_path):
     channel = fedax.Channel(up=TopK(0.5))
     assert channel.has_memory

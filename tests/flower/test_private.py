@@ -10,6 +10,8 @@ from federation import check_same, federation, run
 import fedax
 from problems import vector
 
+pytestmark = pytest.mark.slow
+
 SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=3, weights="equal")
 
 
@@ -21,7 +23,6 @@ def both(folder, privacy, rounds=2, algorithm=None, **options):
     return run(algorithm, engine, **given), run(algorithm, **given)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("privacy", "options"),
     [
@@ -39,7 +40,6 @@ def test_clipping_is_that_of_the_simulation(privacy, options, tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_noise_at_the_server_comes_from_its_secret(tmp_path):
     """Another secret, other noise; the same, the same: that of a run that is continued. Clients
     know the seed alone."""
@@ -55,7 +55,6 @@ def test_noise_at_the_server_comes_from_its_secret(tmp_path):
     assert runs[0][0].metrics["epsilon"][-1] == runs[0][1].metrics["epsilon"][-1] > 0
 
 
-@pytest.mark.slow
 def test_a_round_done_anew_with_other_uploads_has_other_noise(tmp_path):
     """Otherwise the difference of both would be an upload without noise."""
     private = fedax.Privacy(clip=0.05, noise=1.0, delta=1e-3)

@@ -21,6 +21,8 @@ from fedax.flower.protocol.plan import Assignment
 from fedax.flower.server.engine import current_engine
 from fedax.flower.server.in_process import LocalGrid
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"solver": fedax.SGD(0.3), "schedule": fedax.Schedule(steps=3), "rounds": 4}
 OLD, NEW = [[1.0, 2.0], [50.0, 60.0, 70.0]], [[1.0, 2.0], [5.0, 6.0, 7.0]]
 
@@ -70,7 +72,6 @@ def deployed(tmp_path, monkeypatch):
     return train
 
 
-@pytest.mark.slow
 def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
     """SCAFFOLD: the first run had wrong data at a client, whose control variate would stay."""
     out, method = tmp_path / "runs" / "run", fedax.SCAFFOLD()
@@ -81,7 +82,6 @@ def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
     assert deployed(method, NEW, out) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_a_new_run_in_a_used_folder_has_no_old_messages(deployed, tmp_path):
     """Uploads with noise of the client are stored, and would answer the orders of the new run."""
     out = tmp_path / "runs" / "run"
@@ -103,7 +103,6 @@ class Killed(LocalGrid):
         return super().answers(message)
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
     method, out, moved = fedax.SCAFFOLD(), tmp_path / "out", tmp_path / "elsewhere" / "out"
 
@@ -121,7 +120,6 @@ def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
     """As within one process: with other sizes, SCAFFOLD's control variates would not fit."""
     method, out = fedax.SCAFFOLD(), tmp_path / "out"

@@ -165,6 +165,7 @@ CASES += [slow(linen, "eager"), slow(nnx, "in turn"), slow(haiku, "in turn")]
 CASES += [(equinox, "in turn")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("library", "engine"), CASES)
 def test_a_run_is_the_librarys_own_loop_over_filled_minibatches(library, engine):
     model, params, state, apply = library()

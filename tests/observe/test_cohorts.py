@@ -13,6 +13,8 @@ from fedax.observe.base import Observer
 from marks import slow
 from problems import regression
 
+pytestmark = pytest.mark.slow
+
 ENGINES = [
     pytest.param(lambda: fedax.Simulation(devices=1), id="simulation"),
     slow(fedax.Eager, id="eager"),
@@ -58,7 +60,6 @@ def who(algorithm, engine, **options):
     return fedax.run(algorithm, regression(), observe=[Who()], engine=engine(), **OPTIONS | options)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_second_draw(engine):
     history = who(Twice(), engine)
@@ -68,7 +69,6 @@ def test_the_second_draw(engine):
     assert history.metrics["who"].tolist() == [[0] * 5, *expected.tolist()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_feddane_trains_on_the_second_draw(engine):
     """Those are the clients that `cohorts="shared"` does not use again."""
@@ -82,7 +82,6 @@ def test_feddane_trains_on_the_second_draw(engine):
     assert not np.array_equal(own, shared)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_weighted_draw(engine, seed):
@@ -92,7 +91,6 @@ def test_a_weighted_draw(engine, seed):
     assert (told.sum(0) >= 1).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_everyone_where_everyone_works(engine):
     """Whatever cohort the schedule has."""
@@ -100,7 +98,6 @@ def test_everyone_where_everyone_works(engine):
         assert who(algorithm, engine, rounds=1).metrics["who"].tolist() == [[0] * 5, [1] * 5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_replacement_and_nobody(engine):
     drawn = fedax.Schedule(cohort=4, sampling="proportional", steps=1, batch_size=4)
@@ -114,7 +111,6 @@ def test_with_replacement_and_nobody(engine):
     assert np.array_equal(told == 0, history.bits.up == 0)
 
 
-@pytest.mark.slow
 def test_extremes_of_a_draw_with_replacement():
     """A client that was drawn twice has two draws' weight in the mean, and its share once."""
     with jax.enable_x64(False):

@@ -7,6 +7,8 @@ import pytest
 import fedax
 from fedax.observe import ClientWeights, Dissimilarity, Extremes, Objective, TrainLoss
 
+pytestmark = pytest.mark.slow
+
 ENGINES = [fedax.Simulation, fedax.Eager]
 WATCHED = [TrainLoss(), Objective(), Dissimilarity(), ClientWeights(), Extremes("loss")]
 
@@ -38,7 +40,6 @@ def told(history, t, **expected):
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_minimum_of_equal_clients_has_no_gradient(engine):
     """One full step of size 1 from anywhere ends at the mean of the centres, 1/2, where the mean
@@ -68,7 +69,6 @@ def test_the_minimum_of_equal_clients_has_no_gradient(engine):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_minimum_by_size_has_no_gradient_either(engine):
     history = observed(fedax.LocalGD(), engine, "size")
@@ -85,7 +85,6 @@ def test_the_minimum_by_size_has_no_gradient_either(engine):
     assert history.metrics["objective"][1] == history.metrics["train_loss"][1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("channel", [None, fedax.Channel(up=fedax.codecs.Identity())])
 @pytest.mark.parametrize("method", [fedax.DSGD, fedax.DGD, fedax.DFedAvgM, fedax.QuantizedDFedAvgM])
 def test_without_a_server_clients_count_alike(method, channel):
@@ -95,7 +94,6 @@ def test_without_a_server_clients_count_alike(method, channel):
     assert not fedax.FedAvg().equal_weights
 
 
-@pytest.mark.slow
 def test_in_single_precision():
     """At the minimum of equal clients, the gap to it is zero to rounding."""
     with jax.enable_x64(False):

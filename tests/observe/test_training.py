@@ -7,6 +7,8 @@ import fedax
 from problems import SIZES, regression
 from transcription import LR, SCHEDULE, World
 
+pytestmark = pytest.mark.slow
+
 
 def run(rounds, engine=None, **options):
     settings = {
@@ -41,7 +43,6 @@ def expected(w, cohort):
     return np.mean(losses)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", [None, fedax.Eager()])
 def test_every_minibatch_of_the_last_cohort_counts_alike(engine):
     world, history = World(), run(3, engine)
@@ -54,7 +55,6 @@ def test_every_minibatch_of_the_last_cohort_counts_alike(engine):
     np.testing.assert_allclose(history.metrics["training_loss"], seen, rtol=1e-9)
 
 
-@pytest.mark.slow
 def test_it_is_lower_than_the_loss_of_the_global_model_where_clients_differ():
     data = [np.eye(5)[[k] * 8] for k in range(5)]
     task = fedax.Task(np.zeros(5), lambda w, x: ((w[None] - x) ** 2).sum(1) / 2, data)

@@ -55,6 +55,7 @@ def test_dfedavgm_figure_6_has_rounds_beside_bits():
     assert across[96.81] == looks["FedAvg"].colour
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(papers.recipe_files()))
 def test_recipes_are_drawn(name):
     """With at most six lines in a panel, and all numbers of the paper that belong to a figure."""

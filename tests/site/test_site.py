@@ -17,6 +17,8 @@ import pytest
 import fedax
 from fedax.algorithms import algorithm_classes
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / "docs" / "hooks"
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
@@ -38,7 +40,6 @@ def hooks():
     sys.path.remove(str(HOOKS))
 
 
-@pytest.mark.slow
 def test_every_public_name_has_an_entry_with_its_text(hooks):
     """By the reader of the site, which leaves out what has no docstring."""
     griffe = pytest.importorskip("griffe")
@@ -62,7 +63,6 @@ def test_every_public_name_has_an_entry_with_its_text(hooks):
                 assert shown[each].has_docstring or inspect.ismodule(kind), f"{name}.{each}"
 
 
-@pytest.mark.slow
 def test_every_algorithm_has_a_page_with_its_ranges_and_traffic(hooks):
     from fedax.core.hyper import declared
 
@@ -128,7 +128,6 @@ def pages(site):
     }
 
 
-@pytest.mark.slow
 def test_links_lead_somewhere(site, pages):
     dead = []
     for path, page in pages.items():
@@ -153,7 +152,6 @@ def test_links_lead_somewhere(site, pages):
     assert dead == []
 
 
-@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site, pages):
     assert [
         f"{path}: {link}"
@@ -165,7 +163,6 @@ def test_pages_load_nothing_from_elsewhere(site, pages):
         assert not re.search(r"url\([\"']?https?:", sheet.read_text()), sheet
 
 
-@pytest.mark.slow
 def test_no_parameter_list_is_preformatted(site):
     """A list of arguments in a grey box would show its backticks."""
     for path in sorted(site.glob("reference/*.html")):
@@ -175,7 +172,6 @@ def test_no_parameter_list_is_preformatted(site):
     assert re.search(r"<td[^>]*>\s*<code>on_bad_client</code>", run)
 
 
-@pytest.mark.slow
 def test_formulas_are_set(pages):
     left = [
         f"{path}: {text.strip()[:60]}"
@@ -206,7 +202,6 @@ def opened(site, page, text):
     return done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_pages_open_in_a_browser_without_a_message(site):
     frames = "".join(
@@ -217,7 +212,6 @@ def test_pages_open_in_a_browser_without_a_message(site):
     ) == len(PAGES)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_pages_fit_the_screen(site):
     """No page scrolls sideways, at a desk or on a phone; at a desk all tables and formulas fit."""

@@ -14,7 +14,6 @@ from fedax.models import MLP, Softmax
 from fedax.tasks import classification
 from fedax.tasks.logistic import logistic
 from fedax.theory import constants, fedbc, local_gd
-from marks import slow
 from problems import quadratic, random_quadratic, regression
 
 FULL = fedax.Schedule(steps=5, batch_size="full", weights="equal")
@@ -231,7 +230,8 @@ def test_tasks_without_curvature_are_refused():
         fedax.theory.step_size(linear, FULL)
 
 
-@pytest.mark.parametrize("engine", [None, slow(fedax.Eager())], ids=["simulation", "eager"])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [None, fedax.Eager()], ids=["simulation", "eager"])
 def test_multipliers_stay_within_the_bounds_of_the_analysis(engine):
     """Dual steps large enough to reach both ends; multipliers begin at the lower one."""
     rng = np.random.default_rng(2)
