@@ -139,6 +139,7 @@ def find_crashed(folder: Path) -> list[Path]:
 
 def main(folder: Path, command: list[str]) -> int:
     """Runs a SuperLink until it ends, and returns its exit code."""
+    print(f"The server of {folder} starts. Runs that a crash ended go on after it.", flush=True)
     hub = open_hub(folder)
     direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     own = {
