@@ -156,7 +156,7 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
         assert words in call("predict", directory.path, "--run", run, "test", *more).stderr
     other = run_of(directory, "FedAvg")
     assert (
-        "kept no models of the clients"
+        "kept no model-personal.safetensors"
         in call("export", directory.path, "--run", other, "--client", 1, out).stderr
     )
     with pytest.raises(RuntimeError, match="killed"):

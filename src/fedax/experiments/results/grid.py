@@ -98,14 +98,11 @@ def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
     shown["mean"] = [f"{m:.4g}" if math.isfinite(m) else "not finite" for m in judged["mean"]]
     shown["selected"] = ["selected" if chosen else "" for chosen in judged["selected"]]
     shown = shown.fillna("-").rename(columns=HEADS | {"mean": column_of(select).head})
-    # the reading in words that fit into the sentence below
-    words = {"last": "final value", "best": "best value over the rounds"}
-    reading = words.get(read) or describe_reduction(read).replace("Means", "mean", 1)
     highest = "highest" if is_higher_better(select) else "lowest"
     sentences = [
-        f"Selected: the {highest} {reading} in the mean over runs with separate seeds, which are "
-        "not reported; a member with a diverged run counts as worst. Algorithms of one member are "
-        "shown with their own runs.",
+        f"Selected: the {highest} mean over runs with separate seeds, which are not reported "
+        f"({describe_reduction(read).lower()}); a member with a diverged run counts as worst. "
+        "Algorithms of one member are shown with their own runs.",
         *edges(judged),
     ]
     if select.startswith("test"):

@@ -86,10 +86,9 @@ def kept_model(folder: Path, which: str = "") -> Path:
     path = model_path(folder, which)
     if path.exists():
         return path
-    reason = {
-        "": "kept no model; audits and runs that only select in a grid have none",
-        "best": "kept no best model; it takes a validation share in [task], or early stopping",
-        "personal": 'kept no models of the clients; it takes keep_models = "personal" and a '
-        "method that has them",
-    }[which]
-    raise InvalidInput.because(f"run {folder.name}", reason)
+    hint = (
+        "Audits and runs that only select in a grid keep none, the best one takes a validation "
+        "share in [task] or early stopping, and the clients' own take a method that has them and "
+        'keep_models = "personal".'
+    )
+    raise InvalidInput.because(f"run {folder.name}", f"kept no {path.name}", hint)

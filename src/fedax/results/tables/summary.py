@@ -21,8 +21,13 @@ class Column(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The title with the unit."""
-        return f"{self.title} ({unit_of(self.metric)})".removesuffix(" ()")
+        """The title with the unit.
+
+        >>> COLUMNS["test_accuracy"].head, column_of("client_accuracy_variance").head
+        ('Test accuracy (%)', 'Accuracy variance over clients (squared points)')
+        """
+        unit = {100.0: "%", 1e4: "squared points"}.get(scale_of(self.metric))
+        return f"{self.title} ({unit})" if unit else self.title
 
     @property
     def logarithmic(self) -> bool:
@@ -38,15 +43,6 @@ def scale_of(metric: str) -> float:
     (100.0, 10000.0, 1.0)
     """
     return 100.0 if is_percent(metric) else 1e4 if metric.endswith("accuracy_variance") else 1.0
-
-
-def unit_of(metric: str) -> str:
-    """Returns the unit in which tables show a metric, for their heads.
-
-    >>> unit_of("test_accuracy"), unit_of("client_accuracy_variance"), unit_of("train_loss")
-    ('%', 'squared points', '')
-    """
-    return {100.0: "%", 1e4: "squared points"}.get(scale_of(metric), "")
 
 
 def quantity_of(metric: str, read: str) -> str:
