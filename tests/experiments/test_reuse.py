@@ -81,7 +81,7 @@ def test_another_run_has_another_id(old, new):
     assert old in TINY
     one, other = (
         # the two seeds of the first method
-        {planned.run.id for planned in planned_runs([Experiment.parse(text)])[:2]}
+        {run.id for run in planned_runs([Experiment.parse(text)])[:2]}
         for text in (TINY, TINY.replace(old, new, 1))
     )
     assert one.isdisjoint(other)
@@ -97,7 +97,7 @@ GRID = (
 
 def test_runs_without_the_metric_that_selects_are_others():
     by_loss, by_auc = (
-        {planned.run.id for planned in planned_runs([Experiment.parse(GRID + line)])}
+        {run.id for run in planned_runs([Experiment.parse(GRID + line)])}
         for line in ("", 'select = "validation_auc"\n')
     )
     assert by_loss.isdisjoint(by_auc)

@@ -27,12 +27,12 @@ def pictures(name):
     }
     for position, experiment in enumerate(made):
         # of a grid, one member stands for its algorithm
-        for planned in {p.run.method: p for p in planned_runs([experiment])}.values():
+        for planned in {run.method: run for run in planned_runs([experiment])}.values():
             curves = {metric: np.array([0.1, 0.5, 0.6 + 0.01 * position]) for metric in wanted}
             rounds = np.array([0, 1, 2])
             along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0, planned.settings)
             draw = experiment.task.options.get("seed", 0)
-            records.append(Record(experiment.name, planned.run.method, 0, draw, rounds, *along))
+            records.append(Record(experiment.name, planned.method, 0, draw, rounds, *along))
     source = f"{recipe.paper}, {recipe.shows}"
     about = recipe.metric, recipe.read, recipe.cells, source
     drawn = [figure.draw(records, *about) for figure in recipe.figure]
