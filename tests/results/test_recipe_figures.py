@@ -30,7 +30,7 @@ def pictures(name):
         for planned in {run.method: run for run in planned_runs([experiment])}.values():
             curves = {metric: np.array([0.1, 0.5, 0.6 + 0.01 * position]) for metric in wanted}
             rounds = np.array([0, 1, 2])
-            along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0, planned.settings)
+            along = (rounds * 0.1, rounds * 64, curves, Outcome(), rounds * 5.0, planned.made_with)
             draw = experiment.task.options.get("seed", 0)
             records.append(Record(experiment.name, planned.method, 0, draw, rounds, *along))
     source = f"{recipe.paper}, {recipe.shows}"
