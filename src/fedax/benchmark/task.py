@@ -25,7 +25,8 @@ TIERS = ("quick", "standard", "full")
 Family = Literal["convex", "networks", "text", "asynchronous", "personal", "decentralised"]
 FAMILIES: tuple[str, ...] = get_args(Family)
 """Families of tasks, in the order in which they are shown."""
-QUALITY = {
+Quality = Literal["final", "mean", "worst_tenth"]
+QUALITY: dict[Quality, str] = {
     "final": "test_accuracy",
     "mean": "client_accuracy_mean",
     "worst_tenth": "client_accuracy_worst_tenth",
@@ -50,7 +51,7 @@ class Target(Table):
     metric: str
     value: float | None = None
     learning_rate: list[float] = Field(min_length=2, max_length=2)
-    quality: dict[str, str] = QUALITY
+    quality: dict[Quality, str] = QUALITY
 
 
 @dataclasses.dataclass(frozen=True)
