@@ -169,7 +169,9 @@ class Bench:
                     if math.isinf(row[f"detectable_{cost}"]):
                         verdict = "undecided: so few runs prove nothing (--tier standard has more)"
                     area = row[f"area_{cost}"]
-                    print(f"  {cost}: area {area:.2f}, relative speed {gain}, {verdict}")
+                    place = 1 + (frame[f"area_{cost}"] > area).sum()
+                    text = f"area {area:.2f} (place {place}), relative speed {gain}"
+                    print(f"  {cost}: {text}, {verdict}")
         table = pd.concat(frames, names=["family", "method"])
         write(self.out / "methods.csv", table.to_csv(float_format="%.4g"))
         print(f"\n{self.table}\n{self.out / 'methods.csv'}")
