@@ -102,7 +102,7 @@ class Picture(NamedTuple):
 def save(
     pictures: Sequence[Picture], folder: Path, formats: Sequence[str] = ("pdf", "png")
 ) -> list[Path]:
-    """Writes pictures as `<name>.<format>`, by names that every system can hold.
+    """Writes pictures as `<name>.<format>`, by names that every system can hold beside each other.
 
     Raises:
         InvalidInput: a format that is none of `FORMATS`.
@@ -111,11 +111,15 @@ def save(
     for name in formats:
         if name not in FORMATS:
             raise InvalidInput.of("format", name, "one of " + ", ".join(FORMATS))
-    return [
-        save_as(picture, folder / f"{portable(picture.name)}.{form}")
-        for picture in pictures
-        for form in formats
-    ]
+    files, taken = [], set[str]()
+    for picture in pictures:
+        base = portable(picture.name)
+        # two names that differ in their case only would be one file on some systems
+        names = itertools.chain([base], (f"{base}-{i}" for i in itertools.count(2)))
+        name = next(name for name in names if name.casefold() not in taken)
+        taken.add(name.casefold())
+        files += [save_as(picture, folder / f"{name}.{form}") for form in formats]
+    return files
 
 
 def save_as(picture: Picture, path: Path) -> Path:
