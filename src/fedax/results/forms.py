@@ -79,6 +79,8 @@ def note_of(table: Sequence[Row]) -> str:
         sentences.append("Bold: the best.")
     if most < 2:
         sentences.append("Nothing is tested: that takes several seeds.")
+    if {"test_accuracy", "local_accuracy_mean"} <= {row.get("metric") for row in rows}:
+        sentences.append("Test accuracy is the global model's.")
     # by sentence the columns that it is about, because it is mostly the same for all of them
     about: dict[str, dict[str, None]] = {}
     for row in rows:
