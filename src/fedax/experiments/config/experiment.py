@@ -325,8 +325,9 @@ class Experiment(Table):
             "on_bad_client": self.on_bad_client,
             "keep_best": best,
         }
-        overrides = {label: options for label, (_, options) in made.items()}
-        plan = Plan(task, algorithms, arguments, overrides)
+        own = {label: options for label, (_, options) in made.items()}
+        own[""] = {"solver": self.solver.make(), "schedule": schedule_of(self.schedule)}
+        plan = Plan(task, algorithms, arguments, own)
         # a check with a stand-in would be one of a single client; its runs are checked at the start
         if count == task.train.clients:
             plan.check()

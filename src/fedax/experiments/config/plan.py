@@ -21,7 +21,7 @@ of files on disk blocks are."""
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """An experiment's objects, ready for `fedax.run`; `algorithms` are by label, in the order of
-    the file, and so is `own`, their solvers and schedules.
+    the file, and so is `own`, their solvers and schedules. The label `""` has the file's.
     """
 
     task: Task
