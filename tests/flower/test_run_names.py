@@ -53,6 +53,7 @@ def deployed(tmp_path, monkeypatch):
 
         def run(*arguments, **trusted):
             folder = RunDirectory.load(out) if resume else RunDirectory(out, "a run")
+            folder.begin()
             given = OPTIONS | options | {"channel": channel, "engine": current_engine()}
             histories.append(fedax.run(algorithm, task, **given))
             return folder
