@@ -30,19 +30,53 @@ from fedax.flower.server.in_process import LocalGrid
 from parts import with_validation
 from sources import ROOT
 
+TASK = '''import numpy as np
+import optax
 
-def blocks(language):
+import fedax
+
+
+def loss(w, examples):
+    logits = examples["x"] @ w
+    return optax.softmax_cross_entropy_with_integer_labels(
+        logits, examples["y"]
+    )
+
+
+def stand_in():
+    """A task with 64 features and the classes 0 to 9, without real examples."""
+    x = np.random.default_rng(0).random((2, 64), np.float32)
+    rows = {"x": x, "y": np.array([0, 9])}
+    data = fedax.FederatedData.from_arrays([rows], test=[rows])
+    return fedax.Task(np.zeros((64, 10), np.float32), loss, data)
+'''
+TABLES = '''import pandas as pd
+
+
+def examples(partition):
+    """Returns the tables for training, testing and validation."""
+    table = pd.read_csv("/srv/data/mine.csv").sample(
+        frac=1, random_state=0
+    )
+    fifth = len(table) // 5
+    return table[2 * fifth :], table[:fifth], table[fifth : 2 * fifth]
+'''
+
+
+def table_section():
+    """The page's task of a stand-in's table."""
     page = (ROOT / "docs" / "flower.md").read_text()
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)[1]
 
 
-def made_of_the_guide(place, name, clients):
-    """The folder that `fedax deploy init` makes of the guide's stand-in task, and `mine.py`."""
-    python, toml = blocks("python")[0], blocks("toml")[0]
-    (place / "task.py").write_text(python)
+def made_of_a_stand_in(place, name, clients):
+    """The folder that `fedax deploy init` makes of a stand-in, and `mine.py`."""
+    (place / "task.py").write_text(TASK)
     rest = """name = "stand-in"
 rounds = 2
 observe = ["train_loss"]
+[task]
+name = "task.py:stand_in"
 [schedule]
 cohort = 3
 [solver]
@@ -50,7 +84,7 @@ learning_rate = 0.1
 [[algorithm]]
 name = "fedavg"
 """
-    (place / "experiment.toml").write_text(rest.replace("[solver]", toml + "[solver]"))
+    (place / "experiment.toml").write_text(rest)
     (place / "mine.py").write_text(
         "import numpy as np\ndef examples(partition):\n"
         "    rng = np.random.default_rng(partition)\n"
@@ -66,8 +100,8 @@ name = "fedavg"
 
 @pytest.mark.slow
 def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
-    """The guide's task has one client, whose rows enter no step and no metric."""
-    sites, mine = made_of_the_guide(tmp_path, "d", 3), tmp_path / "mine.py"
+    """The task has one client, whose rows enter no step and no metric."""
+    sites, mine = made_of_a_stand_in(tmp_path, "d", 3), tmp_path / "mine.py"
     with jax.enable_x64(False):
         workers = [worker_for(site) for site in sites]
         assert [worker.task.train.total for worker in workers] == [5, 6, 7]
@@ -101,10 +135,10 @@ def write_rows(folder, count, header=HEADER):
 def tables(tmp_path):
     """The guide's task with the stand-in's file, and how a client's file is read."""
     write_rows(tmp_path / "stand-in", 10)
-    options = tomllib.loads(blocks("toml")[1])["task"]
+    options = tomllib.loads(table_section())["task"]
     options |= {"table": str(tmp_path / "stand-in"), "columns": {"standardize": False}}
     task = fedax.task(options.pop("name"), **options)
-    code = blocks("python")[1]
+    code = TABLES
 
     def read(name, code=code):
         (tmp_path / "mine.py").write_text(code.replace("/srv/data", str(tmp_path / name)))
@@ -166,7 +200,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     """With a cohort that is larger than the stand-in, whose one client has a name."""
     monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     _, read = tables
-    section = re.sub("columns = .*", "columns.standardize = false", blocks("toml")[1]).replace(
+    section = re.sub("columns = .*", "columns.standardize = false", table_section()).replace(
         "/srv", str(tmp_path)
     )
     (tmp_path / "a.toml").write_text(
@@ -209,7 +243,7 @@ def test_a_worker_has_examples_of_one_client(tables, tmp_path):
 def test_missing_validation_rows_are_refused(tables, tmp_path):
     write_rows(tmp_path / "site", 40)
     with pytest.raises(DataError, match="no validation examples"):
-        tables[1]("site", blocks("python")[1].replace(", table[fifth : 2 * fifth]", ""))
+        tables[1]("site", TABLES.replace(", table[fifth : 2 * fifth]", ""))
 
 
 def test_test_rows_that_nobody_uses_are_refused(tmp_path):
