@@ -25,6 +25,18 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     assert both.line().startswith("2 algorithms, 1 task, 2 runs")
 
 
+def test_folders_on_several_draws_are_rows_of_their_methods(tmp_path):
+    """Each draw is one unit of the test, by the mean over its seeds."""
+    directories = [RunDirectory(tmp_path / name, name) for name in "ab"]
+    for draw, directory in enumerate(directories):
+        experiment = Experiment.parse(TINY.replace("clients", f"seed = {draw}\nclients"))
+        begin(directory, [experiment])
+        for run in directory.planned:
+            put(directory, record(run.label, run.task, run.seed, draw))
+    rows = merge(directories).compare(["train_loss"])[["method", "runs", "pairs", "unit"]]
+    assert rows.values.tolist() == [["FedAvg", 4, 0, ""], ["FedProx mu=1", 4, 2, "draws"]]
+
+
 def test_a_method_that_is_tuned_on_two_tasks_is_one_row(tmp_path):
     """What the grids selected stands in the note and in a column of the CSV file."""
     directory = RunDirectory(tmp_path / "a", "A")
