@@ -19,6 +19,8 @@ from fedax.experiments.running.runner import resume, run_experiment
 from fedax.models.storage import load_params, read_weights
 from samples import TINY, ids
 
+pytestmark = pytest.mark.slow
+
 GRID = TINY.replace("seeds = [0, 1]", "seeds = [0]") + (
     "[grid]\nseeds = [7]\nfedprox.mu = [0.0, 1.0]\n"
 )
@@ -183,8 +185,6 @@ import optax
 from flax import nnx
 
 import fedax
-
-pytestmark = pytest.mark.slow
 
 
 class Net(nnx.Module):

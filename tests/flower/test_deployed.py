@@ -27,6 +27,8 @@ from deployed import (
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.keys import write_certificate, write_key_pair
 
+pytestmark = pytest.mark.slow
+
 ROGUE = 2
 REASONS = {
     1: "upload: 28 bytes, expected 2600",
@@ -134,8 +136,6 @@ def main(grid, context):
 """
 OTHER_CLIENT = """
 from pathlib import Path
-
-pytestmark = pytest.mark.slow
 
 Path({marker!r}).touch()
 """

@@ -29,15 +29,11 @@ def predict(
 ) -> None:
     """Predict with the model of a run.
 
-    The table in CSV has one line for each example. Of a classifier it has the label with the
-    largest probability and the probabilities of all classes, in columns such as
-    `probability_healthy` where the labels have names; beside them the true label where it is known.
-    Other models have columns `prediction`.
+    The table in CSV has one line for each example: of a classifier the label with the largest
+    probability, the true one where it is known, and all probabilities; of others `prediction`.
 
     Lines for a file are in its order, with the other columns of a table, such as ids. Those for a
     split have the client and the example's row among the client's there, from 0.
-
-    The task is made again from its files, which have to be those of the run.
 
     Example: `fedax predict runs/digits test --run 'seed 0' --out predictions.csv`
     """

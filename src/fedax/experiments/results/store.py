@@ -76,7 +76,7 @@ class RunDirectory:
     reads: dict[Name, Name] = Field(default_factory=dict)
     selects: dict[Name, Name] = Field(default_factory=dict)
     study: str = Field(default="", repr=False)
-    versions: dict[Name, Any] = Field(default_factory=versions)
+    versions: dict[Name, Name | bool | int | float | None] = Field(default_factory=versions)
     reason: Name = ""
 
     @classmethod
