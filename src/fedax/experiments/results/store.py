@@ -388,21 +388,24 @@ def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
         return directories[0]
     names = [path.name for path in by_path]
     reported = {path: directory.reported() for path, directory in by_path.items()}
-    owners = Counter(key for runs in reported.values() for key in set(map(_drawn_method, runs)))
+    owners = Counter(
+        key
+        for runs in reported.values()
+        for key in {(run.task, run.method, run.draw) for run in runs}
+    )
     merged = RunDirectory(Path(), "Comparison", status="finished", versions=directories[0].versions)
     for path, directory in by_path.items():
         name = str(directory.path) if names.count(path.name) > 1 else path.name
         for run in reported[path]:
-            end = f" ({name})" if owners[_drawn_method(run)] > 1 else ""
+            end = f" ({name})" if owners[run.task, run.method, run.draw] > 1 else ""
             titles = {"method": run.method + end, "label": run.label + end}
             merged.planned.append(run.model_copy(update=titles))
         merged.runs |= directory.runs
         merged.study += f"# {name}\n{directory.study}\n"
-        # the right side wins
-        merged.notes = directory.notes | merged.notes
+        # a description of other data would be wrong
+        merged.notes |= {
+            task: note if merged.notes.get(task, note) == note else ""
+            for task, note in directory.notes.items()
+        }
         merged.reads = directory.reads | merged.reads
     return merged
-
-
-def _drawn_method(run: Run) -> tuple[str, str, int]:
-    return run.task, run.method, run.draw
