@@ -86,7 +86,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_continues(tmp_path, 
         go(checkpoint=tmp_path, progress=kill_at(6))
     newest = tmp_path / "round-000000004"
     newest.write_bytes(damage(newest.read_bytes()))
-    with pytest.raises(InvalidInput, match="round-000000004"):
+    with pytest.raises(InvalidInput, match=r"round-000000004"):
         go(checkpoint=tmp_path)
     newest.unlink()
     same(go(checkpoint=tmp_path), go())
@@ -102,7 +102,7 @@ def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, mon
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(WriteFailed, match=r"round 4 .*No space left on device"):
+    with pytest.raises(WriteFailed, match=r"round-000000004: .*No space left on device"):
         go(checkpoint=tmp_path)
     assert [p.name for p in tmp_path.glob("round-*")] == ["round-000000002"]
     monkeypatch.undo()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.core import RunExists
+from fedax.core import RunExists, WriteFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running import demo
@@ -140,7 +140,7 @@ def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     write(tmp_path / "a.txt", "old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(WriteFailed, match="full"):
         write(tmp_path / "a.txt", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
 

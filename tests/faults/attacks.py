@@ -207,8 +207,8 @@ FAULTS = {
 }
 """Each fault with a pattern of the text that says it, whichever rank has it."""
 OF_RANK_0 = {
-    "folder is a file": "FileExistsError",
-    "full disk": "WriteFailed: checkpoint of round 2",
+    "folder is a file": "WriteFailed: .*: File exists",
+    "full disk": "WriteFailed: .*round-000000002: cannot be written",
 }
 """Faults of the rank that keeps files."""
 

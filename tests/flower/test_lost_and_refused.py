@@ -1,7 +1,6 @@
 """Answers that are lost, late, repeated or not what they must be: left out, named, counted, and
 without a trace."""
 
-import errno
 import re
 import shutil
 import threading
@@ -245,7 +244,7 @@ def test_a_client_with_a_full_disk_is_left_out(tmp_path, monkeypatch):
 
     def write(path, *arguments):
         if path.is_relative_to(tmp_path / "client-3"):
-            raise OSError(errno.ENOSPC, "No space left on worker", str(path))
+            raise fedax.core.WriteFailed(f"{path}: cannot be written: No space left on worker.")
         files.write(path, *arguments)
 
     monkeypatch.setattr(disk, "write", write)

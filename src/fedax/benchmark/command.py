@@ -29,7 +29,7 @@ from fedax.benchmark.task import (
 )
 from fedax.core import InvalidInput
 from fedax.experiments.config.sections import AlgorithmSection
-from fedax.utils.files import write, writing
+from fedax.utils.files import write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +142,7 @@ class Bench:
             if self.table.exists():
                 # earlier results of the same title are of other settings
                 rows = first_results([rows, pd.read_csv(self.table)])
-            with writing(self.out):
-                self.out.mkdir(parents=True, exist_ok=True)
-                write(self.table, rows.to_csv(index=False, float_format="%.6g"))
+            write(self.table, rows.to_csv(index=False, float_format="%.6g"))
 
     def compare(self) -> dict[str, pd.DataFrame]:
         """Returns `compare_methods` by family, over the tasks that have results."""

@@ -28,7 +28,7 @@ def export(
     from fedax.experiments.results.models import kept_model, own_model
     from fedax.experiments.results.store import RunDirectory
     from fedax.models.storage import named_arrays, read_weights, to_bytes
-    from fedax.utils.files import write, writing
+    from fedax.utils.files import write
 
     if out.suffix != ".safetensors":
         raise InvalidInput.of("FILE", str(out), "names that end in .safetensors")
@@ -40,8 +40,6 @@ def export(
     if client is not None:
         client_params, task = own_model(path, client, task_of(directory, run, trust))
         arrays, facts = named_arrays(client_params, task.state), facts | {"client": client}
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write(out, to_bytes(arrays, facts))
+    write(out, to_bytes(arrays, facts))
     echo(f"Model: {out}")
     next_step(f'`fedax.load_params("{out}", like=task)` reads it in Python.')

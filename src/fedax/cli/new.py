@@ -13,7 +13,7 @@ from typer import Argument, Option, Typer, echo
 
 from fedax.cli.command import Command, Commands, next_step, shell
 from fedax.errors import InvalidInput, RunExists
-from fedax.utils.files import write, writing
+from fedax.utils.files import write
 
 FAMILIES = ("server", "personalized", "decentralized")
 """Skeletons of algorithms, by family."""
@@ -117,6 +117,4 @@ def _write_new(texts: dict[Path, str]) -> None:
         if file.exists():
             raise RunExists(f"{file} is there already; nothing was overwritten.")
     for file, text in texts.items():
-        with writing(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write(file, text)
+        write(file, text)

@@ -43,14 +43,10 @@ def predict(
     from fedax.experiments.results.store import RunDirectory
     from fedax.experiments.running.predictions import examples_of, of_split, predictions_csv
     from fedax.models.storage import place_model, read_weights
-    from fedax.utils.files import write, writing
+    from fedax.utils.files import write
 
     # a name without an ending is that of a split
     file = Path(examples) if Path(examples).suffix else None
-    # before anything is computed
-    if out is not None:
-        with writing(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory.load(folder)
     run = select_run(directory, name)
     path = kept_model(folder / "runs" / run, model_kind(best, client))
@@ -76,7 +72,6 @@ def predict(
     if out is None:
         echo(table, nl=False)
     else:
-        with writing(out):
-            write(out, table)
+        write(out, table)
         echo(f"Predictions: {out}")
     next_step("keeps this model.", "export", folder, "model.safetensors", "--run", run)

@@ -110,12 +110,11 @@ def _write_table(
     directory: RunDirectory, form: str, metrics: Sequence[str] | None, out: Path | None
 ) -> None:
     from fedax.results.forms import format_tables
-    from fedax.utils.files import write, writing
+    from fedax.utils.files import write
 
     text = format_tables(directory.compare(metrics), form).rstrip("\n")
     if out is None:
         echo(text)
     else:
-        with writing(out):
-            write(out, text + "\n")
+        write(out, text + "\n")
         echo(f"Table: {out}")

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from fedax.core import History, InvalidInput, Task, UnknownName
 from fedax.examples.arrays import as_ndarray
-from fedax.utils.files import read, write, writing
+from fedax.utils.files import read, write
 from fedax.utils.leaf_names import OnBase, is_in_module, names_of
 
 _TYPES = {
@@ -91,10 +91,7 @@ def save_params(
     path = Path(path)
     if path.suffix != ".safetensors":
         raise InvalidInput.of("file of a model", str(path), "names that end in .safetensors")
-    content = to_bytes(named_arrays(params, state, names), about)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content)
+    write(path, to_bytes(named_arrays(params, state, names), about))
 
 
 def load_params(

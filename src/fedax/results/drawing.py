@@ -27,7 +27,7 @@ from fedax.results.looks import THEME, Look, choose_looks
 from fedax.results.record import is_percent
 from fedax.results.tables.statistics import deviation_of, units_of
 from fedax.results.tables.summary import column_of, scale_of
-from fedax.utils.files import portable, write, writing
+from fedax.utils.files import portable, write
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -134,9 +134,7 @@ def save_as(picture: Picture, path: Path) -> Path:
     content = io.BytesIO()
     with _style():
         picture.figure.savefig(content, format=form, dpi=200, metadata=metadata)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content.getvalue())
+    write(path, content.getvalue())
     return path
 
 

@@ -18,7 +18,7 @@ from fedax.results.page import Page, render
 from fedax.results.record import Record, check_metrics
 from fedax.results.tables.summary import columns_of, counted
 from fedax.results.versions import versions
-from fedax.utils.files import write, writing
+from fedax.utils.files import write
 
 
 def plot(history: History, *metrics: str) -> Any:
@@ -100,9 +100,7 @@ def compare(
         settings=settings,
         versions=versions(),
     )
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, render(page))
+    write(path, render(page))
     return path
 
 

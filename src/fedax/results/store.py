@@ -74,7 +74,6 @@ def _checksum(about: Mapping[str, Any], curves: bytes) -> str:
 
 def write_run(folder: Path, record: Record) -> None:
     """Writes a run into its folder, `run.json` last: a folder without it has no finished run."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in to_files(record).items():
         write(folder / name, content)
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from fedax.errors import InvalidInput, WriteFailed
 
+OWNER = 0o600
+"""Mode of a file that others may not read."""
+
 
 def portable(name: str, otherwise: str = "unnamed") -> str:
     """Returns a name that a file or folder may have on every system.
@@ -46,13 +49,11 @@ def writing(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteFailed(
-            f"{error.filename or path}: cannot be written: {error.strerror or error}."
-        ) from error
+        raise WriteFailed(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
 def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Writes a file atomically.
+    """Writes a file atomically, and makes its folder.
 
     A reader, a crash or a loss of power sees the old content or the new one.
 
@@ -62,15 +63,24 @@ def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     Args:
         path: of the file.
         content: all of it.
-        mode: who may read it, less the user's mask.
+        mode: who may read it, less the user's mask, such as `OWNER`.
+
+    Raises:
+        WriteFailed: a full disk, for example.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "xb", opener=opener) as stream:
+                stream.write(content.encode() if isinstance(content, str) else content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

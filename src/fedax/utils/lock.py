@@ -7,6 +7,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedax.errors import RunExists
+from fedax.utils.files import writing
 
 LOCK = ".lock"
 """The file of a folder's lock, which stays."""
@@ -20,13 +21,15 @@ def held(folder: Path, name: str = LOCK) -> Generator[None]:
 
     Raises:
         RunExists: another process holds it.
+        WriteFailed: a folder that is read-only, for example.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        acquired = FileLock(folder / name).acquire(blocking=False)
-    except Timeout as error:
-        hint = "Wait until it ends, or choose another folder."
-        raise RunExists(f"{folder} is in use by another process. {hint}") from error
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            acquired = FileLock(folder / name).acquire(blocking=False)
+        except Timeout as error:
+            hint = "Wait until it ends, or choose another folder."
+            raise RunExists(f"{folder} is in use by another process. {hint}") from error
     with acquired:
         yield
 

@@ -20,7 +20,7 @@ from fedax.core.history import Best, History, Outcome, RunDetails
 from fedax.core.traffic import Traffic
 from fedax.engine.compilation.identity import Identity, check_same, hash_arrays
 from fedax.engine.driver.grid import Grid
-from fedax.errors import InvalidInput, WriteFailed
+from fedax.errors import InvalidInput
 from fedax.models.storage import read_weights, to_bytes
 from fedax.utils.files import write
 from fedax.utils.lock import held
@@ -54,9 +54,6 @@ class Checkpoints:
         self.process_group = options.engine.process_group
         self.folder = Path(os.path.expanduser(options.checkpoint or ""))
         self.identity: Identity = grid.identity()
-        with self.process_group.raise_on_all_ranks():
-            if self.process_group.rank == 0:
-                self.folder.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -92,15 +89,11 @@ class Checkpoints:
         head, arrays = self._collect(histories)
         with self.process_group.raise_on_all_ranks():
             if self.process_group.rank == 0:
-                try:
-                    content = to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
-                    # zero-padded, so that names sort by round
-                    write(self.folder / f"round-{done:09d}", content)
-                    for old_file in self._list_files()[_STORED:]:
-                        old_file.unlink()
-                except OSError as error:
-                    text = f"checkpoint of round {done} in {self.folder}: {error}"
-                    raise WriteFailed(text) from error
+                content = to_bytes(arrays, {"head": head, "checksum": _checksum(head, arrays)})
+                # zero-padded, so that names sort by round
+                write(self.folder / f"round-{done:09d}", content)
+                for old_file in self._list_files()[_STORED:]:
+                    old_file.unlink()
 
     def _collect(self, histories: Sequence[History]) -> tuple[str, dict[str, np.ndarray]]:
         """Returns the head and the arrays of a file."""

@@ -65,7 +65,6 @@ def keep_models(folder: Path, record: Record) -> None:
     facts = {name: getattr(record, name) for name in ("task", "label", "seed", "draw")}
     facts |= {"run": folder.name, "rounds": int(record.rounds[-1])}
     for which, model in record.models.items():
-        folder.mkdir(parents=True, exist_ok=True)
         about = facts | ({"which": which} if which else {})
         write(model_path(folder, which), to_bytes(model, about=about))
 

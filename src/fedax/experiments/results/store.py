@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from fedax.results.page import Page, Sheet, render
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import versions
-from fedax.utils.files import portable, read, write, writing
+from fedax.utils.files import portable, read, write
 from fedax.utils.lock import LOCK, held, is_held
 
 SUMMARY = "summary.json"
@@ -112,7 +111,6 @@ class RunDirectory:
 
     def begin(self) -> None:
         """Makes the folder with the study."""
-        self.path.mkdir(parents=True, exist_ok=True)
         write(self.path / STUDY, self.study)
         self.save()
 
@@ -139,7 +137,7 @@ class RunDirectory:
             RunExists: another process does.
             WriteFailed: a full disk, for example.
         """
-        with writing(self.path), held(self.path):
+        with held(self.path):
             self.write_outputs()
             self.save()
 
@@ -161,15 +159,13 @@ class RunDirectory:
             )
             hint = f"Unpack its {PACKED} into `{self.path}/runs`, or remove the folder."
             raise InvalidInput.because(str(target), reason, hint)
-        with writing(target):
-            target.mkdir(parents=True, exist_ok=True)
-            for name in (STUDY, "recipe.toml"):
-                if (self.path / name).exists():
-                    shutil.copy(self.path / name, target / name)
-            write(target / PACKED, pack(self.runs))
-            kept = dataclasses.replace(self, path=target, planned=[run for run, _ in self.pairs()])
-            kept.save()
-            kept.write_tables()
+        for name in (STUDY, "recipe.toml"):
+            if (self.path / name).exists():
+                write(target / name, read(self.path / name))
+        write(target / PACKED, pack(self.runs))
+        kept = dataclasses.replace(self, path=target, planned=[run for run, _ in self.pairs()])
+        kept.save()
+        kept.write_tables()
 
     def save(self) -> None:
         """Writes `summary.json`."""

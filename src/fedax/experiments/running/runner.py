@@ -30,7 +30,6 @@ from fedax.experiments.running.ranks import receive_directory, team_of
 from fedax.experiments.running.trackers import Tracking, check_installed
 from fedax.results.tables.summary import counted
 from fedax.results.versions import differing_versions, packages
-from fedax.utils.files import writing
 from fedax.utils.lock import held
 
 Directory = TypeVar("Directory", bound=RunDirectory)
@@ -114,7 +113,7 @@ def run_experiments(
     if present := sum(run.id in directory.runs for run in directory.planned):
         display.say(f"{counted(present, 'run')} are there already.")
     # the lock is held until the last run is written
-    with writing(out), held(out):
+    with held(out):
         directory.begin()
         # ranks that follow get the experiments and the finished runs by this call
         ranks.broadcast((experiments, directory.runs))
@@ -204,12 +203,7 @@ def _run_missing(
     """
     directory.status, directory.reason = "running", ""
     elsewhere = jobs > 1 or cluster is not None
-    # a full disk ends the runs; what was kept is whole
-    with (
-        display,
-        Interruption(display, elsewhere, ranks) as interruption,
-        writing(directory.path),
-    ):
+    with display, Interruption(display, elsewhere, ranks) as interruption:
         run_stage = functools.partial(_run_stage, directory, interruption, jobs, cluster)
         try:
             # selection comes first, because it decides which runs are reported
@@ -227,6 +221,7 @@ def _run_missing(
             # checkpoints stay for `resume`
             directory.close("interrupted")
         except WriteFailed:
+            # a full disk; what was kept is whole
             raise
         except FedaxError as error:
             # `resume` takes up a failed run as well

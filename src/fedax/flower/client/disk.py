@@ -29,10 +29,9 @@ from fedax.communication.accounting import epsilon_of_gaussians
 from fedax.communication.privacy import Privacy
 from fedax.errors import FedaxError, InvalidInput
 from fedax.flower.protocol.records import Refused, digest_of, tree_of
-from fedax.utils.files import write, writing
+from fedax.utils.files import OWNER, write, writing
 
 ACCOUNT = "account.json"
-OWNER = 0o600
 SECRET_BYTES = 32
 Message = TypeVar("Message")
 
@@ -211,18 +210,7 @@ class Account:
                             f"makes epsilon {spent:.4g} over all its runs"
                         )
                 counts = {str(noise): count for noise, count in uploads.items()}
-                store(self.path, json.dumps({"uploads": counts}, indent=1), OWNER)
-
-
-def store(path: Path, content: bytes | str, mode: int = 0o666) -> None:
-    """Writes a file and its folder; `mode` is `OWNER` for one that others may not read.
-
-    Raises:
-        WriteFailed: a full disk, for example.
-    """
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content, mode)
+                write(self.path, json.dumps({"uploads": counts}, indent=1), OWNER)
 
 
 def load_secret(path: Path) -> bytes:
@@ -233,7 +221,7 @@ def load_secret(path: Path) -> bytes:
         InvalidInput: a file that is cut off, or that others may read.
     """
     if not path.exists():
-        store(path, os.urandom(SECRET_BYTES), OWNER)
+        write(path, os.urandom(SECRET_BYTES), OWNER)
     secret = path.read_bytes()
     mode = path.stat().st_mode & 0o777
     is_private = os.name != "posix" or not mode & 0o077
@@ -246,7 +234,7 @@ def load_secret(path: Path) -> bytes:
 def _write_stored(path: Path, value: Any) -> None:
     """Writes a value of Python with a hash of its bytes."""
     content = pickle.dumps(value)
-    store(path, hashlib.sha256(content).digest() + content, OWNER)
+    write(path, hashlib.sha256(content).digest() + content, OWNER)
 
 
 def _read_stored(path: Path) -> Any:

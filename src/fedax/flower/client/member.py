@@ -9,9 +9,10 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.flower.client.disk import OWNER, Outbox, store
+from fedax.flower.client.disk import Outbox
 from fedax.flower.protocol.masks import Keys, Member, PublicKeys, to_fixed_point
 from fedax.flower.protocol.records import Refused
+from fedax.utils.files import OWNER, write
 
 KEYS = "keys"
 DEAL = "deal"
@@ -86,6 +87,6 @@ def answer_stage(
 def _require_same_question(path: Path, question: str) -> None:
     """Keeps a question, and takes no other one in its place."""
     if not path.exists():
-        store(path, question, OWNER)
+        write(path, question, OWNER)
     if path.read_text("utf-8") != question:
         raise Refused("secrets of other members than were asked for before")

@@ -20,12 +20,13 @@ from fedax.experiments.results.store import RunDirectory, Status, fresh
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import resume, run_experiment
 from fedax.experiments.running.setup import set_up_jax
-from fedax.flower.client.disk import load_secret, store
+from fedax.flower.client.disk import load_secret
 from fedax.flower.deploy.hub import settings_of
 from fedax.flower.deploy.keys import read_public_key
 from fedax.flower.server import Flower
 from fedax.flower.server.engine import use_engine
 from fedax.flower.server.roster import ClientsMissing
+from fedax.utils.files import write
 from fedax.utils.lock import held
 
 LOG = logging.getLogger("fedax")
@@ -80,7 +81,7 @@ def run_on(
     # the path is no name: clients keep their states after the folder is removed, and would use them
     # in a new run of the same path
     config = {**config, "out": str(out), "name": config["name"] or uuid.uuid4().hex}
-    store(settings_of(out), tomli_w.dumps(config))
+    write(settings_of(out), tomli_w.dumps(config))
     secret = load_secret(folder / "keys" / "noise.key")
     options = {name: config[name] for name in OPTIONS if config[name]}
     engine = Flower(grid, run=config["name"], secret=secret, registered=registered, **options)

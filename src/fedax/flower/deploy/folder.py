@@ -20,13 +20,13 @@ from fedax.engine.round.client import Setup
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import copy_code
 from fedax.experiments.results.store import RunDirectory
-from fedax.flower.client.disk import store
 from fedax.flower.deploy.hub import APP, find_crashed
 from fedax.flower.deploy.keys import sign, write_certificate, write_key_pair
 from fedax.flower.deploy.worker import SITE
 from fedax.flower.protocol.quiet import QUIET
 from fedax.flower.server.engine import Flower, use_engine
 from fedax.flower.server.roster import Sizes
+from fedax.utils.files import write
 
 SERVER_FILES = {
     "pyproject.toml": "pyproject.toml.txt",
@@ -145,14 +145,14 @@ def make(
     }
     folder.mkdir(parents=True, exist_ok=True)
     document = copy_code(experiment.model_copy(update={"engine": "simulation"}), folder)
-    store(folder / "experiment.toml", tomli_w.dumps(document))
+    write(folder / "experiment.toml", tomli_w.dumps(document))
     for name, template in SERVER_FILES.items():
-        store(folder / name, _fill(template, values))
+        write(folder / name, _fill(template, values))
     write_certificate(folder / "keys", host)
     settings = {"address": address, "clients": clients, "secure": secure}
-    store(folder / "keys" / SITE, tomli_w.dumps(settings))
+    write(folder / "keys" / SITE, tomli_w.dumps(settings))
     bundle = build_app(folder)
-    store(folder / "app.fab", bundle)
+    write(folder / "app.fab", bundle)
     sign(folder / "keys", bundle)
     return clients
 
@@ -183,9 +183,9 @@ def pack(folder: Path, partition: int, data: str) -> Path:
     for path in (*copied, folder / "keys" / "ca.crt", folder / "keys" / "trusted.yaml"):
         shutil.copy(path, site)
     address = settings.pop("address")
-    store(site / SITE, tomli_w.dumps({"partition": partition, "data": data, **settings}))
+    write(site / SITE, tomli_w.dumps({"partition": partition, "data": data, **settings}))
     script = _fill("client.sh", {"address": address, "port": 9100 + partition})
-    store(site / "client.sh", script)
+    write(site / "client.sh", script)
     write_key_pair(site / "client.key", folder / "keys" / f"client-{partition}.pub")
     return site
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
-from fedax.flower.client.disk import OWNER, store
+from fedax.utils.files import OWNER, write
 
 LIFETIME = datetime.timedelta(days=365)
 SSH = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -43,15 +43,15 @@ def write_certificate(folder: Path, host: str) -> None:
         .public_bytes(serialization.Encoding.PEM)
     )
     for file in ("ca.crt", "server.crt"):
-        store(folder / file, certificate)
-    store(folder / "server.key", _private_bytes(key, serialization.PrivateFormat.PKCS8), OWNER)
+        write(folder / file, certificate)
+    write(folder / "server.key", _private_bytes(key, serialization.PrivateFormat.PKCS8), OWNER)
 
 
 def write_key_pair(private: Path, public: Path) -> None:
     """Writes a client's key pair in the form of SSH."""
     key = ec.generate_private_key(ec.SECP384R1())
-    store(private, _private_bytes(key, serialization.PrivateFormat.OpenSSH), OWNER)
-    store(public, key.public_key().public_bytes(*SSH) + b"\n")
+    write(private, _private_bytes(key, serialization.PrivateFormat.OpenSSH), OWNER)
+    write(public, key.public_key().public_bytes(*SSH) + b"\n")
 
 
 def read_public_key(path: Path) -> bytes:
@@ -81,8 +81,8 @@ def sign(folder: Path, content: bytes) -> None:
         "signed_at": signed_at,
         "signature": base64.urlsafe_b64encode(signature).decode(),
     }
-    store(folder / "app.json", json.dumps(record))
-    store(folder / "trusted.yaml", f"{name}: '{text.decode()}'\n")
+    write(folder / "app.json", json.dumps(record))
+    write(folder / "trusted.yaml", f"{name}: '{text.decode()}'\n")
 
 
 def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
