@@ -69,14 +69,12 @@ def write(path: Path, content: str | bytes, mode: int = 0o666) -> None:
         WriteFailed: a full disk, for example.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags, mode)
-
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, "xb", opener=opener) as stream:
+            with open(
+                temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)
+            ) as stream:
                 stream.write(content.encode() if isinstance(content, str) else content)
                 stream.flush()
                 os.fsync(stream.fileno())

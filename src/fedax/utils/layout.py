@@ -1,6 +1,7 @@
 """The layout of a model's parameters in one flat vector."""
 
 import functools
+import itertools
 import math
 from typing import Any, TypeAlias
 
@@ -147,14 +148,14 @@ class Part(eqx.Module):
         treedef = jax.tree.structure(jax.tree.unflatten(self.whole.treedef, ids))
         return Layout(
             treedef,
-            tuple(s for s, is_chosen in zip(self.whole.shapes, self.chosen) if is_chosen),
+            tuple(itertools.compress(self.whole.shapes, self.chosen)),
             self.whole.dtype,
         )
 
     def take(self, w: Float[Array, "dim"]) -> Float[Array, "part"]:
         """Extracts the part from a model."""
-        leaves = zip(self.chosen, _split_vector(self.whole, w), strict=True)
-        return _ravel(self.layout, [leaf for is_chosen, leaf in leaves if is_chosen])
+        leaves = itertools.compress(_split_vector(self.whole, w), self.chosen)
+        return _ravel(self.layout, [*leaves])
 
     def put(self, w: Float[Array, "dim"], part: Float[Array, "part"]) -> Float[Array, "dim"]:
         """Returns the model with another part."""

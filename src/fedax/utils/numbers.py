@@ -38,6 +38,4 @@ def are_counts(*values: Any) -> bool:
     >>> are_counts(3, 1), are_counts(3, True), are_counts(3, 0)
     (True, False, False)
     """
-    return all(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 1 for value in values
-    )
+    return all(type(value) is int and value >= 1 for value in values)
