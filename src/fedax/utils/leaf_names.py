@@ -74,7 +74,7 @@ def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
         leaves = jax.tree.leaves(tree)
         return [bool(which(name, leaf)) for name, leaf in zip(names, leaves, strict=True)]
     if which == "norms":
-        return [any(map(_is_norm, name.split("."))) for name in names]
+        return list(map(_is_norm, names))
     allowed = "the names of leaves, or parts of them: " + ", ".join(names)
     if which == "last":
         selected = _select_last(tree)
@@ -100,13 +100,12 @@ def overlooked_norms(state_names: Sequence[str]) -> list[str]:
     >>> overlooked_norms(["bn1.running_mean", "down.1.running_mean"])
     ['down.1.running_mean']
     """
-    means = [name for name in state_names if "mean" in name.lower()]
-    return [name for name in means if not any(map(_is_norm, name.split(".")))]
+    return [name for name in state_names if "mean" in name.lower() and not _is_norm(name)]
 
 
-def _is_norm(segment: str) -> bool:
-    """Returns whether a part of a name says that its layer is a norm."""
-    return "norm" in segment.lower() or segment.lower().startswith("bn")
+def _is_norm(name: str) -> bool:
+    """Returns whether a part of a leaf's name says that its layer is a norm."""
+    return any("norm" in part or part.startswith("bn") for part in name.lower().split("."))
 
 
 def _select_last(tree: PyTree) -> list[bool]:
