@@ -86,11 +86,6 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     return judged.reindex(columns=[*HEADS, *settings])
 
 
-def selected(judged: pd.DataFrame) -> dict[str, str]:
-    """Returns by algorithm the label of its selected member."""
-    return judged[judged["selected"]].set_index("algorithm")["label"].to_dict()
-
-
 def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
     """Returns the grid of a task for the report: one row per member, with the runs that select."""
     select = str(judged["metric"][0])

@@ -7,29 +7,29 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedax.core import InvalidInput, RunExists
 from fedax.errors import printable
-from fedax.experiments.results.grid import edges, grid_sheet, judge_members, selected
 from fedax.experiments.results.models import keep_models
 from fedax.experiments.results.runs import Name, Pairs, Run
 from fedax.results import Record
-from fedax.results.compare import compare_runs
 from fedax.results.doubts import find_doubts
-from fedax.results.drawing import Picture
-from fedax.results.figures import draw_curves
-from fedax.results.frame import curves_csv
-from fedax.results.page import Page, Sheet, render
 from fedax.results.store import pack, read_run, unpack, write_run
 from fedax.results.tables.summary import counted
 from fedax.results.versions import versions
 from fedax.utils.files import portable, read, write
 from fedax.utils.lock import LOCK, held, is_held
+
+if TYPE_CHECKING:
+    # tables and pictures take a second to import, which most processes of a study need not
+    import pandas
+
+    import fedax.results.drawing
+    import fedax.results.page
 
 SUMMARY = "summary.json"
 STUDY = "study.toml"
@@ -175,27 +175,37 @@ class RunDirectory:
 
     def write_outputs(self) -> None:
         """Writes tables and report."""
+        from fedax.results.page import render
+
         self.write_tables()
         write(self.path / "report.html", render(self.page()))
 
     def write_tables(self) -> None:
         """Writes tables, and what belongs to them; an archive has no long ones."""
+        import pandas as pd
+
+        from fedax.results.frame import curves_csv
+
         if grids := self.grids():
             judged = pd.concat(grids.values()).infer_objects().astype({"selected": int})
             write(self.path / "grid.csv", judged.to_csv(index=False, float_format="%.9g"))
         if not is_archive(self.path):
             write(self.path / "metrics.csv", curves_csv(self.records))
 
-    def sheets(self) -> list[Sheet]:
+    def sheets(self) -> "list[fedax.results.page.Sheet]":
         """Returns the further tables of the report: its grids."""
+        from fedax.experiments.results.grid import grid_sheet
+
         return [grid_sheet(judged, self.reads[task]) for task, judged in self.grids().items()]
 
-    def figures(self) -> list[Picture]:
+    def figures(self) -> "list[fedax.results.drawing.Picture]":
         """Returns the figures of its recipe, none here."""
         return []
 
-    def page(self) -> Page:
+    def page(self) -> "fedax.results.page.Page":
         """Returns the content of the report."""
+        from fedax.results.page import Page
+
         shown = self.shown()
         return Page(
             self.title,
@@ -212,8 +222,10 @@ class RunDirectory:
 
     def pictures(
         self, against: str | None = None, metrics: Sequence[str] | None = None
-    ) -> list[Picture]:
+    ) -> "list[fedax.results.drawing.Picture]":
         """Returns the curves of some metrics, by default of those that reports draw."""
+        from fedax.results.figures import draw_curves
+
         return draw_curves(self.shown(), against or "rounds", metrics)
 
     def pairs(self, planned: Sequence[Run] | None = None) -> Pairs:
@@ -251,14 +263,19 @@ class RunDirectory:
         """Returns the records of `reported` that are there."""
         return [record for _, record in self.pairs(self.reported())]
 
-    def compare(self, metrics: Sequence[str] | None = None) -> pd.DataFrame:
+    def compare(self, metrics: Sequence[str] | None = None) -> "pandas.DataFrame":
         """Compares the runs that reports show, see `compare_runs`."""
+        from fedax.results.compare import compare_runs
+
         return compare_runs(self.shown(), self.reads, metrics, self.selections())
 
-    def grids(self) -> dict[str, pd.DataFrame]:
+    def grids(self) -> "dict[str, pandas.DataFrame]":
         """Returns by task the judged members of a grid, see `judge_members`."""
         grids = {}
         for task in dict.fromkeys(run.task for run in self.planned if run.selects):
+            # not where no study has a grid
+            from fedax.experiments.results.grid import judge_members
+
             if pairs := [pair for pair in self.pairs() if pair[0].task == task]:
                 grids[task] = judge_members(pairs, self.selects[task], self.reads[task])
         return grids
@@ -267,10 +284,15 @@ class RunDirectory:
         """Returns by task and algorithm the label of the member that a grid's rule selects among
         those that have run.
         """
-        return {task: selected(judged) for task, judged in self.grids().items()}
+        return {
+            task: judged[judged["selected"]].set_index("algorithm")["label"].to_dict()
+            for task, judged in self.grids().items()
+        }
 
     def warnings(self) -> list[str]:
         """Returns a sentence for each selected value at an edge of its grid."""
+        from fedax.experiments.results.grid import edges
+
         return [sentence for judged in self.grids().values() for sentence in edges(judged)]
 
     def doubts(self) -> list[str]:
