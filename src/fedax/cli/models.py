@@ -98,5 +98,5 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
         reason = f"no run is done yet ({directory.status})"
         hint = "`fedax resume`, or `flwr run` of a deployment, continues it."
         raise InvalidInput.because(str(directory.path), reason, hint)
-    choices = "; ".join(f"{run.id}: {run.title}" for run in runs)
+    choices = "; ".join(f"{run.id}: {run.title}" for run, _ in directory.pairs(reported))
     raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")

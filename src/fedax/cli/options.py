@@ -23,7 +23,10 @@ Settings = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    Option(help="Folder for the results, new or empty.", show_default="below runs/"),
+    Option(
+        help="Folder for the results; runs that it has are not made again.",
+        show_default="below runs/",
+    ),
 ]
 Jobs = Annotated[int, Option(min=1, help="Processes.")]
 OnSlurm = Annotated[

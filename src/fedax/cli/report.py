@@ -87,7 +87,7 @@ def report(
         if out or len(folders) > 1:
             page = out or page
             write(page, render(directory.page()))
-        for sentence in (directory.line(), *directory.doubts()):
+        for sentence in (directory.line(), *directory.doubts(), *directory.warnings()):
             echo(sentence)
         if keep is not None:
             directory.keep(keep)

@@ -49,10 +49,12 @@ def compare_runs(
         - `table`, `column`: the heads below which its number stands, with the unit. A table is of a
           task, and its columns of metrics; of one metric and several tasks it is the reverse.
         - `task`, `metric`, `read`, `method`; `selected`, empty without a grid.
-        - `runs`, `lost`: how many there are, and how many of them have no number; `left_out`:
-          further runs; `diverged`: whether any run did.
-        - `mean`, `deviation`: in the unit of the column; NaN where all runs are lost, and for the
-          deviation of a single run.
+          `own`: whether clients of the task have models of their own.
+        - `runs`, `lost`: how many there are, and how many of them have no number; `units`: how many
+          draws of the data, or runs of a single draw; `left_out`: further runs; `diverged`: whether
+          any run did.
+        - `mean`, `deviation`: of the units, in the unit of the column; NaN where all runs are lost,
+          and for the deviation of a single one.
         - `top`: whether it is the best, or tested and not significantly worse.
         - `best`: the method with the best mean; `difference`, `low`, `high`: to it, with the 95 %
           interval, positive where the method is worse; `p`: adjusted; `pairs`, `unit`: how many
@@ -78,6 +80,7 @@ def compare_runs(
             rows = _compare({name: c[columns["metric"] == metric] for name, c in columns.items()})
             title = column_of(metric).head
             heads = EMPTY | {"table": task, "column": title, "task": task, "metric": metric}
+            heads["own"] = any(name.startswith("local_") for run in runs for name in run.scalars)
             for label in labels:
                 chosen = (selected or {}).get(task, {}).get(label, "")
                 names = {"method": label, "selected": chosen}
@@ -93,6 +96,7 @@ EMPTY: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan) | {
     "selected": "",
     "read": "last",
     "runs": 0,
+    "units": 0,
     "lost": 0,
     "left_out": 0,
     "diverged": False,
@@ -142,11 +146,12 @@ def _compare(rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         compared[label] = {
             "read": read,
             "runs": len(numbers),
+            "units": len(units[i]),
             "lost": lost_count,
             "left_out": int(present[i].sum()) - len(numbers),
             "diverged": bool(diverged[i].any()),
             "mean": means[i] if has_mean else math.nan,
-            "deviation": deviation_of(numbers) if has_mean else math.nan,
+            "deviation": deviation_of(units[i]) if has_mean else math.nan,
             "common": int(shared.sum()) if len(labels) > 1 else math.nan,
         }
 

@@ -25,8 +25,8 @@ CSV_HEADS = {
     "deviation": "deviation",
     "top": "best",
     "difference": "difference to best (worse is positive)",
-    "low": "low",
-    "high": "high",
+    "low": "low (95 %)",
+    "high": "high (95 %)",
     "p": "p (Holm)",
     "left_out": "left out",
     "selected": "selected",
@@ -66,11 +66,13 @@ def note_of(table: Sequence[Row]) -> str:
     runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
     sentences = ["Single runs."]
     if most > 1:
-        sentences = [f"Means and sample standard deviations over {runs}."]
-    units = sorted({row["unit"] for row in rows if not math.isnan(row["p"])})
+        draws = max(row["units"] for row in rows)
+        units = f"{counted(draws, 'draw')} of the data, of {runs}" if draws < most else runs
+        sentences = [f"Means and sample standard deviations over {units}."]
+    pairs = sorted({row["unit"] for row in rows if not math.isnan(row["p"])})
     is_marked = any(row["top"] for row in rows)
-    if units and is_marked:
-        unit = " or ".join(units).replace("draws", "draws of the data")
+    if pairs and is_marked:
+        unit = " or ".join(pairs).replace("draws", "draws of the data")
         sentences.append(
             f"Bold: the best mean, and those not significantly worse (paired by {unit}, t-test, "
             f"Holm, level {LEVEL:g})."
@@ -79,8 +81,10 @@ def note_of(table: Sequence[Row]) -> str:
         sentences.append("Bold: the best.")
     if most < 2:
         sentences.append("Nothing is tested: that takes several seeds.")
-    if {"test_accuracy", "local_accuracy_mean"} <= {row.get("metric") for row in rows}:
-        sentences.append("Test accuracy is the global model's.")
+    if any(row["own"] for row in rows):
+        sentences.append(
+            "Test accuracy is the global model's, which clients without a model of their own use."
+        )
     # by sentence the columns that it is about, because it is mostly the same for all of them
     about: dict[str, dict[str, None]] = {}
     for row in rows:

@@ -206,11 +206,10 @@ class RunDirectory:
         """Returns the content of the report."""
         from fedax.results.page import Page
 
-        shown = self.shown()
         return Page(
             self.title,
-            " ".join([self.line(), *find_doubts(shown)]),
-            shown,
+            " ".join([self.line(), *self.doubts()]),
+            self.shown(),
             self.notes,
             {STUDY: self.study} if self.study else {},
             self.versions,
@@ -327,6 +326,27 @@ class RunDirectory:
         return f"{', '.join(counts)}; {ends}.{status[self.status]}"
 
 
+class Joint(RunDirectory):
+    """What several directories report, in memory.
+
+    Attributes:
+        parts: the directories by their names.
+    """
+
+    parts: dict[str, Any]
+
+    def sheets(self) -> "list[fedax.results.page.Sheet]":
+        """Returns the grids of all, each with the name of its directory."""
+        return [
+            sheet._replace(title=f"{sheet.title}, {name}")
+            for name, part in self.parts.items()
+            for sheet in part.sheets()
+        ]
+
+    def warnings(self) -> list[str]:
+        return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]
+
+
 def open_folder(
     path: Path, load: Callable[[Path, bool], RunDirectory] = RunDirectory.load
 ) -> RunDirectory:
@@ -405,16 +425,20 @@ def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
     if len(by_path) == 1:
         return directories[0]
     names = [path.name for path in by_path]
-    reported = {path: directory.reported() for path, directory in by_path.items()}
+    parts = {
+        str(directory.path) if names.count(path.name) > 1 else path.name: directory
+        for path, directory in by_path.items()
+    }
+    reported = {name: directory.reported() for name, directory in parts.items()}
     owners = Counter(
         key
         for runs in reported.values()
         for key in {(run.task, run.method, run.draw) for run in runs}
     )
-    merged = RunDirectory(Path(), "Comparison", status="finished", versions=directories[0].versions)
-    for path, directory in by_path.items():
-        name = str(directory.path) if names.count(path.name) > 1 else path.name
-        for run in reported[path]:
+    merged = Joint(Path(), "Comparison", status="finished", versions=directories[0].versions)
+    merged.parts = parts
+    for name, directory in parts.items():
+        for run in reported[name]:
             end = f" ({name})" if owners[run.task, run.method, run.draw] > 1 else ""
             titles = {"method": run.method + end, "label": run.label + end}
             merged.planned.append(run.model_copy(update=titles))

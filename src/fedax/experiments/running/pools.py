@@ -44,11 +44,10 @@ def run_in_processes(batches: Sequence[Batch], folder: Path, jobs: int) -> Done:
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool as error:
-        message = (
+        raise RunFailed(
             f"{folder}: a process ended without a result. What was finished is kept; "
             "`fedax resume` continues."
-        )
-        raise RunFailed(message) from error
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -101,7 +100,6 @@ def run_on_cluster(batches: Sequence[Batch], folder: Path, cluster: ClusterSecti
         executor.update_parameters(**cluster.model_dump())
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise FedaxError(f"--slurm: {error}") from error
-    logs.mkdir(exist_ok=True)
     # within an allocation, its variables would reach the jobs
     with submitit.helpers.clean_env():
         jobs = executor.map_array(work_on, batches, itertools.repeat(folder))

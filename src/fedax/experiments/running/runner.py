@@ -98,8 +98,13 @@ def run_experiments(
         raise InvalidInput.because(str(out), reason, hint)
     check_installed(experiments[0].trackers)
     experiments, notes = _prepare(experiments)
-    about = {"title": printable(title), "notes": notes, "versions": earlier.versions}
-    directory = make(path=out, **about, **study_of(experiments))
+    directory = make(
+        path=out,
+        title=printable(title),
+        notes=notes,
+        versions=earlier.versions,
+        **study_of(experiments),
+    )
     known = {run.id for run in earlier.planned}
     if known and known.isdisjoint(run.id for run in directory.planned):
         raise RunExists(
