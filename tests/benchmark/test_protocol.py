@@ -195,6 +195,8 @@ def test_methods_that_cannot_be_compared_are_refused(folder, mine, tmp_path):
             bench.run([text])
     with pytest.raises(InvalidInput):
         bench.run(["fedprox", "fedprox"])
+    with pytest.raises(InvalidInput, match="spaces: got 'copi'"):
+        dataclasses.replace(bench, spaces={"copi": {}}).run(["fedavg"])
     assert parse_method(f"{mine}:FedAvg:label=Mine").shown() == "Mine"
     found = CliRunner().invoke(app, ["bench", "fedavg", "--tasks", str(folder), "--tier", "slow"])
     assert found.exit_code == 2

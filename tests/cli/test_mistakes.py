@@ -25,19 +25,12 @@ def _no_global_settings(monkeypatch, tmp_path):
     (tmp_path / "half.py").write_text(FILE)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("NoUpload", "NoUpload.train, its result: got an array f64[610]; allowed: an Upload."),
-    ],
-)
-def test_a_mistake_in_a_method_is_one_line(name, message):
-    task = "synthetic:clients=3"
-    arguments = ["compare", f"half.py:{name}", "--task", task, "--rounds", "1"]
-    result = CliRunner().invoke(cli.app, arguments)
+@pytest.mark.parametrize("options", ["compare --task synthetic:clients=3 --rounds 1", "check"])
+def test_a_mistake_in_a_method_is_one_line(options):
+    result = CliRunner().invoke(cli.app, [*options.split(), "half.py:NoUpload"])
     assert result.exit_code == 2, result.output
-    assert result.stderr.splitlines()[-1].startswith(f"Error: {message}")
-    assert "Traceback" not in result.output
+    (message,) = result.stderr.splitlines()
+    assert message.startswith("Error: NoUpload.train, its result: got an array f64[")
 
 
 def test_a_unit_in_a_column_of_numbers_shows_before_the_run(tmp_path):

@@ -56,11 +56,6 @@ def test_every_hint_is_that_of_an_extra():
         assert re.findall(r'"([^"]+)"', install_hint(extra)) == EXTRAS[extra]
 
 
-def test_an_environment_without_pip(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert install_hint("slurm") == f'uv pip install --python {sys.executable} "submitit>=1.5"'
-
-
 def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
     """Before anything of Flower's own requirements is imported."""
     from typer.testing import CliRunner

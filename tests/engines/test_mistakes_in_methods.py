@@ -66,23 +66,11 @@ class NoModel(Base):
 
 
 class TwoModels(NoModel):
+    def init(self, fed, w):
+        return w, 0.0
+
     def model(self, state):
         return state
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload"),
-        (NoResult, r"NoResult\.train, its result: got None; allowed: an Upload"),
-        (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f32\[2\]\)"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_mistake_is_one_error_that_names_the_method(kind, message, engine, task):
-    with pytest.raises(InvalidInput, match=message):
-        run(kind(), task, engine=ENGINES[engine])
 
 
 class AnotherState(NoModel):
@@ -93,6 +81,33 @@ class AnotherState(NoModel):
 
     def model(self, state):
         return state[0]
+
+
+class Stores(AnotherState):
+    def init(self, fed, w):
+        return w, fed.client_states(w)
+
+    def round(self, fed, state):
+        return fed.average(self.train, fed.sample(), state[0], states=state[1])
+
+    def train(self, client, w, own):
+        return Upload(w, state=(own, 1.0))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload"),
+        (NoResult, r"NoResult\.train, its result: got None; allowed: an Upload"),
+        (Stores, r"Stores\.train, its result: got \(f32\[2\], f..\[\]\); .* an array f32\[2\]"),
+        (TwoModels, r"TwoModels\.model, its result: got \(f32\[2\], f64\[\]\)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_mistake_is_one_error_that_names_the_method(kind, message, engine, task):
+    with pytest.raises(InvalidInput, match=message):
+        run(kind(), task, engine=ENGINES[engine])
 
 
 @pytest.mark.slow

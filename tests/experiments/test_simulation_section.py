@@ -1,9 +1,6 @@
 """`[simulation]` in experiment files."""
 
-import pytest
-
 import fedax
-from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
 
 TEXT = """name = "s"
@@ -26,8 +23,3 @@ def test_options_reach_the_engine():
     assert isinstance(engine, fedax.Simulation)
     assert (engine.chunk, engine.devices, engine.microbatch) == (3, 1, 7)
     assert (engine.data, engine.memory) == ("host", "disk")
-
-
-def test_other_engines_have_none():
-    with pytest.raises(InvalidInput, match="engine: got 'eager'"):
-        Experiment.parse('engine = "eager"\n' + TEXT).plan()

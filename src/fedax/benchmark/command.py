@@ -28,7 +28,7 @@ from fedax.benchmark.task import (
     parse_method,
 )
 from fedax.core import InvalidInput
-from fedax.experiments.config.sections import AlgorithmSection
+from fedax.experiments.config.sections import AlgorithmSection, check_labels, check_names
 from fedax.utils.files import write
 
 
@@ -101,6 +101,9 @@ class Bench:
         """
         everything = [name.lower() for name in names] == ["all"]
         methods = [parse_method(name) for name in (algorithm_classes() if everything else names)]
+        check_labels([method.shown() for method in methods])
+        kinds = [algorithm_class(method.name).__name__.lower() for method in methods]
+        check_names("--spaces", self.spaces, [*algorithm_classes(), *kinds])
         for method in methods:
             fitting = [task for task in self.tasks if task.fits(method)]
             if not fitting and not everything:
@@ -114,9 +117,6 @@ class Bench:
             if fitting and not everything:
                 ranges = [f"{key} [{one.low:g}, {one.high:g}]" for key, one in space.items()]
                 print(f"{method.shown()} searches {', '.join(ranges)}.")
-        if len({method.shown() for method in methods}) < len(methods):
-            reason = "two of the methods have one title"
-            raise InvalidInput.because("methods", reason, "Give each its own label=....")
         for task in self.tasks:
             self._run_task(task, [method for method in methods if task.fits(method)])
         if not everything:
@@ -163,12 +163,12 @@ class Bench:
                 print(f"\n{label} among {len(frame)} methods, {family}:")
                 for cost in COSTS:
                     gain = gain_text(row, cost) or "the reference"
-                    verdict = verdict_of(row, cost) or "not distinguishable"
+                    verdict = verdict_of(row, cost) or "not distinguishable, by Holm's correction"
                     if math.isinf(row[f"detectable_{cost}"]):
                         verdict = "undecided: so few runs prove nothing (--tier standard has more)"
                     area = row[f"area_{cost}"]
                     place = 1 + (frame[f"area_{cost}"] > area).sum()
-                    text = f"area {area:.2f} (place {place}), relative speed {gain}"
+                    text = f"area {area:.2f} (place {place}), gain over the reference {gain}"
                     print(f"  {cost}: {text}, {verdict}")
         table = pd.concat(frames, names=["family", "method"])
         write(self.out / "methods.csv", table.to_csv(float_format="%.4g"))

@@ -39,8 +39,10 @@ def check(
     from rich.console import Console
 
     from fedax.algorithms import make_algorithm
-    from fedax.conformance import LAWS, TASK_LAWS, Method
+    from fedax.conformance import LAWS, TASK_LAWS
     from fedax.conformance import check as verdicts
+    from fedax.conformance.method import regression
+    from fedax.engine.driver.run import start
     from fedax.errors import InvalidInput, UnknownName
     from fedax.experiments.config.shorthand import parse_section
     from fedax.tasks import task as make_task
@@ -52,13 +54,16 @@ def check(
     section, console, counts = parse_section(name), Console(highlight=False), Counter()
     subject: Any = (make_task if task else make_algorithm)(**section)
     try:
-        # a name that `fed` or `client` lacks would break every law
-        _ = task or Method.of(subject).footprint
+        session = None if task else start(subject, regression())
+    except InvalidInput:
+        session = None  # laws are skipped where the method refuses their setting
+    try:
+        # what fails in a round, such as a name that `fed` lacks, would break every law
+        if session is not None:
+            session.step(session.init())
     except AttributeError as error:
         known = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
         raise UnknownName.among(f"{name}, in its round", str(error.name), known) from error
-    except InvalidInput:
-        pass  # laws are skipped where the method refuses their setting
     # verdicts come one by one: each law takes seconds
     for verdict in verdicts(subject, [laws[law] for law in only or laws]):
         counts[verdict.kind] += 1

@@ -21,7 +21,7 @@ _NEEDS_VALUES = (
 """JAX's errors about lines that need the values of a traced array."""
 
 IN_A_METHOD = (
-    "If it is a hyperparameter, it may be declared static, hyper(..., static=True). "
+    "Choose between values by jnp.where; a hyperparameter may be static, hyper(..., static=True). "
     "engine=fedax.Eager() compiles no method, so that you can debug it."
 )
 """Advice on values of arrays in methods."""
@@ -46,7 +46,8 @@ def described(value: object) -> str:
     >>> described((jnp.zeros(3, jnp.float32), None)), described(None), described(2.5)
     ('(f32[3], None)', 'None', '2.5')
     """
-    text = eqx.tree_pformat(value, width=10_000)
+    # whether a number came from Python is of no account
+    text = eqx.tree_pformat(value, width=10_000).replace("weak_", "")
     return f"an array {text}" if eqx.is_array(value) else text
 
 
@@ -61,5 +62,9 @@ def explained(function: Callable[..., object], advice: str = IN_A_METHOD) -> Gen
     try:
         yield
     except _NEEDS_VALUES as error:
-        error.add_note(f"{name_of(function)} is compiled without the values of arrays. {advice}")
+        # a work function runs within a round, which is not to blame
+        if "is compiled" not in str(getattr(error, "__notes__", "")):
+            error.add_note(
+                f"{name_of(function)} is compiled without the values of arrays. {advice}"
+            )
         raise

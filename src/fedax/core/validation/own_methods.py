@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from fedax.core.algorithm import Algorithm, State
-from fedax.core.federation import Upload, is_states
+from fedax.core.federation import Upload
 from fedax.core.validation.misuse import described, explained, name_of
 from fedax.errors import InvalidInput
 
@@ -34,12 +34,10 @@ def as_upload(work: Callable[..., PyTree], output: PyTree, receives: bool) -> Up
     return jax.tree.map(jnp.asarray, upload)
 
 
-def check_state(algorithm: Algorithm[State], old: State, new: State) -> None:
-    """Refuses a state after a round of another structure than the one before it."""
-    old_form, new_form = (jax.tree.structure(state, is_leaf=is_states) for state in (old, new))
-    if old_form != new_form:
-        allowed = f"a state like that of the round before, {described(old)}"
-        _refuse(algorithm.round, new, allowed)
+def check_state(function: Callable[..., PyTree], old: PyTree, new: PyTree) -> None:
+    """Refuses a new state, of a round or of a client, of another form than the one before it."""
+    if described(new) != described(old):
+        _refuse(function, new, f"a state like the one before, {described(old)}")
 
 
 def call_model(algorithm: Algorithm[State], state: State, dim: int) -> Float[Array, "dim"]:

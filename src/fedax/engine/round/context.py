@@ -142,7 +142,7 @@ class RoundContext(Federation):
 
     def end(self, state: Any) -> RunCarry:
         """Returns what the run carries on, with the algorithm's new state, which is checked."""
-        check_state(self.setup.algorithm, self.carry.state, state)
+        check_state(self.setup.algorithm.round, self.carry.state, state)
         return self.carry._replace(state=state)
 
     @property

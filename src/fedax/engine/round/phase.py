@@ -21,7 +21,7 @@ from fedax.core.client import Client
 from fedax.core.federation import ClientStates, Cohort, Upload
 from fedax.core.scheduling.timeline import Versions
 from fedax.core.validation.misuse import explained
-from fedax.core.validation.own_methods import as_upload
+from fedax.core.validation.own_methods import as_upload, check_state
 from fedax.engine.round.timing import LateUploads
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index
@@ -264,7 +264,9 @@ class PhaseWork(eqx.Module):
         """Returns the upload as it is sent, and the client's states after the work."""
         sending = Sending(upload.value, upload.reference, before, {})
         if "own" in before:
-            sending = sending.store("own", before["own"] if upload.state is None else upload.state)
+            state = before["own"] if upload.state is None else upload.state
+            check_state(self.work, before["own"], state)
+            sending = sending.store("own", state)
         for stage in self.stages:
             sending = stage.send(client, sending)
         return Upload(sending.value, upload.weight), sending.after

@@ -151,6 +151,8 @@ def start_run(backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]) ->
     algorithm = backend.setup.algorithm
     with explained(algorithm.init):
         state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
+    # numbers of Python are arrays after a round
+    state = jax.tree.map(jnp.asarray, state)
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))
     solver_states = None if initial is None else backend.client_states(initial)
     # that the server sends and averages
