@@ -169,7 +169,11 @@ def ValidationAccuracy() -> ValidationScore:
 
 
 def ValidationLoss() -> ValidationScore:
-    """Observes `validation_loss`, the mean loss on the clients' validation examples."""
+    """Observes `validation_loss`, the global model's mean loss on the clients' validation examples.
+
+    Of the models that clients use themselves it is `local_validation_loss_pooled`, by
+    `ClientAccuracy("loss", personal=True, split="validation")`.
+    """
     return ValidationScore("loss")
 
 
