@@ -51,7 +51,8 @@ def resolve_code_path(text: str, folder: Path) -> str:
 
 
 def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns the values of an experiment file with absolute paths in its table `[task]`.
+    """Returns the values of an experiment file with absolute paths in its table `[task]`. An empty
+    text is no path.
 
     Args:
         document: plain values.
@@ -62,9 +63,9 @@ def resolve_data_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]
         return document
     keys = PATHS + TABLES if section.get("name") == "table" else PATHS
     absolute = {
-        key: str((folder / Path(section[key]).expanduser()).absolute())
+        key: str((folder / Path(value).expanduser()).absolute())
         for key in keys
-        if isinstance(section.get(key), str)
+        if isinstance(value := section.get(key), str) and value
     }
     return document | {"task": section | absolute}
 
