@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ class Checkpoints:
         options = grid.options
         self.grid = grid
         self.process_group = options.engine.process_group
-        self.folder = Path(os.path.expanduser(options.checkpoint or ""))
+        self.folder = Path(options.checkpoint or "").expanduser()
         self.identity: Identity = grid.identity()
 
     @contextlib.contextmanager

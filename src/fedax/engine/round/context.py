@@ -142,6 +142,8 @@ class RoundContext(Federation):
 
     def end(self, state: Any) -> RunCarry:
         """Returns what the run carries on, with the algorithm's new state, which is checked."""
+        # a round may return numbers of Python or NumPy, as `init` may
+        state = jax.tree.map(jnp.asarray, state)
         check_state(self.setup.algorithm.round, self.carry.state, state)
         return self.carry._replace(state=state)
 
@@ -456,11 +458,9 @@ class RoundContext(Federation):
         # clients that count come first, in the cohort's order
         order = jnp.argsort(~counts, stable=True)
         ids, count = self.backend.strip_padding(cohort.ids[order], jnp.sum(counts, dtype=jnp.int32))
-        order, total, counted_weights = (
-            order[: ids.shape[0]],
-            cohort.objective_weights.sum(),
-            jnp.where(counts, cohort.objective_weights, 0),
-        )
+        order = order[: ids.shape[0]]
+        total = cohort.objective_weights.sum()
+        counted_weights = jnp.where(counts, cohort.objective_weights, 0)
         coverage = cohort.coverage * counted_weights.sum() / jnp.where(total > 0, total, 1)
         return Cohort(ids, count, cohort.weights[order], counted_weights[order], coverage)
 
@@ -527,9 +527,8 @@ class RoundContext(Federation):
         broken = codes[index]
         bad_client = jnp.where(broken > 0, ids[index], -1)
         broken = jnp.where((broken == 0) & became_non_finite(old, new), STATE, broken)
-        broken, bad_client = (
-            jnp.where(self.is_abandoned, none, x) for none, x in ((0, broken), (-1, bad_client))
-        )
+        broken = jnp.where(self.is_abandoned, 0, broken)
+        bad_client = jnp.where(self.is_abandoned, -1, bad_client)
         return RoundReport(self.logged, self.traffic, broken, bad_client, left_out)
 
 
