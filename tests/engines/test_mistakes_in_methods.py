@@ -110,6 +110,18 @@ def test_a_mistake_is_one_error_that_names_the_method(kind, message, engine, tas
         run(kind(), task, engine=ENGINES[engine])
 
 
+class Resets(AnotherState):
+    init = TwoModels.init
+
+    def round(self, fed, state):
+        return NoModel.round(self, fed, state)[0], np.float64(1)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values())
+def test_a_state_may_have_numbers_of_python_and_numpy(task, engine):
+    assert run(Resets(), task, engine=engine, rounds=2).outcome.ok
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [None, fedax.Eager()])
 def test_a_state_of_another_structure_is_refused(task, engine):

@@ -8,19 +8,12 @@ from fedax.experiments.running import setup
 from fedax.experiments.running.setup import cores, share_of_cores
 
 
-@pytest.mark.parametrize(
-    ("every", "processes", "shares"),
-    [
-        ([0, 1], 1, [[0, 1]]),
-        ([0, 1], 2, [[0], [1]]),
-        ([4, 5, 6, 7, 9], 2, [[4, 5], [6, 7]]),
-    ],
-)
-def test_every_process_has_cores_of_its_own(monkeypatch, every, processes, shares):
-    monkeypatch.setattr(setup, "cores", lambda: every)
-    assert [share_of_cores(place, processes) for place in range(processes)] == shares
-    # a process in the place of one that ended
-    assert share_of_cores(processes, processes) == shares[0]
+def test_every_process_has_cores_of_its_own(monkeypatch):
+    monkeypatch.setattr(setup, "cores", lambda: [4, 5, 6, 7, 9])
+    # the third in the place of one that ended
+    assert [share_of_cores(place, 2) for place in range(3)] == [[4, 5], [6, 7], [4, 5]]
+    # more processes than cores
+    assert [share_of_cores(place, 6) for place in range(6)][4:] == [[9], [4]]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no processes")

@@ -319,7 +319,6 @@ def test_the_note_says_whose_the_test_accuracy_is_beside_own_models():
     assert said not in note(runs, metrics=["test_accuracy"])
     runs[0].metrics["local_accuracy_mean"] = runs[0].metrics["test_accuracy"]
     assert said in note(runs, metrics=["test_accuracy"])
-    assert said in note(runs)
 
 
 def test_of_several_draws_the_spread_is_over_their_means():

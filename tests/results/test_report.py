@@ -160,10 +160,6 @@ def test_long_curves_are_thinned_but_keep_their_ends():
     assert len(render(Page("", "", [long]))) < 100_000
 
 
-def test_an_empty_page_can_be_rendered():
-    assert not Reader(render(Page("t", "", []))).cells("table")
-
-
 def test_csv_has_a_row_per_observation_and_quotes_labels():
     lines = curves_csv(
         [record('a,"b"', extra=np.array([1.0, np.nan, 3.0])), record("c")]
