@@ -83,7 +83,7 @@ def note_of(table: Sequence[Row]) -> str:
         sentences.append("Nothing is tested: that takes several seeds.")
     if any(row["own"] for row in rows):
         sentences.append(
-            "Test accuracy is the global model's, which clients without a model of their own use."
+            "Test accuracy is the global model's; a method without own models has it as theirs."
         )
     # by sentence the columns that it is about, because it is mostly the same for all of them
     about: dict[str, dict[str, None]] = {}
