@@ -15,7 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-AGENTS, SIZE, ITERATIONS, STEP = 20, 10, 2000, 0.01
+AGENTS = 20
+SIZE = 10
+ITERATIONS = 2000
+STEP = 0.01
 METHODS = ("DGD", "EXTRA", "NIDS")
 
 

@@ -29,8 +29,10 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 CLIENTS = 20
-SGD, MOMENTUM = fedax.SGD(0.1), fedax.SGD(0.01, momentum=0.9)
-EPOCH, STEP = fedax.Schedule(epochs=1, batch_size=50), fedax.Schedule(steps=1, batch_size=50)
+SGD = fedax.SGD(0.1)
+MOMENTUM = fedax.SGD(0.01, momentum=0.9)
+EPOCH = fedax.Schedule(epochs=1, batch_size=50)
+STEP = fedax.Schedule(steps=1, batch_size=50)
 GRAPHS = {
     "ring": fedax.Graph.ring(CLIENTS),
     "grid": fedax.Graph.grid(CLIENTS),

@@ -29,7 +29,8 @@ CONTESTANTS = {
     "two": "2 devices, 2 cores",
 }
 WORKLOADS = ("softmax", "2nn", "lenet", "mnist_cnn")
-TARGET, QUIET = 1.7, 0.1
+TARGET = 1.7
+QUIET = 0.1
 """The ratio that is aimed at; the cores that others may use in a turn that counts."""
 
 
@@ -90,7 +91,8 @@ class Rounds:
         from fedax.engine.backends.simulation.backend import assign_longest_first
         from fedax.utils.random import stream
 
-        sizes, schedule = np.asarray(self.task.train.sizes), self.grid.options.schedule
+        sizes = np.asarray(self.task.train.sizes)
+        schedule = self.grid.options.schedule
         whole = busier = 0
         for t in range(self.count):
             ids, count = schedule.draw(
@@ -131,7 +133,8 @@ def own(process):
 
 def turn(process):
     """The seconds of a turn, and the cores that other programs kept busy meanwhile."""
-    begun, before = time.perf_counter(), busy() - own(process)
+    begun = time.perf_counter()
+    before = busy() - own(process)
     seconds = asked(process, "turn")
     return seconds, (busy() - own(process) - before) / (time.perf_counter() - begun)
 

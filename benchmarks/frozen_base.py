@@ -26,7 +26,11 @@ import numpy as np
 
 import fedax
 
-RANK, CLIENTS, EXAMPLES, LAYERS, NOTHING = 2, 100, 2, 12, 16
+RANK = 2
+CLIENTS = 100
+EXAMPLES = 2
+LAYERS = 12
+NOTHING = 16
 PLAIN = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_parallel_codegen_split_count=1"
@@ -96,8 +100,10 @@ def main() -> None:
     if given.child:
         train(given.width, given.numpy)
         return
-    parameters, adapter = LAYERS * given.width**2, 2 * LAYERS * given.width * RANK
-    whole, nothing = measured(given.width, given.numpy), measured(NOTHING, given.numpy)
+    parameters = LAYERS * given.width**2
+    adapter = 2 * LAYERS * given.width * RANK
+    whole = measured(given.width, given.numpy)
+    nothing = measured(NOTHING, given.numpy)
     assert whole["sent"] == CLIENTS * adapter * 32
     print(f"base: {parameters / 1e6:.1f} million parameters, {parameters * 4 / 1e6:.0f} MB")
     for name, when in (("made", "when the task is made"), ("ran", "after the run")):

@@ -68,9 +68,11 @@ def fedax_runner(name, kind, devices, threads):
     import fedax
 
     clients, size, batch, classes = SIZES[name]
-    x, y = inputs(name, size), np.arange(size, dtype=np.int32) % classes
+    x = inputs(name, size)
+    y = np.arange(size, dtype=np.int32) % classes
     task = (own_task if kind == "fedax" else torch_task)(name, x, y)
-    schedule, engine = fedax.Schedule(epochs=1, batch_size=batch), fedax.Simulation(devices=devices)
+    schedule = fedax.Schedule(epochs=1, batch_size=batch)
+    engine = fedax.Simulation(devices=devices)
 
     def once():
         history = fedax.run(
@@ -121,11 +123,9 @@ def torch_model(name):
         class Text(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.vectors, self.layers, self.last = (
-                    nn.Embedding(80, 8),
-                    nn.LSTM(8, 256, 2),
-                    nn.Linear(256, 80),
-                )
+                self.vectors = nn.Embedding(80, 8)
+                self.layers = nn.LSTM(8, 256, 2)
+                self.last = nn.Linear(256, 80)
 
             def forward(self, x):
                 return self.last(self.layers(self.vectors(x.T))[0][-1])
@@ -179,14 +179,14 @@ def torch_runner(name, threads, channels_last, captured):
         torch.set_num_threads(threads)
         # a process with one of the threads has its share of the clients
         clients = clients * threads // (os.cpu_count() or 1)
-    x, y = torch.from_numpy(inputs(name, size)).to(device), torch.arange(size, device=device)
-    y, model = y % classes, torch_model(name).to(device)
+    x = torch.from_numpy(inputs(name, size)).to(device)
+    y = torch.arange(size, device=device)
+    y = y % classes
+    model = torch_model(name).to(device)
     x = x.long() if name in TEXTS else x.reshape(images(name, size))
     if channels_last and name not in TEXTS:
-        model, x = (
-            model.to(memory_format=torch.channels_last),
-            x.contiguous(memory_format=torch.channels_last),
-        )
+        model = model.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     criterion = torch.nn.CrossEntropyLoss()
 
@@ -214,7 +214,8 @@ def capture(step, x, size, batch):
 
     graphs = {}
     for rows in {batch, size % batch} - {0}:
-        place, side = torch.arange(rows, device=x.device), torch.cuda.Stream()
+        place = torch.arange(rows, device=x.device)
+        side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # as PyTorch asks for before it captures
             for _ in range(3):
@@ -244,7 +245,8 @@ def serve(name, kind, first, second):
     once()
     print(samples, time.perf_counter() - begun, flush=True)
     for _ in sys.stdin:
-        begun, busy = time.perf_counter(), time.process_time()
+        begun = time.perf_counter()
+        busy = time.process_time()
         once()
         print(time.perf_counter() - begun, time.process_time() - busy, flush=True)
 
@@ -259,11 +261,10 @@ class Contestant:
             for _ in range(copies)
         ]
         answers = [part.stdout.readline().split() for part in self.parts]
-        self.samples, self.first = (
-            sum(int(a[0]) for a in answers),
-            max(float(a[1]) for a in answers),
-        )
-        self.times, self.busy = [], []
+        self.samples = sum(int(a[0]) for a in answers)
+        self.first = max(float(a[1]) for a in answers)
+        self.times = []
+        self.busy = []
 
     def once(self):
         for part in self.parts:

@@ -19,7 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 
-COHORT, ROUNDS, FEATURES, CLASSES = 10, 256, 60, 10
+COHORT = 10
+ROUNDS = 256
+FEATURES = 60
+CLASSES = 10
 
 
 def measure(clients: int, place: Any) -> dict[str, float]:
@@ -50,7 +53,9 @@ def measure(clients: int, place: Any) -> dict[str, float]:
     options = dataclasses.replace(options, rounds=ROUNDS, observe_every=ROUNDS)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     grid = Grid([fedax.SCAFFOLD()], task, [0], options)
-    program, state, done = grid.program, grid.init(), 0
+    program = grid.program
+    state = grid.init()
+    done = 0
 
     def rounds(count: int, calls: int) -> float:
         nonlocal state, done
@@ -64,7 +69,8 @@ def measure(clients: int, place: Any) -> dict[str, float]:
         return 1e3 * float(np.median(times))
 
     rounds(ROUNDS, 1)
-    together, single = rounds(ROUNDS, 15), rounds(1, 100)
+    together = rounds(ROUNDS, 15)
+    single = rounds(1, 100)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return {"together": together, "single": single, "before": before, "most": most, "rounds": done}
 

@@ -22,7 +22,9 @@ from fedax.engine.driver.grid import Grid
 from fedax.engine.driver.options import RunOptions
 from fedax.models import Softmax
 
-ROUNDS, COHORT, FEATURES = 256, 10, 10
+ROUNDS = 256
+COHORT = 10
+FEATURES = 10
 METHODS = {"FedAvg": fedax.FedAvg(), "SCAFFOLD": fedax.SCAFFOLD()}
 SAMPLING = ("uniform", "proportional", "proportional_without_replacement")
 
@@ -56,7 +58,8 @@ class Runner:
             rounds=ROUNDS,
             observe_every=ROUNDS,
         )
-        self.grid, self.done = Grid([method], task, [0], options), 0
+        self.grid = Grid([method], task, [0], options)
+        self.done = 0
         self.state = self.grid.init()
         self.seconds(ROUNDS)
 
@@ -96,7 +99,8 @@ def asynchronous(sizes: list[int], repeats: int) -> None:
         clock = fedax.Clock(speed, latency=0.1)
         runners.append(Runner(fedax.FedAvg(), "uniform", n, clock=clock))
     times = np.array([[runner.seconds(ROUNDS) for runner in runners] for _ in range(repeats)])
-    medians, ratios = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
+    medians = np.median(times, axis=0)
+    ratios = np.median(times / times[:, :1], axis=0)
     cells = ", ".join(
         f"{n}: {1e3 * t:.3f} ({r:.2f})" for n, t, r in zip(sizes, medians, ratios, strict=True)
     )
@@ -106,10 +110,8 @@ def asynchronous(sizes: list[int], repeats: int) -> None:
 def data_of(clients: int) -> None:
     """Prints the cost of data that are split among many clients, and of a task made of them."""
     rng = np.random.default_rng(0)
-    x, y = (
-        rng.normal(size=(2 * clients, FEATURES)).astype(np.float32),
-        rng.integers(0, 2, 2 * clients),
-    )
+    x = rng.normal(size=(2 * clients, FEATURES)).astype(np.float32)
+    y = rng.integers(0, 2, 2 * clients)
     partition = list(np.arange(2 * clients).reshape(clients, 2))
     begun = time.perf_counter()
     data = FederatedData.partitioned(x, y, partition, classes=2)

@@ -18,7 +18,9 @@ from fedax.audit import membership
 
 EPSILONS = (2.0, 8.0, math.inf)
 METHODS = {"FedAvg": fedax.FedAvg(), "SCAFFOLD": fedax.SCAFFOLD()}
-DELTA, CLIENTS, COHORT = 1e-3, 100, 30
+DELTA = 1e-3
+CLIENTS = 100
+COHORT = 30
 
 
 def channel(method, task, schedule, rounds, epsilon):

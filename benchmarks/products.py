@@ -39,7 +39,8 @@ LAYERS = {  # batch, rows and columns, channels, outputs, kernel, stride, paddin
     "ResNet, 32 channels": (50, 16, 32, 32, 3, 1, 1),
     "ResNet, 64 channels": (50, 8, 64, 64, 3, 1, 1),
 }
-FLOAT32, EXECUTE = 11, 3
+FLOAT32 = 11
+EXECUTE = 3
 
 
 def struct(*fields):
@@ -71,7 +72,8 @@ class Product:
     """A call of the extension on arrays of its own."""
 
     def __init__(self, library, kind, shapes, stride, padding):
-        self.run, self.kept = library.fedax_convolve, []
+        self.run = library.fedax_convolve
+        self.kept = []
         numbers = self.keep((c_int64 * 5)(kind, stride, stride, padding, padding))
         numbers = self.keep(Numbers(0, 5, numbers))
         attributes = Attributes(
@@ -113,7 +115,8 @@ class Product:
 
 def products(library, batch, size, channels, outputs, kernel, stride, padding):
     after = (size + 2 * padding - kernel) // stride + 1
-    x, y = (1, batch, size, size, channels), (1, batch, after, after, outputs)
+    x = (1, batch, size, size, channels)
+    y = (1, batch, after, after, outputs)
     k = (1, kernel, kernel, channels, outputs)
     orders = [(x, k, y), (y, k, x), (x, y, k)]
     flops = 2 * batch * after * after * outputs * channels * kernel * kernel
@@ -136,7 +139,8 @@ def measure(repeat):
         str(next(p for s in EXTENSION_SUFFIXES if (p := folder / f"_native{s}").is_file()))
     )
     matrix = np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32)
-    held, multiply = jax.device_put(matrix), jax.jit(lambda m: m @ m)
+    held = jax.device_put(matrix)
+    multiply = jax.jit(lambda m: m @ m)
     source, goal = np.ones((2, 1 << 20), np.float32)
     cells = [triple for sizes in LAYERS.values() for triple in products(library, *sizes)]
     yardsticks = [
@@ -151,11 +155,9 @@ def measure(repeat):
                 seconds = clocked(run)
                 own += [seconds] if turn else []
     *medians, blas, xla, copy = [statistics.median(own) for own in times]
-    blas, xla, copy = (
-        2 * 1024**3 / blas / 1e9,
-        2 * 1024**3 / xla / 1e9,
-        source.nbytes * 2 / copy / 1e9,
-    )
+    blas = 2 * 1024**3 / blas / 1e9
+    xla = 2 * 1024**3 / xla / 1e9
+    copy = source.nbytes * 2 / copy / 1e9
     peak = max(blas, xla)
     print(
         f"{repeat} turns, medians; a product of 1024 x 1024 matrices: {blas:.0f} GFLOP/s in "

@@ -30,7 +30,9 @@ from fedax.data import FederatedData
 from fedax.models import MLP, cifar_cnn
 from fedax.tasks import classification
 
-CLIENTS, COHORT, CLASSES = 100, 10, 10
+CLIENTS = 100
+COHORT = 10
+CLASSES = 10
 MODELS = {
     "cnn": (cifar_cnn, 500, (32, 32, 3)),
     "mlp": (lambda: MLP((784, 128, CLASSES)), 600, (784,)),
@@ -91,7 +93,8 @@ def measure(model, before, rounds, repeat):
         for name in methods:
             # a run also carries the state in and out, once: what one more round costs is a
             # difference
-            short, long = seconds(name, 1), seconds(name, 1 + rounds)
+            short = seconds(name, 1)
+            long = seconds(name, 1 + rounds)
             if turn:  # the first turn compiles
                 times[name].append((long - short) / rounds)
     return {name: statistics.median(values) for name, values in times.items()}
@@ -104,7 +107,8 @@ def table(seconds):
     )
     shares = {}
     for form, suffix in (("paper", ""), ("released", ", released form")):
-        whole, idle = seconds["FedAWARE" + suffix], seconds["idle" + suffix]
+        whole = seconds["FedAWARE" + suffix]
+        idle = seconds["idle" + suffix]
         extra = whole - seconds["FedAvg"]
         shares[form] = {"idle": idle / whole, "difference": extra / whole}
         print(

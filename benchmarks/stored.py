@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
-COHORT, ROUNDS, CLASSES = 10, 256, 10
+COHORT = 10
+ROUNDS = 256
+CLASSES = 10
 
 
 def people(clients: int, features: int) -> Iterator[dict[str, np.ndarray]]:
@@ -107,7 +109,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         for clients in given.clients:
-            folder, begun = Path(place) / str(clients), time.perf_counter()
+            folder = Path(place) / str(clients)
+            begun = time.perf_counter()
             store(folder, people(clients, given.features), classes=CLASSES)
             written = time.perf_counter() - begun
             size = sum(file.stat().st_size for file in folder.rglob("*.npy")) / 1e9

@@ -46,17 +46,19 @@ class Workload:
     """A task, a schedule, and the rows of every step of its rounds."""
 
     def __init__(self, name):
-        rng, given = np.random.default_rng(0), WORKLOADS[name]
-        self.name, self.model, self.lr, self.rounds = name, given.model, given.rate, given.long
-        self.task, self.schedule = (
-            task_of(given, data_of(name, mnist_file())[0]),
-            schedule_of(given),
-        )
-        offsets, root = (
-            np.asarray(self.task.train.offsets),
-            jax.random.fold_in(jax.random.key(0), 1),
-        )
-        rows, counts, batch = [], [], self.schedule.batch_size
+        rng = np.random.default_rng(0)
+        given = WORKLOADS[name]
+        self.name = name
+        self.model = given.model
+        self.lr = given.rate
+        self.rounds = given.long
+        self.task = task_of(given, data_of(name, mnist_file())[0])
+        self.schedule = schedule_of(given)
+        offsets = np.asarray(self.task.train.offsets)
+        root = jax.random.fold_in(jax.random.key(0), 1)
+        rows = []
+        counts = []
+        batch = self.schedule.batch_size
         for t in range(self.rounds):
             ids, _ = self.schedule.draw(stream(root, "cohort", t, 0), jnp.asarray(offsets))
             for k in np.asarray(ids):
@@ -66,7 +68,8 @@ class Workload:
                         piece = order[begin : begin + batch]
                         rows.append(np.resize(piece, batch))
                         counts.append(len(piece))
-        self.rows, self.counts = np.array(rows, np.int32), np.array(counts, np.int32)
+        self.rows = np.array(rows, np.int32)
+        self.counts = np.array(counts, np.int32)
         self.samples = int(self.counts.sum())
 
 
@@ -91,7 +94,8 @@ def bare_runner(work):
         (np.arange(work.schedule.batch_size) < work.counts[:, None]) / work.counts[:, None],
         jnp.float32,
     )
-    params, loss = work.task.start(jax.random.key(0)), work.task.loss
+    params = work.task.start(jax.random.key(0))
+    loss = work.task.loss
 
     @jax.jit
     def program(params, x, y, rows, weights):
@@ -110,7 +114,8 @@ def torch_runner(work):
     import torch
 
     x, y = (torch.from_numpy(np.asarray(work.task.train.arrays[name])) for name in ("x", "y"))
-    y, limit = y.long(), TORCH_STEPS[work.name]
+    y = y.long()
+    limit = TORCH_STEPS[work.name]
     widths = (60, 10) if work.name == "softmax" else work.model.widths
     layers = []
     for inputs, outputs in itertools.pairwise(widths):
@@ -143,7 +148,8 @@ def measure(name, repeat):
         contestants |= {"PyTorch eager": torch_runner(work)} if name in TORCH_STEPS else {}
     except ImportError:
         print("PyTorch is not installed: pip install -r benchmarks/requirements.txt")
-    first, times = {}, {contestant: [] for contestant in contestants}
+    first = {}
+    times = {contestant: [] for contestant in contestants}
     for contestant, (once, _) in contestants.items():
         begun = time.perf_counter()
         once()
@@ -157,7 +163,8 @@ def measure(name, repeat):
         contestant: contestants[contestant][1] / statistics.median(values)
         for contestant, values in times.items()
     }
-    bare, torch_rate = rates["bare JAX loop, 1 device"], rates.get("PyTorch eager")
+    bare = rates["bare JAX loop, 1 device"]
+    torch_rate = rates.get("PyTorch eager")
     print(
         f"\n{name}: {work.samples} samples in {work.rounds} rounds, batches of "
         f"{work.schedule.batch_size}; medians of {repeat}"

@@ -11,10 +11,8 @@ import fedax
 
 class CNN(nnx.Module):
     def __init__(self, rngs: nnx.Rngs):
-        self.conv, self.norm = (
-            nnx.Conv(1, 8, (3, 3), rngs=rngs),
-            nnx.BatchNorm(8, momentum=0.9, rngs=rngs),
-        )
+        self.conv = nnx.Conv(1, 8, (3, 3), rngs=rngs)
+        self.norm = nnx.BatchNorm(8, momentum=0.9, rngs=rngs)
         self.head = nnx.Linear(8 * 16, 10, rngs=rngs)
 
     def __call__(self, x):
@@ -33,7 +31,8 @@ def lit(examples, contrast, light):
     ]
 
 
-data, rng = fedax.data.digits("shards", clients=20), np.random.default_rng(0)
+data = fedax.data.digits("shards", clients=20)
+rng = np.random.default_rng(0)
 scene = rng.choice([-1.0, 0.3, 1.0, 3.0], 20), rng.normal(size=20)
 for method, policy in (
     (fedax.FedAvg(), "average"),

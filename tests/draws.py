@@ -29,7 +29,8 @@ class Draws(fedax.core.Algorithm):
         return State(state.w, memory, state.drawn)
 
     def draw(self, fed, w, memory):
-        server, cohort = jax.random.normal(fed.key("noise"), (3,)), fed.sample()
+        server = jax.random.normal(fed.key("noise"), (3,))
+        cohort = fed.sample()
         sent, memory = fed.gather(self.work, cohort, w, states=memory)
         noise, model, calls = sent.value
         return {

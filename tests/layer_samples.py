@@ -23,7 +23,8 @@ def placed(draw, widest, longest):
     """A kernel's height and width, zeros around an image, and an image's rows and columns that such
     a kernel fits into. There are fewer zeros than the kernel is long: beyond that the gradient of
     an image by XLA 0.10 reads outside of its memory on CPUs."""
-    height, width = draw(st.integers(1, widest)), draw(st.integers(1, widest))
+    height = draw(st.integers(1, widest))
+    width = draw(st.integers(1, widest))
     zeros = [st.integers(0, min(3, k - 1)) for k in (height, width)]
     padding = tuple((draw(before), draw(before)) for before in zeros)
     rows, columns = (
@@ -94,7 +95,8 @@ def agree(ours, plain, arguments, rng, order=2):
 
 
 def close(own, other):
-    own, other = np.asarray(own), np.asarray(other)
+    own = np.asarray(own)
+    other = np.asarray(other)
     assert own.dtype == other.dtype
     assert own.shape == other.shape
     scale = max(float(np.abs(other).max(initial=0)), 1e-3)

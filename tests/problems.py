@@ -50,7 +50,8 @@ def _quadratic_loss(w, examples):
 def random_quadratic(clients=4, dim=3, seed=0, low=0.5, high=2.0):
     """Curvatures with eigenvalues in [low, high] and spread centres."""
     rng = np.random.default_rng(seed)
-    curvatures, centres = [], []
+    curvatures = []
+    centres = []
     for _ in range(clients):
         basis, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
         curvatures.append(basis @ np.diag(rng.uniform(low, high, dim)) @ basis.T)

@@ -138,7 +138,8 @@ def judge(experiment, records):
 
 def made_up(path, *records):
     """A run directory with made-up runs, of experiments that have their names."""
-    directory, experiments = RunDirectory(path, path.name), []
+    directory = RunDirectory(path, path.name)
+    experiments = []
     for task, draw in dict.fromkeys((run.task, run.draw) for run in records):
         runs = [run for run in records if (run.task, run.draw) == (task, draw)]
         labels = dict.fromkeys(run.label for run in runs)

@@ -95,8 +95,10 @@ class Shown:
 
 
 def test_the_public_interface_is_the_announced_one():
-    known, now = FILE.read_text().splitlines(), interface()
-    gone, new = sorted(set(known) - set(now)), sorted(set(now) - set(known))
+    known = FILE.read_text().splitlines()
+    now = interface()
+    gone = sorted(set(known) - set(now))
+    new = sorted(set(now) - set(known))
     assert (gone, new) == ([], []), "announce it in CHANGELOG.md, then `python tests/test_api.py`"
 
 

@@ -161,7 +161,8 @@ def check_fedax(words):
 
     from fedax.cli.main import app
 
-    command, names = typer.main.get_command(app), []
+    command = typer.main.get_command(app)
+    names = []
     words = list(words)
     while hasattr(command, "commands"):
         if not words or words[0].startswith("-"):

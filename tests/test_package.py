@@ -40,7 +40,8 @@ def test_what_is_imported_is_declared_and_the_other_way_round():
     for name in fixed:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             known |= {distribution(each) for each in importlib.metadata.requires(name) or ()}
-    owners, imported = importlib.metadata.packages_distributions(), set()
+    owners = importlib.metadata.packages_distributions()
+    imported = set()
     for path in own_files("src"):
         for name in set(imports(path)) - sys.stdlib_module_names - {"fedax"}:
             own = {distribution(owner) for owner in owners.get(name, [name])}

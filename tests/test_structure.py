@@ -18,7 +18,8 @@ from sources import own_files
 def unknown_names(source):
     """Names that are read but bound nowhere in a module; texts are not looked at, where the shapes
     of arrays stand."""
-    bound, read = {*vars(builtins), "__file__", "__doc__", "__path__"}, set()
+    bound = {*vars(builtins), "__file__", "__doc__", "__path__"}
+    read = set()
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Name(id=name, ctx=ast.Load()):

@@ -11,7 +11,10 @@ import fedax
 from fedax.utils.random import stream
 from problems import SIZES, regression
 
-LR, L2, ROUNDS, SEED = 0.05, 0.01, 5, 7
+LR = 0.05
+L2 = 0.01
+ROUNDS = 5
+SEED = 7
 SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=4, order="given")
 P = np.array(SIZES) / sum(SIZES)
 
@@ -29,7 +32,8 @@ class World:
         self.start = np.array([0.0, 0.1, 0.1, 0.1])
 
     def gradient(self, k, w, rows=slice(None)):
-        x, y = self.x[k][rows], self.y[k][rows]
+        x = self.x[k][rows]
+        y = self.y[k][rows]
         return x.T @ (x @ w - y) / len(y) + L2 * w
 
     def loss(self, k, w):
@@ -37,11 +41,13 @@ class World:
 
     def sgd(self, k, w, extra=lambda w: 0.0, momentum=0.0):
         """The local model and how many steps it took."""
-        speed, steps = np.zeros(4), 0
+        speed = np.zeros(4)
+        steps = 0
         for _ in range(2):
             for begin in range(0, SIZES[k], 4):
                 speed = momentum * speed + self.gradient(k, w, slice(begin, begin + 4)) + extra(w)
-                w, steps = w - LR * speed, steps + 1
+                w = w - LR * speed
+                steps = steps + 1
         return w, steps
 
     def cohorts(self):

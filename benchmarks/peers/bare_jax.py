@@ -24,7 +24,8 @@ def prepare(work):
     ).loss
     tree = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
     initial = jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in work.leaves(work.initial)])
-    x, y = jnp.asarray(work.x), jnp.asarray(work.y, jnp.int32)
+    x = jnp.asarray(work.x)
+    y = jnp.asarray(work.y, jnp.int32)
     rounds = [[work.batches(t, place) for place in range(work.cohort)] for t in range(work.rounds)]
     longest = max(len(steps) for clients in rounds for steps in clients)
     rows = np.zeros((work.rounds, work.cohort, longest, work.batch), np.int32)
@@ -37,7 +38,8 @@ def prepare(work):
     counts = jnp.asarray([[len(steps) for steps in clients] for clients in rounds], jnp.int32)
     sizes = work.sizes[work.cohorts]
     shares = jnp.asarray(sizes / sizes.sum(axis=1, keepdims=True), jnp.float32)
-    rows, weights = jnp.asarray(rows), jnp.asarray(weights)
+    rows = jnp.asarray(rows)
+    weights = jnp.asarray(weights)
 
     @jax.jit
     def program(params, x, y, rows, weights, counts, shares):

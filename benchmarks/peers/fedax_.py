@@ -23,10 +23,8 @@ def prepare(work):
         {"x": work.x[a:b], "y": work.y[a:b].astype(np.int32)}
         for a, b in itertools.pairwise(work.offsets)
     ]
-    task, schedule = (
-        task_of(workload, fedax.FederatedData.from_arrays(clients, classes=10)),
-        schedule_of(workload),
-    )
+    task = task_of(workload, fedax.FederatedData.from_arrays(clients, classes=10))
+    schedule = schedule_of(workload)
     solver = fedax.SGD(work.rate)
 
     def train(rounds):

@@ -47,7 +47,9 @@ class Batches:
     shuffles."""
 
     def __init__(self, work, t, place):
-        self.work, self.t, self.place = work, t, place
+        self.work = work
+        self.t = t
+        self.place = place
 
     def __len__(self):
         return int(self.work.sizes[self.work.cohorts[self.t, self.place]])

@@ -15,7 +15,8 @@ class Loaders:
     cohort."""
 
     def __init__(self, work):
-        self.work, (self.x, self.y) = work, tensors(work)
+        self.work = work
+        (self.x, self.y) = tensors(work)
 
     def get_dataloader(self, name, batch_size):
         for rows in self.work.batches(*divmod(name, self.work.cohort)):

@@ -29,7 +29,8 @@ class GivenCohorts(FedAvg):
         self.work = work
 
     def configure_train(self, server_round, arrays, config, grid):
-        nodes, t = sorted(grid.get_node_ids()), server_round - 1
+        nodes = sorted(grid.get_node_ids())
+        t = server_round - 1
         for place, client in enumerate(self.work.cohorts[t]):
             config = ConfigRecord({"round": t, "place": place, "path": sys.argv[-1]})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})

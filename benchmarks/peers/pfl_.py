@@ -32,7 +32,8 @@ class Model(nn.Module):
 
     def __init__(self, work):
         super().__init__()
-        self.network, self.criterion = network(work), nn.CrossEntropyLoss()
+        self.network = network(work)
+        self.criterion = nn.CrossEntropyLoss()
 
     def loss(self, x, y):
         return self.criterion(self.network(x), y)
@@ -48,7 +49,8 @@ class Batches(Dataset):
 
     def __init__(self, x, y, batches, size):
         super().__init__((x, y))
-        self.batches, self.size = batches, size
+        self.batches = batches
+        self.size = size
 
     def __len__(self):
         return self.size

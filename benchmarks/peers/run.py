@@ -67,7 +67,8 @@ def family(root):
                 parents[int(entry.name)] = int(
                     (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
                 )
-    members, before = {root}, 0
+    members = {root}
+    before = 0
     while len(members) > before:
         before = len(members)
         members |= {process for process, parent in parents.items() if parent in members}
@@ -91,8 +92,11 @@ class Contestant:
     def __init__(self, name, path, folder, logs):
         environment, arguments, _ = CONTESTANTS[name]
         workload = WORKLOADS[path.stem]
-        self.name, self.rounds = name, workload.long if name in COMPILED else workload.short
-        self.walls, self.cpus, self.differences = [], [], []
+        self.name = name
+        self.rounds = workload.long if name in COMPILED else workload.short
+        self.walls = []
+        self.cpus = []
+        self.differences = []
         self.vector = path.with_name(f"{environment or name}.npy")
         command = [
             python_of(environment, folder),
@@ -117,7 +121,8 @@ class Contestant:
         busy = cpu_seconds(self.process.pid)
         self.process.stdin.write(f"{rounds} {self.vector}\n")
         self.process.stdin.flush()
-        wall, busy = float(self.answer()), cpu_seconds(self.process.pid) - busy
+        wall = float(self.answer())
+        busy = cpu_seconds(self.process.pid) - busy
         self.answer()
         return wall, busy, np.load(self.vector)
 
@@ -215,7 +220,8 @@ def report(name, work, contestants, losses):
     peers = [c.name for c in contestants if c.name in FRAMEWORKS]
     if peers and name in TARGETS:
         fastest = max(peers, key=walls.get)
-        ratio, target = walls["fedax"] / walls[fastest], TARGETS[name]
+        ratio = walls["fedax"] / walls[fastest]
+        target = TARGETS[name]
         verdict = "met" if ratio >= target else "missed"
         print(
             f"fedax is {ratio:.1f} times as fast as the fastest framework, {fastest}; target "

@@ -27,17 +27,19 @@ class Work:
         with np.load(path) as file:
             self.arrays = {name: file[name] for name in file.files}
         about = json.loads(str(self.arrays["about"]))
-        self.name, self.rate, self.batch, self.epochs = (
-            about["name"],
-            about["rate"],
-            about["batch"],
-            about["epochs"],
-        )
-        self.rounds, self.cohort, self.seed = about["rounds"], about["cohort"], about["seed"]
+        self.name = about["name"]
+        self.rate = about["rate"]
+        self.batch = about["batch"]
+        self.epochs = about["epochs"]
+        self.rounds = about["rounds"]
+        self.cohort = about["cohort"]
+        self.seed = about["seed"]
         self.shapes = [tuple(shape) for shape in about["shapes"]]
-        self.image, self.padding = about["image"] and tuple(about["image"]), about["padding"]
+        self.image = about["image"] and tuple(about["image"])
+        self.padding = about["padding"]
         self.x, self.y, self.offsets = (self.arrays[name] for name in ("x", "y", "offsets"))
-        self.initial, self.cohorts = self.arrays["initial"], self.arrays["cohorts"]
+        self.initial = self.arrays["initial"]
+        self.cohorts = self.arrays["cohorts"]
 
     @cached_property
     def sizes(self):

@@ -18,7 +18,8 @@ from torch_models import local_steps, network, tensors, to_vector
 def parts(sizes, count):
     """Places of a cohort for each process, the largest clients first, each to whoever has least to
     do."""
-    given, load = [[] for _ in range(count)], np.zeros(count)
+    given = [[] for _ in range(count)]
+    load = np.zeros(count)
     for place in np.argsort(-sizes, kind="stable"):
         least = int(load.argmin())
         given[least].append(int(place))
@@ -31,8 +32,12 @@ class Member:
 
     def __init__(self, work, rank, compiled, shared, barrier):
         torch.set_num_threads(1)
-        self.work, self.rank, self.shared, self.barrier = work, rank, shared, barrier
-        self.model, (self.x, self.y) = network(work), tensors(work)
+        self.work = work
+        self.rank = rank
+        self.shared = shared
+        self.barrier = barrier
+        self.model = network(work)
+        (self.x, self.y) = tensors(work)
         self.compiled = torch.compile(self.model, dynamic=False) if compiled else None
         self.parameters = list(self.model.parameters())
         self.initial = self.packed()
@@ -50,7 +55,8 @@ class Member:
     def train(self, rounds):
         received = self.initial
         for t in range(rounds):
-            sizes, total = self.work.sizes[self.work.cohorts[t]], torch.zeros_like(received)
+            sizes = self.work.sizes[self.work.cohorts[t]]
+            total = torch.zeros_like(received)
             for place in parts(sizes, len(self.shared))[self.rank]:
                 self.take(received)
                 batches = self.work.batches(t, place)
@@ -72,13 +78,12 @@ def other(work, rank, compiled, shared, barrier, orders):
 
 
 def prepare(work):
-    compiled, count, context = (
-        "--compiled" in sys.argv,
-        os.cpu_count(),
-        processes.get_context("spawn"),
-    )
+    compiled = "--compiled" in sys.argv
+    count = os.cpu_count()
+    context = processes.get_context("spawn")
     shared = torch.zeros(count, len(work.initial)).share_memory_()
-    barrier, ends = context.Barrier(count), []
+    barrier = context.Barrier(count)
+    ends = []
     for rank in range(1, count):
         end, theirs = context.Pipe()
         context.Process(

@@ -13,7 +13,8 @@ from torch import nn
 def network(work):
     """The model with the initial parameters. Convolutions are in channels last, which is faster on
     a CPU."""
-    layers, dense = [], [shape for shape in work.shapes if len(shape) == 2]
+    layers = []
+    dense = [shape for shape in work.shapes if len(shape) == 2]
     for size, _, inputs, outputs in (shape for shape in work.shapes if len(shape) == 4):
         padding = size // 2 if work.padding == "SAME" else 0
         layers += [nn.Conv2d(inputs, outputs, size, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
@@ -39,19 +40,22 @@ def flat_order(work):
 
 def from_vector(work, vector):
     """A vector of the work as arrays in the shapes of PyTorch."""
-    arrays, first_dense = [], work.convolutional
+    arrays = []
+    first_dense = work.convolutional
     for leaf in work.leaves(vector):
         if leaf.ndim == 4:
             leaf = leaf.transpose(3, 2, 0, 1)
         elif leaf.ndim == 2:
-            leaf, first_dense = (leaf[flat_order(work)] if first_dense else leaf).T, False
+            leaf = (leaf[flat_order(work)] if first_dense else leaf).T
+            first_dense = False
         arrays.append(np.ascontiguousarray(leaf))
     return arrays
 
 
 def to_vector(work, arrays):
     """The inverse of `from_vector`, of tensors."""
-    leaves, first_dense = [], work.convolutional
+    leaves = []
+    first_dense = work.convolutional
     for value in arrays:
         leaf = value.detach().numpy()
         if leaf.ndim == 4:
@@ -59,13 +63,15 @@ def to_vector(work, arrays):
         elif leaf.ndim == 2:
             leaf = leaf.T
             if first_dense:
-                leaf, first_dense = leaf[np.argsort(flat_order(work))], False
+                leaf = leaf[np.argsort(flat_order(work))]
+                first_dense = False
         leaves.append(leaf.ravel())
     return np.concatenate(leaves)
 
 
 def tensors(work):
-    x, y = torch.from_numpy(work.x), torch.from_numpy(work.y)
+    x = torch.from_numpy(work.x)
+    y = torch.from_numpy(work.y)
     if work.convolutional:
         x = x.reshape(-1, *work.image).permute(0, 3, 1, 2)  # channels last in memory
     return x, y
@@ -74,11 +80,9 @@ def tensors(work):
 def local_steps(model, x, y, batches, rate, compiled=None):
     """A client's steps of SGD on its batches; `compiled` is the model for full ones, so that it has
     one shape."""
-    optimizer, criterion, full = (
-        torch.optim.SGD(model.parameters(), lr=rate),
-        nn.CrossEntropyLoss(),
-        len(batches[0]),
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    criterion = nn.CrossEntropyLoss()
+    full = len(batches[0])
     for rows in batches:
         rows = torch.from_numpy(rows)
         optimizer.zero_grad()

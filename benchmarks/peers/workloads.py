@@ -91,7 +91,8 @@ def data_of(name, mnist):
     if mnist and name != "lenet":
         with np.load(mnist) as file:
             x = file["x_train"][:total].reshape(total, -1).astype(np.float32) / 255
-            y, origin = file["y_train"][:total].astype(np.int32), "MNIST"
+            y = file["y_train"][:total].astype(np.int32)
+            origin = "MNIST"
     else:
         x, y = pictures(total, 3072 if name == "lenet" else 784, rng)
         origin = "random images"
@@ -113,12 +114,11 @@ def write(name, path):
     """Writes a workload; gives the word on its data."""
     workload = WORKLOADS[name]
     data, origin = data_of(name, mnist_file())
-    task, schedule = task_of(workload, data), schedule_of(workload)
+    task = task_of(workload, data)
+    schedule = schedule_of(workload)
     offsets = np.asarray(task.train.offsets)
-    start, root = (
-        jax.random.fold_in(jax.random.key(SEED), 0),
-        jax.random.fold_in(jax.random.key(SEED), 1),
-    )
+    start = jax.random.fold_in(jax.random.key(SEED), 0)
+    root = jax.random.fold_in(jax.random.key(SEED), 1)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task.start(start))]
     draw = jax.jit(lambda t: schedule.draw(stream(root, "cohort", t, 0), jnp.asarray(offsets))[0])
     cohorts = np.stack([np.asarray(draw(t)) for t in range(workload.long)])
@@ -131,7 +131,9 @@ def write(name, path):
             jnp.arange(workload.epochs)
         )
 
-    rows, counts, jobs = [], [], [0]
+    rows = []
+    counts = []
+    jobs = [0]
     for t, cohort in enumerate(cohorts):
         for k in cohort:
             size = int(offsets[k + 1] - offsets[k])

@@ -21,8 +21,10 @@ from fedax.benchmark.standing import gain_text, verdict_of
 from fedax.benchmark.task import QUALITY, BenchTask
 
 HERE = Path(__file__).parent
-STANDING, SETTINGS = HERE / "standing.csv", HERE / "settings.csv"
-ARTICLE, CHOOSE = HERE.parent / "findings" / "benchmark.md", HERE.parent / "choose.md"
+STANDING = HERE / "standing.csv"
+SETTINGS = HERE / "settings.csv"
+ARTICLE = HERE.parent / "findings" / "benchmark.md"
+CHOOSE = HERE.parent / "choose.md"
 TITLES = {
     "convex": "Training loss of a linear model",
     "networks": "Accuracy of a classifier",
@@ -185,14 +187,16 @@ def describe(task: BenchTask) -> str:
 
 def write(bench: Bench) -> dict[Path, str]:
     """Returns the texts of the pages."""
-    results, frames = bench.results(), bench.compare()
+    results = bench.results()
+    frames = bench.compare()
     titles = {name.partition(" ")[0] for name in results["method"]}
     missing = {kind.__name__ for kind in algorithm_classes().values()} - titles
     parts = [HEAD.format(missing=", ".join(sorted(missing, key=str.lower)))]
     compared = {}
     for family, frame in frames.items():
         tasks = [task for task in bench.tasks if task.target.family == family and task.target.value]
-        reference, title = tasks[0].reference.shown(), TITLES[family]
+        reference = tasks[0].reference.shown()
+        title = TITLES[family]
         compared[family] = frame, reference
         lines = [
             f"## {title}",

@@ -23,7 +23,9 @@ REFERENCE = Tuning(screening=(2000, 2001), deciding=(), reported=tuple(range(210
 
 def find_target(task: BenchTask, tuning: Tuning = REFERENCE) -> float:
     """Returns the target of a task."""
-    metric, half, method = task.target.metric, task.sections["rounds"] / 2, task.reference
+    metric = task.target.metric
+    half = task.sections["rounds"] / 2
+    method = task.reference
 
     def best_loss(run: Record) -> float:
         # a run that diverged is the worst of all

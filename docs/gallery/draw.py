@@ -23,7 +23,8 @@ def run_script(path: Path, labels: list[str], metric: list[str]) -> None:
     import fedax
     from fedax.results import drawing
 
-    histories, original = [], fedax.run
+    histories = []
+    original = fedax.run
 
     def recorded(*args: Any, **options: Any) -> Any:
         histories.append(original(*args, **options))

@@ -32,7 +32,8 @@ TEMPLATES.globals["getdoc"] = inspect.getdoc
 def pages() -> dict[str, str]:
     """Returns Markdown by address: the list of all, and one page for each."""
     template = TEMPLATES.get_template("algorithm.md.jinja")
-    made, families = {}, {}
+    made = {}
+    families = {}
     for family, kinds in FAMILIES.items():
         families[family] = {kind: describe_algorithm(kind) for kind in kinds}
         for kind, facts in families[family].items():

@@ -19,7 +19,9 @@ def render_formulas(page: str) -> str:
     """Returns a page with its formulas as MathML, so that no script and no font is loaded."""
 
     def render(match: re.Match[str]) -> str:
-        tag, bracket, tex = match[1], match[2], html.unescape(match[3]).strip()
+        tag = match[1]
+        bracket = match[2]
+        tex = html.unescape(match[3]).strip()
         for command, other in UNKNOWN.items():
             tex = re.sub(command, other, tex)
         # parts of a displayed formula may stand below each other

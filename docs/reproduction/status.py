@@ -90,7 +90,8 @@ def read_again(folder: Path, recipe: dict) -> pd.DataFrame:
             files.setdefault(run, {})[part] = archive.extractfile(member).read()
     rows = []
     for run in files.values():
-        about, curves = json.loads(run["run.json"]), np.load(io.BytesIO(run["curves.npz"]))
+        about = json.loads(run["run.json"])
+        curves = np.load(io.BytesIO(run["curves.npz"]))
         for metric in numbers_of(recipe):
             if f"metrics/{metric}" not in curves:
                 continue
@@ -141,7 +142,8 @@ def verdict_of(rows: pd.DataFrame, claim: dict) -> str:
     hold, and the smallest for the opposite, by Holm, refutes. `at_least` asks for some tasks.
     """
     tasks = [part for _, part in rows.groupby("task", sort=False)]
-    needed, count = claim.get("at_least") or len(tasks), len(tasks)
+    needed = claim.get("at_least") or len(tasks)
+    count = len(tasks)
     ahead = sorted(part.p_for.max() for part in tasks)
     behind = sorted(min(len(part) * part.p_against.min(), 1) for part in tasks)
     if needed <= count and (count - needed + 1) * ahead[needed - 1] <= 0.05:
@@ -229,7 +231,8 @@ def replace_part(page: Path, part: str, text: str) -> None:
 
 def main() -> None:
     """Writes all files."""
-    results, by_folder = [], {}
+    results = []
+    by_folder = {}
     judged = {name: {} for name in CATALOGUE}
     for folder in sorted(path.parent for path in HERE.glob("*/recipe.toml")):
         own = tomllib.loads((folder / "recipe.toml").read_text())
@@ -259,7 +262,8 @@ def main() -> None:
     cells["z"] = cells.difference / error.where(error > 0)
     cells.to_csv(HERE / "cells.csv", index=False, float_format="%.6g")
 
-    rows, rest = [], list(CATALOGUE)
+    rows = []
+    rest = list(CATALOGUE)
     for title, pattern in ROWS.items():
         names = [name for name in rest if re.fullmatch(pattern, name)]
         rest = [name for name in rest if name not in names]

@@ -53,7 +53,8 @@ images = TensorDataset(
     torch.tensor(x / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(y)
 )
 order = np.random.default_rng(0).permutation(len(y))
-held, rest = order[:300], order[300:]
+held = order[:300]
+rest = order[300:]
 by_label = rest[np.argsort(y[rest], kind="stable")]
 clients = [Subset(images, part.tolist()) for part in np.array_split(by_label, 10)]
 central = Subset(images, held.tolist())

@@ -48,7 +48,8 @@ fedax.run(fedax.FedAvg(), task, rounds=3).outcome.ok
 # partitions whose clients differ in labels, in size, or in both. You can also compute your own.
 
 # %%
-x, y = rng.normal(size=(600, 5)), rng.integers(0, 3, size=600)
+x = rng.normal(size=(600, 5))
+y = rng.integers(0, 3, size=600)
 even = dirichlet(y, clients=4, alpha=100.0)
 skewed = dirichlet(y, clients=4, alpha=0.2)
 shards = label_shards(y, clients=4, shards_per_client=1)

@@ -140,11 +140,10 @@ from flax import nnx
 
 class Network(nnx.Module):
     def __init__(self, rngs: nnx.Rngs):
-        self.hidden, self.norm = (
-            nnx.Linear(2, 16, rngs=rngs),
-            nnx.BatchNorm(16, momentum=0.9, rngs=rngs),
-        )
-        self.dropout, self.head = nnx.Dropout(0.1, rngs=rngs), nnx.Linear(16, 4, rngs=rngs)
+        self.hidden = nnx.Linear(2, 16, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, momentum=0.9, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+        self.head = nnx.Linear(16, 4, rngs=rngs)
 
     def __call__(self, x):
         return self.head(self.dropout(nnx.relu(self.norm(self.hidden(x)))))

@@ -21,7 +21,8 @@ def noisy_digits(count=800, clients=2):
     x, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
     chosen = rng.permutation(len(y))[:count]
-    x, y = x[chosen] / 16, np.where(rng.random(count) < 0.5, rng.integers(0, 10, count), y[chosen])
+    x = x[chosen] / 16
+    y = np.where(rng.random(count) < 0.5, rng.integers(0, 10, count), y[chosen])
     parts = [
         {"x": a, "y": b}
         for a, b in zip(np.array_split(x, clients), np.array_split(y, clients), strict=True)

@@ -210,7 +210,8 @@ def test_without_a_method_the_tasks_are_listed():
 
 
 def test_a_hyperparameter_and_that_of_the_solver_may_have_one_name(folder, mine):
-    task, method = load_tasks(folder)["tiny"], parse_method(f"{mine}:Copy:label=Mine")
+    task = load_tasks(folder)["tiny"]
+    method = parse_method(f"{mine}:Copy:label=Mine")
     setting = {"learning_rate": 0.1, "momentum": 0.3, "solver.momentum": 0.7}
     plan = task.experiment_of(method, [setting, setting]).plan(make_data(task))
     solver = plan.arguments_of("0")["solver"]

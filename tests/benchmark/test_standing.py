@@ -69,7 +69,8 @@ def test_a_renamed_scaffold_gets_the_verdicts_of_scaffold(name):
 
 def test_gains_are_logarithms_of_paired_costs():
     """Recomputed in loops from the table: means over tasks of means over seeds, factors up to 4."""
-    results, tasks = pd.read_csv(ARCHIVE), family("networks")
+    results = pd.read_csv(ARCHIVE)
+    tasks = family("networks")
     frame = compare_methods(results, tasks)
     rows = {(row["task"], row["method"], row["seed"]): row for row in results.to_dict("records")}
     assert len(frame) == 44
@@ -107,7 +108,8 @@ def test_areas_and_intervals_are_those_of_loops():
 
 
 def test_a_run_that_diverged_has_the_worst_quality_of_its_task():
-    results, tasks = pd.read_csv(ARCHIVE), family("convex")
+    results = pd.read_csv(ARCHIVE)
+    tasks = family("convex")
     lost = results["final"].isna() & results["task"].isin([task.name for task in tasks])
     assert lost.any()
     worst = results.groupby("task")["final"].transform("max")
@@ -131,7 +133,8 @@ def test_the_archive_is_what_would_be_made_now():
     results = pd.read_csv(ARCHIVE)
     assert len(results) == 5 * 627
     for (name, label), rows in results.groupby(["task", "method"]):
-        task, method = tasks[name], parse_method(RELEASED.get(label, label.replace(" ", ":", 1)))
+        task = tasks[name]
+        method = parse_method(RELEASED.get(label, label.replace(" ", ":", 1)))
         fixed = task.options_for(method)
         space = space_of(algorithm_class(method.name), task.target.learning_rate, fixed, SPACES)
         assert set(rows["key"]) == {key_of(task, method, space)}, (name, label)
@@ -143,13 +146,15 @@ def test_the_archive_is_what_would_be_made_now():
 def test_a_cell_is_made_again():
     """Tuning, selection and reported runs: other programs round differently, and may select the
     neighbour of a setting."""
-    task, method = load_tasks()["digits-softmax"], parse_method("scaffold")
+    task = load_tasks()["digits-softmax"]
+    method = parse_method("scaffold")
     space = space_of(algorithm_class(method.name), task.target.learning_rate, {}, SPACES)
     rows = run_method(task, method, space, make_data(task))
     archived = pd.read_csv(ARCHIVE)
     then = archived[(archived["task"] == task.name) & (archived["method"] == "SCAFFOLD")]
     for name in (*COSTS, "final", "mean", "worst_tenth"):
-        now, before = rows[name].median(), then[name].median()
+        now = rows[name].median()
+        before = then[name].median()
         np.testing.assert_allclose(now, before, rtol=0.15, err_msg=name)
 
 

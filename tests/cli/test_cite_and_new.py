@@ -64,7 +64,8 @@ def test_entries_of_algorithms_are_those_of_their_cards(name):
 
 
 def test_this_library_is_cited_as_its_citation_file_says():
-    citation, text = yaml.safe_load((ROOT / "CITATION.cff").read_text()), bibtex([])
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    text = bibtex([])
     assert keys(text) == ["fedax"]
     for value in (citation["title"], citation["version"], citation["authors"][0]["name"]):
         assert value in text

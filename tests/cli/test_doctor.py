@@ -46,7 +46,8 @@ def test_doctor_says_what_is_missing_and_what_it_costs(monkeypatch, reason, reme
 def test_a_process_without_native_layers_says_once_what_is_slower(monkeypatch, caplog):
     monkeypatch.setattr(extension, "status", lambda: Status(False, "", "no compiler"))
     extension._warn_once.cache_clear()
-    x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
+    x = jnp.ones((1, 4, 4, 2))
+    kernel = jnp.ones((3, 3, 2, 5))
     for _ in range(2):
         layers.conv2d(x, kernel)
     assert caplog.messages == [extension.slower()]

@@ -86,10 +86,13 @@ def here(tmp_path):
 
 
 def write_table(path, hospitals):
-    rng, rows = np.random.default_rng(0), ["hospital,age,dose,sex,diagnosis"]
+    rng = np.random.default_rng(0)
+    rows = ["hospital,age,dose,sex,diagnosis"]
     for k, name in enumerate(hospitals):
         for _ in range(40):
-            dose, age, sex = rng.normal(), rng.normal() + k, "fm"[int(rng.integers(2))]
+            dose = rng.normal()
+            age = rng.normal() + k
+            sex = "fm"[int(rng.integers(2))]
             ill = dose + 0.3 * age + (sex == "m") > 0.5
             rows.append(f"{name},{age:.3f},{dose:.3f},{sex},{'ill' if ill else 'healthy'}")
     path.write_text("\n".join(rows) + "\n")
@@ -143,7 +146,8 @@ def test_the_same_file_with_mpi(here):
 
 
 def check_same_models(one, other):
-    models, others = models_of(one), models_of(other)
+    models = models_of(one)
+    others = models_of(other)
     assert set(models) == set(others)
     assert len(models) == 4  # the final and the best model of each method
     for key, model in models.items():

@@ -90,9 +90,11 @@ def softmax(x, run):
 @pytest.mark.parametrize("kind", DATA)
 def test_every_kind_of_data_runs_by_file_and_is_predicted_for(here, kind):
     make_table(kind)
-    data, x = "new.csv", features()
+    data = "new.csv"
+    x = features()
     if kind == "arrays":
-        data, x = "new.npz", np.arange(6.0).reshape(2, 3)
+        data = "new.npz"
+        x = np.arange(6.0).reshape(2, 3)
         np.savez(data, x=x.astype(np.float32))
     else:
         pd.read_csv(data).assign(patient=["007", "08"]).to_csv(data, index=False)

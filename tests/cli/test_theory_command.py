@@ -62,7 +62,8 @@ def largest_rate(smooth, steps, theta):
     """The end of gamma > 0 in gamma = eta S - 128 K^2 eta^2 (eta S L^2 + L / 2) ends, by bisection,
     with S summed term by term."""
     worth = sum((1 - theta**j) / (1 - theta) for j in range(1, steps + 1))
-    low, high = 0.0, 1 / (8 * smooth * steps)
+    low = 0.0
+    high = 1 / (8 * smooth * steps)
     for _ in range(200):
         eta = (low + high) / 2
         gamma = eta * worth - 128 * steps**2 * eta**2 * (eta * worth * smooth**2 + smooth / 2)
@@ -86,7 +87,9 @@ def test_dfedavgm_has_the_momentum_of_its_solver(theta, where):
         found[name]
         for name in ("L, the largest of a client", "K", "sigma_l^2, the largest of a client")
     )
-    b, between, lam = found["B"], found["sigma_g^2"], found["lambda"]
+    b = found["B"]
+    between = found["sigma_g^2"]
+    lam = found["lambda"]
     eta = largest_rate(smooth, k, theta)
     assert found["largest eta"] == pytest.approx(eta, rel=1e-6)
     inertia = 64 * k**2 * theta**2 / (1 - theta) ** 2 * (noise + b**2)
@@ -102,9 +105,11 @@ def test_feddane_with_one_mu_for_each_device():
     mu = [1e3, 2e4, 3e3, 5e4]
     plan = Experiment.parse(FILE.replace("mu = 1e4", f'mu = {mu}\nlabel = "each"')).plan()
     rows = {row.quantity: row for row in suggestions("feddane", plan)}
-    own, b = closed_form(plan), rows["B"].value
+    own = closed_form(plan)
+    b = rows["B"].value
     sizes = np.asarray(plan.task.train.sizes, float)
-    p, m = sizes / sizes.sum(), np.array(mu)
+    p = sizes / sizes.sum()
+    m = np.array(mu)
     whole = p @ own
     right = p @ (1 / m - whole / m**2 - 1.5 * own / m**2) - (b**2 - 1) * (
         p @ (whole / m**2 + own / m**2)

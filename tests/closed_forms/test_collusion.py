@@ -23,7 +23,8 @@ def alie(known, n, m, z=0.0):
 
 def halving(passes):
     """The largest number that passes, as the paper looks for it."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while passes(high):
         high *= 2
     for _ in range(80):
@@ -42,7 +43,8 @@ def squares(rows, point):
 
 
 def min_max(known, direction="std"):
-    p, mean = directions(known)[direction], known.mean(0)
+    p = directions(known)[direction]
+    mean = known.mean(0)
     most = max(squares(known, x).max() for x in known)
     return mean + halving(lambda g: squares(known, mean + g * p).max() <= most) * p
 
@@ -96,9 +98,12 @@ def test_the_papers_z(n, m, z):
 
 def trajectory(rule, attack, agree, rounds=ROUNDS):
     """Rounds in which the hostile clients of a cohort replace their models."""
-    world, w, members = World(), World().start, attack.members(5)
+    world = World()
+    w = World().start
+    members = attack.members(5)
     for cohort in world.cohorts()[:rounds]:
-        models, hostile = np.array([world.sgd(k, w)[0] for k in cohort]), np.isin(cohort, members)
+        models = np.array([world.sgd(k, w)[0] for k in cohort])
+        hostile = np.isin(cohort, members)
         known = (models - w)[hostile if attack.knows == "hostile" else ~hostile]
         if hostile.any():
             models[hostile] = w + agree(known, len(cohort), hostile.sum())
@@ -171,7 +176,8 @@ def test_every_vector_is_replaced_by_itself(engine, bad):
     """Own weights and single numbers stay; a client whose upload is not finite counts nowhere."""
     rng = np.random.default_rng(3)
     b = rng.normal(size=(6, 3))
-    hostile, weights = np.isin(np.arange(6), IPM(share=0.34, seed=1).members(6)), np.arange(6.0)
+    hostile = np.isin(np.arange(6), IPM(share=0.34, seed=1).members(6))
+    weights = np.arange(6.0)
     left_out = int(np.flatnonzero(~hostile)[-1]) if bad else -1
     found = fedax.run(
         Pair(bad=left_out),
@@ -184,7 +190,8 @@ def test_every_vector_is_replaced_by_itself(engine, bad):
         on_bad_client="drop",
     )
     start = np.zeros(3)
-    models, directions = b.copy(), start - 2 * b
+    models = b.copy()
+    directions = start - 2 * b
     counts = np.arange(6) != left_out
     known = counts & ~hostile
     models[hostile] = start - 2 * (b[known].mean(0) - start)

@@ -42,7 +42,8 @@ def task(curve, slopes, sizes=(1, 1, 1)):
     return dataclasses.replace(fedax.Task(np.ones(2), bowl_or_slope, clients), owner=None)
 
 
-SAME, OPPOSITE = [[1, 2]] * 3, [[1, 2], [-1, -2], [0, 0]]
+SAME = [[1, 2]] * 3
+OPPOSITE = [[1, 2], [-1, -2], [0, 0]]
 CASES = {
     "one example each, one client a round": (1.0, np.zeros((3, 2))),
     "the same constant gradient": (0.0, SAME),

@@ -53,9 +53,12 @@ def own_models(history):
 def test_fedbc_against_its_equations(momentum, learn, start):
     """Alg. 1 and 2, eq. (9), (11), (13), with partial participation, and multipliers, tolerances
     and bounds of each client."""
-    alpha, rounds = 0.4, 6
-    lam, gamma = np.array([0.1, 0.2, 0.0, 0.3]), np.array([0.02, 0.0, 0.5, 0.01])
-    low, high = np.array([0.05, 0.0, 0.1, 0.2]), np.array([0.6, 0.5, 0.4, 3.0])
+    alpha = 0.4
+    rounds = 6
+    lam = np.array([0.1, 0.2, 0.0, 0.3])
+    gamma = np.array([0.02, 0.0, 0.5, 0.01])
+    low = np.array([0.05, 0.0, 0.1, 0.2])
+    high = np.array([0.6, 0.5, 0.4, 3.0])
     method = fedax.FedBC(
         dual_lr=alpha,
         lam=lam.copy(),
@@ -68,8 +71,10 @@ def test_fedbc_against_its_equations(momentum, learn, start):
     )
     schedule = fedax.Schedule(cohort=3, steps=5, batch_size="full")
     found = run(method, rounds, schedule)
-    z, own = np.zeros(3), np.zeros((4, 3))
-    lam_speed, gamma_speed = np.zeros(4), np.zeros(4)
+    z = np.zeros(3)
+    own = np.zeros((4, 3))
+    lam_speed = np.zeros(4)
+    gamma_speed = np.zeros(4)
     for t in range(rounds):
         cohort = cohort_of(t, schedule)
         for k in cohort:
@@ -89,8 +94,11 @@ def test_the_released_codes_shared_buffer():
 
     Tolerances begin high for some, so that multipliers fall to the bound 0 too.
     """
-    alpha, theta, rounds = 0.1, 0.5, 7
-    lam, gamma = np.full(4, 0.1), np.array([0.0, 2.0, 0.3, 0.0])
+    alpha = 0.1
+    theta = 0.5
+    rounds = 7
+    lam = np.full(4, 0.1)
+    gamma = np.array([0.0, 2.0, 0.3, 0.0])
     method = fedax.FedBC(
         dual_lr=alpha,
         lam=lam.copy(),
@@ -101,20 +109,23 @@ def test_the_released_codes_shared_buffer():
     )
     schedule = fedax.Schedule(cohort=3, steps=5, batch_size="full")
     found = run(method, rounds, schedule)
-    z, own, lam_buffer, gamma_buffer = np.zeros(3), np.zeros((4, 3)), np.zeros(4), np.zeros(4)
+    z = np.zeros(3)
+    own = np.zeros((4, 3))
+    lam_buffer = np.zeros(4)
+    gamma_buffer = np.zeros(4)
     touched = False  # whether a multiplier fell to the bound
     for t in range(rounds):
         cohort = cohort_of(t, schedule)
         for k in cohort:
             own[k] = descend(k, z, z, lam[k], 5)
-            lam_slope, gamma_slope = np.zeros(4), np.zeros(4)
+            lam_slope = np.zeros(4)
+            gamma_slope = np.zeros(4)
             lam_slope[k], gamma_slope[k] = (own[k] - z) @ (own[k] - z) - gamma[k], lam[k]
-            lam_buffer, gamma_buffer = (
-                theta * lam_buffer + lam_slope,
-                theta * gamma_buffer + gamma_slope,
-            )
+            lam_buffer = theta * lam_buffer + lam_slope
+            gamma_buffer = theta * gamma_buffer + gamma_slope
             touched |= bool((lam + alpha * lam_buffer < 0).any())
-            lam, gamma = np.maximum(lam + alpha * lam_buffer, 0), gamma + alpha * gamma_buffer
+            lam = np.maximum(lam + alpha * lam_buffer, 0)
+            gamma = gamma + alpha * gamma_buffer
         z = np.average(own[cohort], axis=0, weights=lam[cohort] if lam[cohort].any() else None)
     assert touched
     np.testing.assert_allclose(vector(found), z, atol=1e-12, rtol=0)
@@ -127,11 +138,13 @@ def test_few_local_steps_from_the_own_model_reach_the_stationary_point():
 
     From the global model the local iterates are where a few steps from z lead, which is not that
     point."""
-    lam, schedule = np.array([0.5, 1.0, 2.0, 0.8]), fedax.Schedule(steps=1, batch_size="full")
+    lam = np.array([0.5, 1.0, 2.0, 0.8])
+    schedule = fedax.Schedule(steps=1, batch_size="full")
 
     def residual(start):
         found = run(fedax.FedBC(dual_lr=0.0, lam=lam, start=start), 600, schedule)
-        z, own = vector(found), own_models(found)
+        z = vector(found)
+        own = own_models(found)
         return max(
             np.linalg.norm(A[k] @ (own[k] - B[k]) + 2 * lam[k] * (own[k] - z)) for k in range(4)
         )

@@ -77,7 +77,8 @@ def test_consensus_decays_at_lambda(kind, clients, devices):
         np.zeros((graph.clients, graph.clients, graph.clients)),
         np.zeros((graph.clients, graph.clients)),
     )
-    method, engine = Averaging(graph=graph), fedax.Simulation(devices=devices)
+    method = Averaging(graph=graph)
+    engine = fedax.Simulation(devices=devices)
     history = run(method, task, rounds=5, engine=engine)
     found = nodes(method, history)
     np.testing.assert_allclose(found, np.linalg.matrix_power(graph.matrix(), 4), rtol=0, atol=1e-14)
@@ -90,7 +91,8 @@ def test_complete_graph_is_fedavg():
     task = regression(sizes=(8,) * 5)
     options = {"task": task, "momentum": 0.9, "lr": 0.01}
     method = fedax.DFedAvgM(topology="complete")
-    history, fedavg = run(method, **options), run(fedax.FedAvg(), **options)
+    history = run(method, **options)
+    fedavg = run(fedax.FedAvg(), **options)
     np.testing.assert_allclose(vector(history), vector(fedavg), rtol=0, atol=1e-12)
     np.testing.assert_allclose(
         nodes(method, history), np.tile(vector(fedavg), (5, 1)), rtol=0, atol=1e-12
@@ -151,13 +153,15 @@ def test_dsgd():
 
 def test_dgd_and_its_fixed_point():
     """Per step x <- W x - eta grad; the fixed point solves (I - W) X + eta (grad_i(x_i))_i = 0."""
-    world, w = World(), path_of_five().matrix()
+    world = World()
+    w = path_of_five().matrix()
     x = np.tile(world.start, (5, 1))
     for _ in range(ROUNDS):
         x = w @ x - LR * np.array([world.gradient(k, x[k]) for k in range(5)])
     method = fedax.DGD(graph=path_of_five())
     np.testing.assert_allclose(nodes(method, run(method)), x, rtol=0, atol=1e-12)
-    a, b = np.array([1.0, 2.0, 3.0, 1.0, 2.0]), np.arange(5.0)
+    a = np.array([1.0, 2.0, 3.0, 1.0, 2.0])
+    b = np.arange(5.0)
     fixed = np.linalg.solve(np.eye(5) - w + 0.1 * np.diag(a), 0.1 * a * b)
     task = quadratic(a[:, None, None], b[:, None])
     found = nodes(method, run(method, task, rounds=600, lr=0.1))
@@ -179,8 +183,10 @@ def test_dgd_and_its_fixed_point():
 def test_the_exact_optimum(kind, steps, rounds):
     """Bowls of unequal curvature around 0 to 4: with a constant step, everybody ends at the minimum
     of their sum, which DGD misses."""
-    a, b = np.array([1.0, 2.0, 3.0, 1.0, 2.0]), np.arange(5.0)
-    method, task = kind(graph=path_of_five()), quadratic(a[:, None, None], b[:, None])
+    a = np.array([1.0, 2.0, 3.0, 1.0, 2.0])
+    b = np.arange(5.0)
+    method = kind(graph=path_of_five())
+    task = quadratic(a[:, None, None], b[:, None])
     schedule = fedax.Schedule(steps=steps, batch_size="full")
     found = nodes(method, run(method, task, rounds=rounds, schedule=schedule))
     np.testing.assert_allclose(found[:, 0], (a @ b) / a.sum(), rtol=0, atol=1e-10)
@@ -188,12 +194,14 @@ def test_the_exact_optimum(kind, steps, rounds):
 
 def test_gradient_tracking():
     """DIGing, eq. by eq."""
-    world, w = World(), path_of_five().matrix()
+    world = World()
+    w = path_of_five().matrix()
     x = np.tile(world.start, (5, 1))
     g = np.array([world.gradient(k, x[k]) for k in range(5)])
     y = g
     for _ in range(ROUNDS):
-        x, before = w @ x - LR * y, g
+        x = w @ x - LR * y
+        before = g
         g = np.array([world.gradient(k, x[k]) for k in range(5)])
         y = w @ y + g - before
     method = fedax.GradientTracking(graph=path_of_five())
@@ -203,14 +211,21 @@ def test_gradient_tracking():
 
 
 def test_gtadam():
-    world, w, (b1, b2, eps, most) = World(), path_of_five().matrix(), (0.8, 0.95, 1e-3, 0.5)
-    x, m, v = np.tile(world.start, (5, 1)), np.zeros((5, 4)), np.zeros((5, 4))
+    world = World()
+    w = path_of_five().matrix()
+    b1, b2, eps, most = (0.8, 0.95, 1e-3, 0.5)
+    x = np.tile(world.start, (5, 1))
+    m = np.zeros((5, 4))
+    v = np.zeros((5, 4))
     g = np.array([world.gradient(k, x[k]) for k in range(5)])
-    y, bounded = g, 0
+    y = g
+    bounded = 0
     for _ in range(ROUNDS):
-        m, v = b1 * m + (1 - b1) * y, np.minimum(b2 * v + (1 - b2) * y**2, most)
+        m = b1 * m + (1 - b1) * y
+        v = np.minimum(b2 * v + (1 - b2) * y**2, most)
         bounded += (v == most).sum()
-        x, before = w @ x - LR * m / (np.sqrt(v) + eps), g
+        x = w @ x - LR * m / (np.sqrt(v) + eps)
+        before = g
         g = np.array([world.gradient(k, x[k]) for k in range(5)])
         y = w @ y + g - before
     assert bounded > 0
@@ -222,7 +237,8 @@ def test_gtadam():
 def test_gtsgd():
     """DSGT with one minibatch a round; K-GT with an epoch of full batches, in the correction's
     form."""
-    world, w = World(), path_of_five().matrix()
+    world = World()
+    w = path_of_five().matrix()
 
     def first(x):
         return np.array([world.gradient(k, x[k], slice(0, 4)) for k in range(5)])
@@ -230,20 +246,23 @@ def test_gtsgd():
     x = np.tile(world.start, (5, 1))
     y = g = first(x)
     for _ in range(ROUNDS):
-        x, before = w @ (x - LR * y), g
+        x = w @ (x - LR * y)
+        before = g
         g = first(x)
         y = w @ y + g - before
     method = fedax.GTSGD(graph=path_of_five())
     found = run(method, schedule=fedax.Schedule(steps=1, batch_size=4, order="given"))
     np.testing.assert_allclose(nodes(method, found), x, rtol=0, atol=1e-12)
 
-    x, c = np.tile(world.start, (5, 1)), np.zeros((5, 4))
+    x = np.tile(world.start, (5, 1))
+    c = np.zeros((5, 4))
     for _ in range(ROUNDS):
         z = x
         for _ in range(3):
             z = z - LR * (np.array([world.gradient(k, z[k]) for k in range(5)]) + c)
         d = (x - z) / (3 * LR)
-        x, c = w @ z, c - d + w @ d
+        x = w @ z
+        c = c - d + w @ d
     several = fedax.Schedule(steps=3, batch_size="full")
     np.testing.assert_allclose(nodes(method, run(method, schedule=several)), x, rtol=0, atol=1e-12)
 
@@ -258,8 +277,10 @@ def one_way():
 def test_push_sum():
     """The biased vector and the scalar are pushed along columns; the change of the de-biased model
     enters the biased one."""
-    world, w = Heavy(), one_way().matrix()
-    x, s = np.tile(world.start, (5, 1)), np.ones(5)
+    world = Heavy()
+    w = one_way().matrix()
+    x = np.tile(world.start, (5, 1))
+    s = np.ones(5)
     for _ in range(ROUNDS):
         z = x / s[:, None]
         x = w @ (x + np.array([world.train(k, z[k], 0.6) for k in range(5)]) - z)
@@ -274,7 +295,8 @@ def test_push_sum():
 
 @pytest.mark.slow
 def test_push_sum_on_a_symmetric_graph_is_dfedavgm():
-    plain, pushed = fedax.DFedAvgM(graph=path_of_five()), fedax.PushSum(graph=path_of_five())
+    plain = fedax.DFedAvgM(graph=path_of_five())
+    pushed = fedax.PushSum(graph=path_of_five())
     np.testing.assert_allclose(
         nodes(pushed, run(pushed)), nodes(plain, run(plain)), rtol=0, atol=1e-12
     )
@@ -327,7 +349,8 @@ def everybodys(world, x):
 
 
 def test_extra():
-    world, w = World(), path_of_five().matrix()
+    world = World()
+    w = path_of_five().matrix()
     half = (np.eye(5) + w) / 2
     before = np.tile(world.start, (5, 1))
     x = w @ before - LR * everybodys(world, before)
@@ -342,7 +365,8 @@ def test_extra():
 def test_exact_diffusion_and_nids(kind):
     """Adapt, correct, combine; NIDS by its recursion of two points, whose first step has no
     average."""
-    world, w = World(), path_of_five().matrix()
+    world = World()
+    w = path_of_five().matrix()
     half = (np.eye(5) + w) / 2
     before = np.tile(world.start, (5, 1))
     x = before - LR * everybodys(world, before)
@@ -355,7 +379,10 @@ def test_exact_diffusion_and_nids(kind):
 
 
 def test_dfedsam():
-    world, w, rho, gossips = World(), path_of_five().matrix(), 0.2, 3
+    world = World()
+    w = path_of_five().matrix()
+    rho = 0.2
+    gossips = 3
     x = np.tile(world.start, (5, 1))
     for _ in range(ROUNDS):
         trained = []
@@ -376,16 +403,23 @@ def test_dfedsam():
 def test_beer():
     """The released step, in its order, with floor on a fixed grid; the copies begin at the common
     start."""
-    world, w, gamma, s = World(), path_of_five().matrix(), 0.4, float(np.float32(0.01))
+    world = World()
+    w = path_of_five().matrix()
+    gamma = 0.4
+    s = float(np.float32(0.01))
     pull = w - np.eye(5)
     x = np.tile(world.start, (5, 1))
-    h, v, b, last = x.copy(), np.zeros((5, 4)), np.zeros((5, 4)), np.zeros((5, 4))
+    h = x.copy()
+    v = np.zeros((5, 4))
+    b = np.zeros((5, 4))
+    last = np.zeros((5, 4))
     for _ in range(ROUNDS):
         g = everybodys(world, x)
         v = v + gamma * pull @ b + g - last
         b = b + grid(v - b, 12, s)
         x = x + gamma * pull @ h - LR * v
-        h, last = h + grid(x - h, 12, s), g
+        h = h + grid(x - h, 12, s)
+        last = g
     method = fedax.BEER(
         graph=path_of_five(), gamma=gamma, code=Quantizer(b=12, step=0.01, rounding="floor")
     )
@@ -403,7 +437,10 @@ def grid(v, b, s):
 def test_quantized_against_its_equations():
     """Eq. (7), replicas, and CHOCO-SGD's Alg. 2, with floor on a fixed grid that is too small for
     some entries."""
-    w, b, s, gamma = path_of_five().matrix(), 4, float(np.float32(0.013)), 0.6
+    w = path_of_five().matrix()
+    b = 4
+    s = float(np.float32(0.013))
+    gamma = 0.6
     copies = np.tile(World().start, (5, 1))
 
     def paper(x, z, t):
@@ -439,13 +476,12 @@ def test_quantized_against_its_equations():
 def test_choco_keeps_the_mean_of_the_local_models(code):
     """Whatever a message loses, the mean after a round is that of the trained models; replicas have
     that of the messages."""
-    world, far = Heavy(), {}
+    world = Heavy()
+    far = {}
     start = np.tile(world.start, (5, 1))
     for mode, gamma in (("choco", 1.0), ("choco", 0.3), ("replica", 1.0)):
-        method, x = (
-            fedax.QuantizedDFedAvgM(graph=path_of_five(), mode=mode, gamma=gamma, code=code),
-            start,
-        )
+        method = fedax.QuantizedDFedAvgM(graph=path_of_five(), mode=mode, gamma=gamma, code=code)
+        x = start
         for t in range(3):
             trained = np.mean([world.train(k, x[k], 0.0) for k in range(5)], axis=0)
             x = nodes(method, run(method, rounds=t + 1))
@@ -458,7 +494,9 @@ def test_choco_keeps_the_mean_of_the_local_models(code):
 def test_equation_7_lets_disagreement_grow():
     """Constant gradients G: eq. (7) gives X_t = -t eta W G, Alg. 1 gives -eta (W + ... + W^t) G;
     the means agree."""
-    g, t, w = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]]), 40, path_of_five().matrix()
+    g = np.array([[1.0], [-2.0], [3.0], [0.0], [-1.0]])
+    t = 40
+    w = path_of_five().matrix()
     task = fedax.Task(np.zeros(1), lambda x, a: a @ x, [[row] for row in g])
     schedule = fedax.Schedule(steps=1, batch_size="full")
     found = {}
@@ -478,11 +516,11 @@ def test_equation_7_is_unstable_where_w_has_negative_eigenvalues():
 
     Then x_t - b = -(1 + (1 - q) / 3)^t b with eq. (7); Alg. 1 stays within (1 - q) / (3 + q) of the
     mean."""
-    b, q, t = np.array([1.0, -1.0, 1.0, -1.0]), 0.9**5, 12
-    task, schedule = (
-        quadratic(np.ones((4, 1, 1)), b[:, None]),
-        fedax.Schedule(steps=5, batch_size="full"),
-    )
+    b = np.array([1.0, -1.0, 1.0, -1.0])
+    q = 0.9**5
+    t = 12
+    task = quadratic(np.ones((4, 1, 1)), b[:, None])
+    schedule = fedax.Schedule(steps=5, batch_size="full")
     found = {}
     for mode in ("paper", "replica"):
         method = fedax.QuantizedDFedAvgM(mode=mode, code=Identity())

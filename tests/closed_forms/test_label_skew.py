@@ -82,7 +82,8 @@ def test_fedlc(tau, form, engine):
 
     def slope(k, v, w, x, y):
         margins = tau * np.maximum(counts[k], 1) ** -0.25
-        z, true = x @ v - np.where(counts[k] > 0, margins, np.inf), np.eye(CLASSES)[y]
+        z = x @ v - np.where(counts[k] > 0, margins, np.inf)
+        true = np.eye(CLASSES)[y]
         summed = np.where(true, -np.inf, z) if form == "as_written" else z
         return x.T @ (softmax(summed) - true) / len(y)
 

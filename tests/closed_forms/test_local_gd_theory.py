@@ -117,7 +117,8 @@ def test_theorem_1_far_from_the_optimum(convex, interval):
 def test_theorem_1_from_the_optimum(convex, interval):
     """There the bound is its second term alone, whatever the number of steps; with H = 1 nothing
     moves at all."""
-    rate, steps = local_gd.step_size(convex.worst, interval), 128
+    rate = local_gd.step_size(convex.worst, interval)
+    steps = 128
     options = {
         "variance": convex.variance,
         "smoothness": convex.worst,

@@ -16,7 +16,8 @@ OPTIMUM = np.linalg.solve(A.mean(0), np.einsum("kij,kj->i", A, B) / 6)
 def test_fedadmm_reaches_the_optimum_with_half_of_the_clients():
     """Exact primal steps; FedAvg with the same does not."""
     rho = 0.5
-    schedule, solver = fedax.Schedule(cohort=3), fedax.Exact(1e-12)
+    schedule = fedax.Schedule(cohort=3)
+    solver = fedax.Exact(1e-12)
     options = {
         "solver": solver,
         "schedule": schedule,
@@ -61,7 +62,8 @@ def test_sums_over_all_clients_stay_true_however_they_are_drawn(method, solver, 
 @pytest.mark.parametrize(("kind", "lr"), [(fedax.FedVARP, 0.5), (fedax.MIFA, 0.5)])
 def test_last_changes_stand_for_clients_that_are_away(kind, lr):
     """The papers' server with a table of all clients, in NumPy; a client's work is FedAvg's."""
-    world, table = World(), np.zeros((5, 4))
+    world = World()
+    table = np.zeros((5, 4))
     w = world.start
     for cohort in world.cohorts():
         before = table.copy()
@@ -127,7 +129,8 @@ def resting(lr, weights, power):
 def test_fednova_is_consistent_under_unequal_steps(method, power, weights):
     """The run ends at its resting point; FedNova's tends to the optimum as the step size falls,
     FedAvg's does not."""
-    p, lr = WEIGHTS[weights], 0.02
+    p = WEIGHTS[weights]
+    lr = 0.02
     schedule = fedax.Schedule(
         batch_size=1, order="given", weights=weights
     )  # client k takes as many steps as it has examples

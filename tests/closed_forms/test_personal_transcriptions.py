@@ -16,7 +16,8 @@ COUNT = 20  # examples of the adapting step: more than some clients have, fewer 
 
 def with_test_examples():
     """The task of `problems.regression`, and test examples of its own; client 3 has none."""
-    task, rng = regression(), np.random.default_rng(5)
+    task = regression()
+    rng = np.random.default_rng(5)
     train = [{name: np.asarray(values) for name, values in task.train[k].items()} for k in range(5)]
     test = [
         {"x": rng.normal(size=(n, 3)), "y": rng.normal(size=n) - k}
@@ -61,14 +62,17 @@ def adapted(world, w, alpha, on, test, k):
     """One step on the first examples; of a client without any only the l2 is left."""
     if on == "train":
         return w - alpha * world.gradient(k, w, slice(COUNT))
-    x, y = np.hstack([np.ones((len(test[k]["y"]), 1)), test[k]["x"]])[:COUNT], test[k]["y"][:COUNT]
+    x = np.hstack([np.ones((len(test[k]["y"]), 1)), test[k]["x"]])[:COUNT]
+    y = test[k]["y"][:COUNT]
     slope = x.T @ (x @ w - y) / max(len(y), 1)
     return w - alpha * (slope + L2 * w)
 
 
 def test_ditto():
-    world, lam = World(), 0.6
-    w, own = world.start, np.tile(world.start, (5, 1))
+    world = World()
+    lam = 0.6
+    w = world.start
+    own = np.tile(world.start, (5, 1))
     for cohort in world.cohorts():
         models = []
         for k in cohort:
@@ -85,18 +89,24 @@ def test_ditto():
 def test_pfedme(trained, beta, decay):
     """Alg. 1: all clients work from w, the drawn ones' mean is the new model; or only these
     work."""
-    world, lam, personal_lr, inner = World(), 3.0, 0.04, 3
-    w, own = world.start, np.tile(world.start, (5, 1))
+    world = World()
+    lam = 3.0
+    personal_lr = 0.04
+    inner = 3
+    w = world.start
+    own = np.tile(world.start, (5, 1))
     for cohort in world.cohorts():
         models = {}
         for k in range(5) if trained == "all" else cohort:
-            mine, theta = w, w
+            mine = w
+            theta = w
             for (rows,) in batches(k):
                 for _ in range(inner):
                     slope = world.gradient(k, theta, rows) + lam * (theta - mine)
                     theta = theta - personal_lr * (slope + decay * theta)
                 mine = mine - LR * lam * (mine - theta)
-            models[k], own[k] = mine, theta
+            models[k] = mine
+            own[k] = theta
         mean = np.average([models[k] for k in cohort], axis=0, weights=P[cohort])
         w = (1 - beta) * w + beta * mean
     assert set(np.concatenate(world.cohorts())) == set(range(5))  # everybody has a personal model
@@ -111,7 +121,9 @@ def test_pfedme(trained, beta, decay):
 @pytest.mark.parametrize(("order", "on"), [("first", "test"), ("second", "train")])
 def test_perfedavg(order, on):
     """The Hessian of linear regression is X'X/n + l2, whatever the model."""
-    (task, test), world, alpha = with_test_examples(), World(), 0.2
+    task, test = with_test_examples()
+    world = World()
+    alpha = 0.2
     w = world.start
     for cohort in world.cohorts():
         models = []
@@ -131,11 +143,15 @@ def test_perfedavg(order, on):
 def beyond_consensus(world, local, dual_lr):
     """FedBC around a local solver `local(k, x, z, lam)`: the global model, the clients' own, and
     who ever worked."""
-    z, lam, gamma = world.start, np.full(5, 0.2), np.full(5, 0.01)
-    own, visited = np.tile(z, (5, 1)), np.zeros(5, bool)
+    z = world.start
+    lam = np.full(5, 0.2)
+    gamma = np.full(5, 0.01)
+    own = np.tile(z, (5, 1))
+    visited = np.zeros(5, bool)
     for cohort in world.cohorts()[:ROUNDS]:
         for k in cohort:
-            own[k], visited[k] = local(k, own[k], z, lam[k]), True
+            own[k] = local(k, own[k], z, lam[k])
+            visited[k] = True
             slack = (own[k] - z) @ (own[k] - z) - gamma[k]
             lam[k], gamma[k] = max(lam[k] + dual_lr * slack, 0.0), gamma[k] + dual_lr * lam[k]
         z = np.average(own[cohort], axis=0, weights=lam[cohort])
@@ -147,7 +163,9 @@ def beyond_consensus(world, local, dual_lr):
 def test_fedbc_finetune(on):
     """The client's own last model is adapted, without the penalty; the global one before its first
     work."""
-    (task, test), world, alpha = with_test_examples(), World(), 0.2
+    task, test = with_test_examples()
+    world = World()
+    alpha = 0.2
     z, own, visited = beyond_consensus(
         world, lambda k, x, z, lam: world.sgd(k, x, lambda x: 2 * lam * (x - z))[0], 0.3
     )
@@ -160,7 +178,9 @@ def test_fedbc_finetune(on):
 @pytest.mark.parametrize(("start", "inner"), [("global", 3), slow("own", 2)])
 def test_perfedbc(start, inner):
     """The penalty is in the inner steps only; the global model is what clients adapt."""
-    (task, test), world, alpha = with_test_examples(), World(), 0.2
+    task, test = with_test_examples()
+    world = World()
+    alpha = 0.2
 
     def local(k, own, z, lam):
         x = z if start == "global" else own
@@ -189,10 +209,8 @@ def test_perfedbc(start, inner):
 def test_a_client_never_drawn_uses_the_global_model(method):
     world = World()
     absent = sorted(set(range(5)) - set(world.cohorts()[0].tolist()))
-    engine, options = (
-        fedax.Simulation(devices=1),
-        {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 1, "seed": SEED},
-    )
+    engine = fedax.Simulation(devices=1)
+    options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "rounds": 1, "seed": SEED}
     history = fedax.run(method, regression(), engine=engine, personal=True, **options)
     for k in absent:
         np.testing.assert_array_equal(history.personal["w"][k], history.params["w"])
@@ -201,22 +219,26 @@ def test_a_client_never_drawn_uses_the_global_model(method):
 
 @pytest.mark.parametrize("learned", [True, slow(False)])
 def test_apfl(learned):
-    world, alpha = World(), 0.3
-    w, own, alphas = world.start, np.tile(world.start, (5, 1)), np.full(5, alpha)
+    world = World()
+    alpha = 0.3
+    w = world.start
+    own = np.tile(world.start, (5, 1))
+    alphas = np.full(5, alpha)
     for cohort in world.cohorts():
         models = []
         for k in cohort:
-            mine, v, a = w, own[k], alphas[k]
+            mine = w
+            v = own[k]
+            a = alphas[k]
             for (rows,) in batches(k):
                 slope = world.gradient(k, a * v + (1 - a) * mine, rows)
                 step = LR * (v - mine) @ slope if learned else 0.0
-                mine, v, a = (
-                    mine - LR * world.gradient(k, mine, rows),
-                    v - LR * a * slope,
-                    min(max(a - step, 0), 1),
-                )
+                mine = mine - LR * world.gradient(k, mine, rows)
+                v = v - LR * a * slope
+                a = min(max(a - step, 0), 1)
             models.append(mine)
-            own[k], alphas[k] = v, a
+            own[k] = v
+            alphas[k] = a
         w = np.average(models, axis=0, weights=P[cohort])
     agree(
         run(fedax.APFL(alpha=alpha, learned=learned)),
@@ -228,7 +250,8 @@ def test_apfl(learned):
 def test_ifca():
     """From the starts that the run had: choices by the whole loss, means of each cluster, models
     that nobody took stay."""
-    world, method = World(), fedax.IFCA(clusters=3, spread=0.5)
+    world = World()
+    method = fedax.IFCA(clusters=3, spread=0.5)
     options = {"solver": fedax.SGD(LR), "schedule": SCHEDULE, "seed": SEED, "observe_every": 1}
     models = np.asarray(fedax.run(method, regression(), rounds=0, **options).state)
     assert np.abs(models - world.start).std() > 0.1
@@ -262,10 +285,8 @@ def test_ifca_finds_the_clusters():
     centres = np.where(np.arange(12) % 2, 3.0, -3.0) + np.linspace(-0.3, 0.3, 12)
     task = fedax.Task(np.zeros(()), lambda w, x: (w - x) ** 2 / 2, list(centres[:, None]))
     for seed in range(20):
-        method, options = (
-            fedax.IFCA(spread=1.0),
-            {"solver": fedax.SGD(0.5), "seed": seed, "rounds": 40, "observe_every": 40},
-        )
+        method = fedax.IFCA(spread=1.0)
+        options = {"solver": fedax.SGD(0.5), "seed": seed, "rounds": 40, "observe_every": 40}
         history = fedax.run(method, task, personal=True, **options)
         if sorted(history.logged["members"][-1].tolist()) == [6, 6]:
             break
@@ -276,19 +297,22 @@ def test_ifca_finds_the_clusters():
     )
 
 
-HEAD, BODY = np.array([0]), np.array([1, 2, 3])
+HEAD = np.array([0])
+BODY = np.array([1, 2, 3])
 
 
 def in_two_parts(local, mine):
     """FedAvg of all entries but `mine` around `local(world, k, w)`: the model with the mean of
     everybody's own, and theirs."""
     world = World()
-    own, shared = np.tile(world.start[mine], (5, 1)), np.setdiff1d(np.arange(4), mine)
+    own = np.tile(world.start[mine], (5, 1))
+    shared = np.setdiff1d(np.arange(4), mine)
     body = world.start[shared]
 
     def whole(k):
         w = np.empty(4)
-        w[mine], w[shared] = own[k], body
+        w[mine] = own[k]
+        w[shared] = body
         return w
 
     for cohort in world.cohorts():
@@ -335,7 +359,8 @@ def test_parts_that_stay_are_trained_with_the_others(method, mine):
 @pytest.mark.parametrize("body", ["step", slow("work")])
 def test_fedrep(body):
     """The head's steps, then the body's at the new head."""
-    head, then = only(HEAD, "work"), only(BODY, body)
+    head = only(HEAD, "work")
+    then = only(BODY, body)
     history = run(fedax.FedRep(head="b", body=body))
     agree(history, *in_two_parts(lambda world, k, w: then(world, k, head(world, k, w)), HEAD))
     assert history.bits.up.tolist() == history.bits.down.tolist() == [3 * 64 * 3] * ROUNDS
@@ -345,7 +370,8 @@ def test_fedrep(body):
 def test_leaves_that_stay_are_looked_at_where_they_are():
     """Own accuracy is that of the client's own leaves; a codec with feedback codes what is sent,
     and nothing else."""
-    (task, test), method = with_test_examples(), fedax.FedPer(head="w")
+    task, test = with_test_examples()
+    method = fedax.FedPer(head="w")
     observe = [fedax.observe.ClientAccuracy(score="loss", personal=True)]
     options = {
         "solver": fedax.SGD(LR),
@@ -366,7 +392,9 @@ def test_leaves_that_stay_are_looked_at_where_they_are():
     np.testing.assert_allclose(history.metrics["local_loss"][-1], losses, rtol=1e-6)
 
 
-CLASSES, TAU, MU = 3, 0.5, 0.8
+CLASSES = 3
+TAU = 0.5
+MU = 0.8
 TWO_LAYERS = {
     "a": np.random.default_rng(1).normal(size=(4, 2)),
     "b": np.random.default_rng(2).normal(size=(2, CLASSES)),
@@ -419,7 +447,8 @@ def steps_of(data, k):
 @pytest.mark.parametrize("tuned", ["all", "head", "body"])
 def test_fedbabu(tuned):
     task, data = two_layers()
-    a, b = TWO_LAYERS["a"], TWO_LAYERS["b"]
+    a = TWO_LAYERS["a"]
+    b = TWO_LAYERS["b"]
 
     def trained(k, a, b, moved):
         for x, y in steps_of(data, k):
@@ -446,7 +475,8 @@ def test_fedrod():
     """Both steps at the same point: the balanced softmax for body and generic head, then the sum of
     logits for the own head."""
     task, data = two_layers()
-    a, b = TWO_LAYERS["a"], TWO_LAYERS["b"]
+    a = TWO_LAYERS["a"]
+    b = TWO_LAYERS["b"]
     own = np.tile(b, (5, 1, 1))
     with np.errstate(divide="ignore"):
         shifts = [
@@ -455,14 +485,17 @@ def test_fedrod():
         ]
     assert any(np.isinf(shift).any() for shift in shifts)
     for cohort in World().cohorts():
-        bodies, heads = [], []
+        bodies = []
+        heads = []
         for k in cohort:
-            body, head = a, b
+            body = a
+            head = b
             for x, y in steps_of(data, k):
                 slope_a, slope_b = layer_slopes(x, y, body, head, shift=shifts[k])
                 _, slope_own = layer_slopes(x, y, body, head, further=own[k])
                 own[k] = own[k] - LR * (slope_own + L2 * (head + own[k]))
-                body, head = body - LR * (slope_a + L2 * body), head - LR * (slope_b + L2 * head)
+                body = body - LR * (slope_a + L2 * body)
+                head = head - LR * (slope_b + L2 * head)
             bodies.append(body)
             heads.append(head)
         a, b = (np.average(rows, axis=0, weights=P[cohort]) for rows in (bodies, heads))
@@ -477,20 +510,28 @@ def test_fedrod():
 def test_fedala(passes, threshold):
     """As released, with the first round of a client as FedAvg, passes until losses settle in its
     second one, and one pass from then on."""
-    world, rate, share, counted = World(), 0.4, 0.6, []
-    w, head = world.start, BODY
-    own, blend, rounds = np.tile(w[head], (5, 1)), np.ones((5, 3)), np.zeros(5, int)
+    world = World()
+    rate = 0.4
+    share = 0.6
+    counted = []
+    w = world.start
+    head = BODY
+    own = np.tile(w[head], (5, 1))
+    blend = np.ones((5, 3))
+    rounds = np.zeros(5, int)
 
     def start(k):
         """The model to train from, and the weights."""
-        weights, losses = blend[k].copy(), []
+        weights = blend[k].copy()
+        losses = []
         gap = (w[head] - own[k]) * (rounds[k] > 0)
         point = w.copy()
         seen = [rows for (rows,) in batches(k)][: -(-max(round(share * SIZES[k]), 1) // 4)]
         point[head] = w[head] - gap + gap * weights
         while rounds[k]:
             for rows in seen:
-                x, y = world.x[k][rows], world.y[k][rows]
+                x = world.x[k][rows]
+                y = world.y[k][rows]
                 loss = np.mean((x @ point - y) ** 2) / 2 + L2 / 2 * point @ point
                 slope = world.gradient(k, point, rows)[head]
                 weights = np.clip(weights - rate * slope * gap, 0, 1)
@@ -525,22 +566,30 @@ def unit(rows):
 def test_moon():
     """Features x a; the gradient of a cosine by hand."""
     task, data = two_layers()
-    a, b = TWO_LAYERS["a"], TWO_LAYERS["b"]
+    a = TWO_LAYERS["a"]
+    b = TWO_LAYERS["b"]
     last = np.tile(a, (5, 1, 1))
     for cohort in World().cohorts():
-        bodies, heads = [], []
+        bodies = []
+        heads = []
         for k in cohort:
-            body, head, past = a, b, last[k]
+            body = a
+            head = b
+            past = last[k]
             for x, y in steps_of(data, k):
                 slope_a, slope_b = layer_slopes(x, y, body, head)
-                z, near, far = unit(x @ body), unit(x @ a), unit(x @ past)
-                up, down = (z * near).sum(1, keepdims=True), (z * far).sum(1, keepdims=True)
+                z = unit(x @ body)
+                near = unit(x @ a)
+                far = unit(x @ past)
+                up = (z * near).sum(1, keepdims=True)
+                down = (z * far).sum(1, keepdims=True)
                 share = 1 / (1 + np.exp((up - down) / TAU))  # of the negative pair
                 turn = ((far - down * z) - (near - up * z)) / np.linalg.norm(
                     x @ body, axis=1, keepdims=True
                 )
                 slope_a = slope_a + MU * x.T @ (share * turn / TAU) / len(y)
-                body, head = body - LR * (slope_a + L2 * body), head - LR * (slope_b + L2 * head)
+                body = body - LR * (slope_a + L2 * body)
+                head = head - LR * (slope_b + L2 * head)
             last[k] = body
             bodies.append(body)
             heads.append(head)

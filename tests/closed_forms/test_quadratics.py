@@ -52,11 +52,14 @@ def test_one_full_step_is_gradient_descent():
 
 
 def test_local_momentum_is_heavy_ball_with_a_fresh_buffer():
-    w, lr, momentum = np.zeros(3), 0.1, 0.5
+    w = np.zeros(3)
+    lr = 0.1
+    momentum = 0.5
     for _ in range(3):
         locals_ = []
         for a, b in zip(A, B, strict=True):
-            y, speed = w.copy(), np.zeros(3)
+            y = w.copy()
+            speed = np.zeros(3)
             for _ in range(5):
                 speed = momentum * speed + a @ (y - b)
                 y = y - lr * speed
@@ -69,7 +72,9 @@ def test_local_momentum_is_heavy_ball_with_a_fresh_buffer():
 def test_fedprox_pulls_with_mu_times_the_distance():
     """One client, one round: y <- y - lr (A (y - b) + mu (y - w)), the gradient of mu/2 |y - w|^2
     and not of mu/2 |y - w|."""
-    task, mu, w = quadratic(A[:1], B[:1]), 0.7, np.zeros(3)
+    task = quadratic(A[:1], B[:1])
+    mu = 0.7
+    w = np.zeros(3)
     y = w.copy()
     for _ in range(5):
         y = y - 0.1 * (A[0] @ (y - B[0]) + mu * (y - w))
@@ -79,7 +84,8 @@ def test_fedprox_pulls_with_mu_times_the_distance():
 
 
 def test_fedprox_with_one_mu_per_client():
-    mus, w = np.array([0.0, 0.5, 1.0, 4.0]), np.zeros(3)
+    mus = np.array([0.0, 0.5, 1.0, 4.0])
+    w = np.zeros(3)
     exact = [
         np.linalg.solve(a + mu * np.eye(3), a @ b + mu * w)
         for a, b, mu in zip(A, B, mus, strict=True)
@@ -97,7 +103,8 @@ def dane_step(w, mu):
 def test_feddane_with_everyone_and_exact_solves_converges_linearly():
     """Each round multiplies the error by I - mean((A_k + mu I)^-1) mean(A), whose spectral radius
     is the rate."""
-    mu, solver = 0.5, fedax.Exact(1e-13)
+    mu = 0.5
+    solver = fedax.Exact(1e-13)
     found = run(fedax.FedDANE(mu=mu), 3, solver=solver)
     w = np.zeros(3)
     for _ in range(3):
@@ -117,7 +124,9 @@ def test_feddane_with_everyone_and_exact_solves_converges_linearly():
 def test_dane_uses_everybody_whatever_the_cohort():
     """The error after a round is I - eta mean((A_k + mu I)^-1) mean(A) times that before, although
     the schedule draws two."""
-    mu, eta, w = 0.5, 0.5, np.zeros(3)
+    mu = 0.5
+    eta = 0.5
+    w = np.zeros(3)
     jump = np.eye(3) - eta * np.mean(
         [np.linalg.inv(a + mu * np.eye(3)) for a in A], axis=0
     ) @ A.mean(0)
@@ -162,7 +171,9 @@ def test_feddane_as_released_subtracts_the_wrong_entries():
 
 
 def test_feddane_pipelined_uses_the_previous_gradient():
-    mu, w, previous = 0.3, np.zeros(3), None
+    mu = 0.3
+    w = np.zeros(3)
+    previous = None
     for _ in range(3):
         own = [a @ (w - b) for a, b in zip(A, B, strict=True)]
         results = []
@@ -172,17 +183,20 @@ def test_feddane_pipelined_uses_the_previous_gradient():
             for _ in range(5):
                 y = y - 0.1 * (a @ (y - b) + correction + mu * (y - w))
             results.append(y)
-        w, previous = np.mean(results, axis=0), np.mean(own, axis=0)
+        w = np.mean(results, axis=0)
+        previous = np.mean(own, axis=0)
     np.testing.assert_allclose(
         vector(run(fedax.FedDANE(mu=mu, pipelined=True), 3)), w, atol=1e-13, rtol=0
     )
 
 
 def test_feddane_decay_fades_the_correction():
-    rho, w = 0.5, np.zeros(3)
+    rho = 0.5
+    w = np.zeros(3)
     for t in range(3):
         own = [a @ (w - b) for a, b in zip(A, B, strict=True)]
-        g, results = np.mean(own, axis=0), []
+        g = np.mean(own, axis=0)
+        results = []
         for k, (a, b) in enumerate(zip(A, B, strict=True)):
             y = w.copy()
             for _ in range(5):
@@ -209,7 +223,9 @@ def test_server_optimizers_are_the_published_ones(name, options):
     """Alg. 2 of Reddi et al. written out: m and v of the raw pseudo-gradient, no bias correction, v
     = tau^2 at first."""
     method = getattr(fedax, name)(lr=0.3, **options)
-    w, m, v = np.zeros(3), np.zeros(3), None
+    w = np.zeros(3)
+    m = np.zeros(3)
+    v = None
     for _ in range(4):
         mean = np.mean([_local(w, a, b) for a, b in zip(A, B, strict=True)], axis=0)
         delta = w - mean
@@ -260,7 +276,8 @@ def test_learning_rate_decay_by_step_begins_anew_in_every_round():
 def test_learning_rate_decay_over_the_run_goes_on_from_round_to_round(times):
     """A warm-up and a cosine, which would be other numbers if a round began anew."""
     cosine = optax.warmup_cosine_decay_schedule(0.2, 1.0, 2, 6, 0.1)
-    models, count = np.zeros((len(A), 3)), 0
+    models = np.zeros((len(A), 3))
+    count = 0
     for steps in (3, 3) if times is None else (3, 1):
         models[:] = models.mean(0)
         for _ in range(steps):
@@ -277,7 +294,8 @@ def test_learning_rate_decay_over_the_run_goes_on_from_round_to_round(times):
 def test_clipping_and_weight_decay():
     """The gradient is cut to the norm, then a part of w is added, then momentum and the step
     follow, anew in each round."""
-    clip, weight_decay = 1.0, 0.1
+    clip = 1.0
+    weight_decay = 0.1
     models = np.zeros((len(A), 3))
     for _ in range(2):
         models[:] = models.mean(0)

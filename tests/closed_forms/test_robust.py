@@ -81,7 +81,9 @@ def test_rules_against_numpy(method, rule):
 @pytest.mark.parametrize("size", [1.0, 1e-9])
 def test_krum_with_hostile_clients(size):
     """A score sums over the n - f - 2 closest models, however close all models are."""
-    b, f, m = np.random.default_rng(4).normal(size=(7, 3)), 2, 3
+    b = np.random.default_rng(4).normal(size=(7, 3))
+    f = 2
+    m = 3
     picked = [krum(g, m)(b, None, 0) for g in (f, 0, -f)]  # f matters, and so does the score
     assert all(np.abs(one - picked[0]).max() > 0.1 for one in (*picked[1:], b[:m].mean(0)))
     found = run(
@@ -120,7 +122,9 @@ def vardi_zhang(models, shares, nu):
 )
 def test_a_geometric_median_that_starts_at_a_model(others, escapes):
     """One model is at the start and one at distance nu from it."""
-    b, sizes, nu = np.array([[1, 0], [0, 0], *others], float), [1, 2, 1, 3, 1], 1.0
+    b = np.array([[1, 0], [0, 0], *others], float)
+    sizes = [1, 2, 1, 3, 1]
+    nu = 1.0
     expected, better = vardi_zhang(b, np.array(sizes) / sum(sizes), nu)
     assert better == escapes
     found = run(
@@ -195,8 +199,10 @@ def test_sign_flips_and_noise_on_the_way():
 
 
 def test_an_attack_is_coded_like_any_message():
-    attack, code = SignFlip(share=0.4, seed=2), Quantizer(b=8, step=0.02, rounding="floor")
-    members, s = set(attack.members(5).tolist()), float(np.float32(0.02))
+    attack = SignFlip(share=0.4, seed=2)
+    code = Quantizer(b=8, step=0.02, rounding="floor")
+    members = set(attack.members(5).tolist())
+    s = float(np.float32(0.02))
 
     def sent(k, model, w):
         return w + np.clip(np.floor((w - model if k in members else model - w) / s), -128, 127) * s
@@ -215,7 +221,8 @@ def labels(params, examples):
 def test_flipped_labels():
     """Labels 0, 1, 2 of three classes at five clients: the hostile ones learn 2 - y, test examples
     stay."""
-    own, attack = np.array([0, 1, 2, 2, 2]), LabelFlip(share=0.4, classes=3)
+    own = np.array([0, 1, 2, 2, 2])
+    attack = LabelFlip(share=0.4, classes=3)
     clients = [{"y": np.array([y] * 2)} for y in own]
     task = fedax.Task(np.zeros(()), labels, fedax.FederatedData.from_arrays(clients, test=clients))
     flipped = own.copy()

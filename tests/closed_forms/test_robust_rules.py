@@ -29,7 +29,8 @@ def run(method, b, rounds=1, seed=SEED, **options):
 
 
 def bulyan(models, f):
-    left, picked = list(range(len(models))), []
+    left = list(range(len(models)))
+    picked = []
     while len(picked) < max(len(models) - 2 * f, 1):
         scores = []
         for i in left:
@@ -141,8 +142,12 @@ def test_one_bucket_is_the_mean():
 def test_centered_clipping(momentum, form, tau, unit, engine):
     """Three of five clients in a round, unequal sizes: the center is that of the round before, and
     a client's momentum that of the last time it was drawn."""
-    world, rounds = World(), 2 if engine == "eager" else ROUNDS
-    w, center, momenta, bound = world.start, np.zeros(4), {}, 0
+    world = World()
+    rounds = 2 if engine == "eager" else ROUNDS
+    w = world.start
+    center = np.zeros(4)
+    momenta = {}
+    bound = 0
     for cohort in world.cohorts()[:rounds]:
         for k in cohort:
             change = world.sgd(k, w)[0] - w
@@ -193,7 +198,8 @@ def test_one_huge_upload_leaves_distances_between_others(honest, hostile):
     models[0] += 3 * honest  # an outlier, which equal scores would pick as the first
     models[-1] = hostile * np.array([1, -1, 1, 1, -1])
     models = np.asarray(models, np.float32)
-    wide, center = models.astype(float), jnp.zeros(5, jnp.float32)
+    wide = models.astype(float)
+    center = jnp.zeros(5, jnp.float32)
     with jax.enable_x64(False):
         uploads = gathered(models)
         ranks = krum_ranks(squared_distances(uploads.value, uploads.valid), uploads.valid, 1)
@@ -229,7 +235,8 @@ def smoothed_median(models, shares, nu, iterations=3):
 
     for _ in range(iterations):
         distance = np.linalg.norm(models - v, axis=1)
-        pull, held = shares / np.maximum(distance, nu), shares[distance <= nu].sum()
+        pull = shares / np.maximum(distance, nu)
+        held = shares[distance <= nu].sum()
         step = escape = pull @ models / pull.sum()
         if 0 < held < 1:
             pull = np.where(distance > nu, pull, 0)

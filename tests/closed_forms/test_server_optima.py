@@ -70,7 +70,8 @@ def test_the_shortest_combination(name, start):
 def models_of(method, changes, w, dtype=np.float32):
     """The rule of a method on the models w + changes, in float32 as users run it."""
     with jax.enable_x64(False):
-        count, models = len(changes), jnp.asarray(w + changes, dtype)
+        count = len(changes)
+        models = jnp.asarray(w + changes, dtype)
         ids = jnp.arange(count, dtype=jnp.int32)
         sent = Gathered(models, jnp.full(count, 1 / count, dtype), ids, jnp.ones(count, bool))
         return np.asarray(method.combine(sent, jnp.asarray(w, dtype)), np.float64)
@@ -151,10 +152,8 @@ def test_rules_at_any_scale(scale):
         fedax.Krum(selected=3),
         fedax.GeometricMedian(iterations=50, nu=1e-30),
     ):
-        found, expected = (
-            models_of(method, changes, zero) / scale,
-            models_of(method, reference, zero),
-        )
+        found = models_of(method, changes, zero) / scale
+        expected = models_of(method, reference, zero)
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
     np.testing.assert_allclose(
         models_of(fedax.CoordinateMedian(), changes, zero) / scale,

@@ -41,14 +41,18 @@ def agree(history, expected, tolerance=1e-12):
 
 def test_fednova_with_a_proximal_term():
     """The weight of every single gradient in the model's change is followed from step to step."""
-    world, mu, momentum = World(), 0.7, 0.6
+    world = World()
+    mu = 0.7
+    momentum = 0.6
     w = world.start
     for cohort in world.cohorts():
-        directions, sums = [], []
+        directions = []
+        sums = []
         for k in cohort:
             mine, steps = world.sgd(k, w, lambda v, w=w: mu * (v - w), momentum)
             # weights in the velocity, and in -(change) / lr
-            fast, inside = np.zeros(steps), np.zeros(steps)
+            fast = np.zeros(steps)
+            inside = np.zeros(steps)
             for j in range(steps):
                 fast = momentum * fast + np.eye(steps)[j] - mu * LR * inside
                 inside = inside + fast
@@ -63,8 +67,11 @@ def test_fednova_with_a_proximal_term():
 @pytest.mark.parametrize("equal", [False, slow(True)])
 def test_fedexp(equal):
     """Alg. 1; with equal weights the means are those of its formula."""
-    world, eps = World(), 1e-6
-    w, steps, weights = world.start, [], np.ones(len(P)) if equal else P
+    world = World()
+    eps = 1e-6
+    w = world.start
+    steps = []
+    weights = np.ones(len(P)) if equal else P
     for cohort in world.cohorts():
         changes = np.array([w - world.sgd(k, w)[0] for k in cohort])
         p = weights[cohort] / weights[cohort].sum()
@@ -83,7 +90,9 @@ def test_fedexp(equal):
 def shortest_in_a_box(vectors, low, high):
     """The QP by trying every choice of weights at the lower bound, at the upper bound, and
     between."""
-    count, best, least = len(vectors), None, np.inf
+    count = len(vectors)
+    best = None
+    least = np.inf
     for kinds in itertools.product("lhf", repeat=count):
         free = [i for i in range(count) if kinds[i] == "f"]
         weights = np.array(
@@ -105,14 +114,16 @@ def shortest_in_a_box(vectors, low, high):
             and abs(weights.sum() - 1) < 1e-12
         )
         if feasible and np.linalg.norm(weights @ vectors) < least:
-            best, least = weights, np.linalg.norm(weights @ vectors)
+            best = weights
+            least = np.linalg.norm(weights @ vectors)
     return best
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_fedmgda(epsilon):
-    world, lr = World(), 0.5
+    world = World()
+    lr = 0.5
     w = world.start
     for cohort in world.cohorts():
         updates = np.array([w - world.sgd(k, w)[0] for k in cohort])
@@ -136,8 +147,12 @@ def shortest(vectors):
 
 def test_fedaware_as_the_paper_has_it():
     """Over the clients seen so far: the zero momentum of another one would be the shortest."""
-    world, alpha, lr = World(), 0.3, 0.8
-    x, momenta, seen = world.start, np.zeros((5, 4)), []
+    world = World()
+    alpha = 0.3
+    lr = 0.8
+    x = world.start
+    momenta = np.zeros((5, 4))
+    seen = []
     for cohort in world.cohorts():
         for k in cohort:
             momenta[k] = alpha * momenta[k] + (1 - alpha) * (x - world.sgd(k, x)[0])
@@ -155,7 +170,8 @@ def test_fednova_as_released_with_fedaware(weighted):
     schedule = fedax.Schedule(
         cohort=3, epochs=2, batch_size=4, order="given", weights="size" if weighted else "equal"
     )
-    w, harmonic = world.start, world.start
+    w = world.start
+    harmonic = world.start
     for cohort in world.cohorts():
         p = (P if weighted else np.full(5, 0.2))[cohort]
         p = p / p.sum()
@@ -176,15 +192,22 @@ def test_fednova_as_released_with_fedaware(weighted):
 def test_fedaware_starts_with_everybody():
     """`startup="all"`: round 0 is everyone's, and already a step along the shortest combination;
     then cohorts by the weights."""
-    world, alpha, lr = World(), 0.3, 0.2
+    world = World()
+    alpha = 0.3
+    lr = 0.2
     offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
     root = jax.random.fold_in(jax.random.key(SEED), 1)
-    x, momenta, weights, old, new = world.start, np.zeros((5, 4)), np.ones(5), [], []
+    x = world.start
+    momenta = np.zeros((5, 4))
+    weights = np.ones(5)
+    old = []
+    new = []
     for t in range(4):
         drawn = SCHEDULE.draw(stream(root, "cohort", t, 0), offsets, jnp.asarray(weights))[0]
         cohort = np.arange(5) if t == 0 else np.asarray(drawn)
         updates = np.array([x - world.sgd(k, x)[0] for k in cohort])
-        lengths, mean = np.linalg.norm(updates, axis=1), np.linalg.norm(updates.mean(0))
+        lengths = np.linalg.norm(updates, axis=1)
+        mean = np.linalg.norm(updates.mean(0))
         old.append(lengths.mean() / mean)
         new.append(np.sqrt((lengths**2).mean()) / mean)
         momenta[cohort] = alpha * momenta[cohort] + (1 - alpha) * updates
@@ -231,16 +254,17 @@ def test_clients_without_weight_never_work_again():
 def test_fedaware_as_released(feedback):
     """Unit momenta; first everybody once with FedAvg's steps; then, with feedback, cohorts by the
     last weights."""
-    world, alpha, lr, rounds = World(), 0.3, 0.2, 5
+    world = World()
+    alpha = 0.3
+    lr = 0.2
+    rounds = 5
     offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
     root = jax.random.fold_in(jax.random.key(SEED), 1)
-    x, momenta, seen, weights, drawn = (
-        world.start,
-        np.zeros((5, 4)),
-        np.zeros(5, bool),
-        np.ones(5),
-        [],
-    )
+    x = world.start
+    momenta = np.zeros((5, 4))
+    seen = np.zeros(5, bool)
+    weights = np.ones(5)
+    drawn = []
     for t in range(rounds):
         chances = (weights if feedback else np.ones(5)) if seen.all() else 1.0 - seen
         cohort = np.asarray(
@@ -275,7 +299,9 @@ class ReleasedSampler:
     """
 
     def __init__(self, clients):
-        self.clients, self.unseen, self.explored = clients, set(range(clients)), False
+        self.clients = clients
+        self.unseen = set(range(clients))
+        self.explored = False
 
     def sample(self, drawn):
         if self.explored:
@@ -297,16 +323,20 @@ class ReleasedSampler:
 def test_fedaware_with_the_released_ids(startup, feedback):
     """The n-th update by id enters the momentum of the n-th client drawn, and in a step of FedAvg
     has its weight."""
-    world, alpha, lr, rounds = World(), 0.3, 0.2, 6
+    world = World()
+    alpha = 0.3
+    lr = 0.2
+    rounds = 6
     offsets = jnp.asarray(np.concatenate([[0], np.cumsum(SIZES)]), jnp.int32)
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     sampler = ReleasedSampler(5)
-    x, momenta, weights, mixed = world.start, np.zeros((5, 4)), np.ones(5), 0
+    x = world.start
+    momenta = np.zeros((5, 4))
+    weights = np.ones(5)
+    mixed = 0
     for t in range(rounds):
-        weighted, unseen = (
-            startup == "explore" or feedback,
-            np.isin(np.arange(5), list(sampler.unseen)).astype(float),
-        )
+        weighted = startup == "explore" or feedback
+        unseen = np.isin(np.arange(5), list(sampler.unseen)).astype(float)
         chances = (weights if feedback else np.ones(5)) if sampler.explored else unseen
         order = np.asarray(
             weighted_subset(stream(root, "server", t, "ids"), jnp.asarray(chances), 5)[0]
@@ -343,8 +373,12 @@ def test_fedaware_with_the_released_ids(startup, feedback):
 @pytest.mark.parametrize("shared", ["updates", "momenta"])
 def test_fedaware_whose_cohorts_share(shared):
     """The clients of a cohort count alike, whatever their sizes; the others' momenta stay."""
-    world, alpha, lr = World(), 0.3, 0.8
-    x, momenta, seen = world.start, np.zeros((5, 4)), []
+    world = World()
+    alpha = 0.3
+    lr = 0.8
+    x = world.start
+    momenta = np.zeros((5, 4))
+    seen = []
     for cohort in world.cohorts():
         updates = np.array([x - world.sgd(k, x)[0] for k in cohort])
         if shared == "updates":
@@ -364,7 +398,8 @@ def test_released_baselines_mix_up_weights(kind, cohort):
     another order."""
     data = [np.eye(5)[[k] * (k + 1)] for k in range(5)]
     task = fedax.Task(np.zeros(5), lambda w, x: -(x @ w), data)
-    schedule, right = fedax.Schedule(cohort=cohort, steps=1, batch_size="full"), []
+    schedule = fedax.Schedule(cohort=cohort, steps=1, batch_size="full")
+    right = []
     for seed in range(4):
         options = {
             "solver": fedax.SGD(1.0),
@@ -414,7 +449,9 @@ def choose_as_released(random, p, k):
 def test_cohorts_come_in_the_order_of_the_released_draws(p):
     """Frequencies of all orders of 3 of 4 clients, since the order decides which update enters
     which momentum."""
-    p, draws, random = np.array(p), 4000, np.random.RandomState(0)
+    p = np.array(p)
+    draws = 4000
+    random = np.random.RandomState(0)
     orders = list(itertools.permutations(range(4), 3))
     released = np.zeros(len(orders))
     for _ in range(draws):
@@ -429,7 +466,8 @@ def test_cohorts_come_in_the_order_of_the_released_draws(p):
 
 
 def project_by_bisection(v):
-    low, high = v.min() - 1, v.max()
+    low = v.min() - 1
+    high = v.max()
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
@@ -439,12 +477,16 @@ def project_by_bisection(v):
 @pytest.mark.slow
 def test_afl():
     """Fig. 1, which returns the mean of w_1 to w_T."""
-    world, rate = World(), 0.05
-    w, mixture, models_so_far = world.start, P, []
+    world = World()
+    rate = 0.05
+    w = world.start
+    mixture = P
+    models_so_far = []
     for _ in range(ROUNDS):
         models = np.array([world.sgd(k, w)[0] for k in range(5)])
         losses = np.array([world.loss(k, w) for k in range(5)])
-        w, mixture = mixture @ models, project_by_bisection(mixture + rate * losses)
+        w = mixture @ models
+        mixture = project_by_bisection(mixture + rate * losses)
         models_so_far.append(w)
     assert np.any(mixture == 0)  # the projection does something
     agree(run(fedax.AFL(mixture_lr=rate)), w)
@@ -457,9 +499,11 @@ def test_afl():
 )
 def test_fedadmm(step, form):
     """The form "as_released" as `update_weights` and the server's loop of the authors' code."""
-    world, rho = World(), 0.4
+    world = World()
+    rho = 0.4
     theta = world.start
-    models, duals = np.tile(theta, (5, 1)), np.zeros((5, 4))
+    models = np.tile(theta, (5, 1))
+    duals = np.zeros((5, 4))
     for cohort in world.cohorts():
         changes = []
         for k in cohort:
@@ -490,9 +534,11 @@ def test_gd():
 def test_local_gd_at_given_times(weights, batch):
     """Synchronised at steps 1, 3, 4, 8, 9; the mean of the iterates is that of all clients' points
     before each step."""
-    world, times = World(), (1, 3, 4, 8, 9)
+    world = World()
+    times = (1, 3, 4, 8, 9)
     shares = P if weights == "size" else np.full(5, 0.2)
-    points, met = np.tile(world.start, (5, 1)), np.zeros(5, int)
+    points = np.tile(world.start, (5, 1))
+    met = np.zeros(5, int)
     iterates = []
     for t in range(times[-1]):
         iterates.append(shares @ points)
@@ -503,7 +549,8 @@ def test_local_gd_at_given_times(weights, batch):
         met += 1
         if t + 1 in times:
             # a round begins with the first batch
-            points, met = np.tile(shares @ points, (5, 1)), np.zeros(5, int)
+            points = np.tile(shares @ points, (5, 1))
+            met = np.zeros(5, int)
     schedule = fedax.Schedule(times=times, batch_size=batch, order="given", weights=weights)
     agree(run(fedax.LocalGD(), schedule=schedule), points[0])
     mean = fedax.LocalGD(returned="mean")
@@ -516,11 +563,9 @@ def test_local_gd_at_given_times(weights, batch):
 def test_scaffold_with_uniform_control_weights(form):
     """As the code released for FedBC: models by size, control variates by 1/N, the correction
     outside the momentum."""
-    world, released, momentum = (
-        World(),
-        form == "as_released",
-        0.5 if form == "as_released" else 0.0,
-    )
+    world = World()
+    released = form == "as_released"
+    momentum = 0.5 if form == "as_released" else 0.0
     method = fedax.SCAFFOLD(control_weights="uniform", form=form)
     options = {
         "solver": fedax.SGD(LR, momentum=momentum),
@@ -530,15 +575,21 @@ def test_scaffold_with_uniform_control_weights(form):
     }
     c = np.asarray(fedax.run(method, regression(), rounds=0, **options).state.c)
     assert (np.abs(c) > 0).all() == released  # the start of the control variates
-    own, w = np.tile(c, (5, 1)), world.start
+    own = np.tile(c, (5, 1))
+    w = world.start
     for cohort in world.cohorts():
-        models, before = [], own.copy()
+        models = []
+        before = own.copy()
         for k in cohort:
-            y, speed, steps, correction = w, np.zeros(4), 0, c - before[k]
+            y = w
+            speed = np.zeros(4)
+            steps = 0
+            correction = c - before[k]
             for _ in range(2):
                 for begin in range(0, SIZES[k], 4):
                     speed = momentum * speed + world.gradient(k, y, slice(begin, begin + 4))
-                    y, steps = y - LR * speed - LR * correction, steps + 1
+                    y = y - LR * speed - LR * correction
+                    steps = steps + 1
             own[k] = before[k] - c + (w - y) / (steps * LR)
             models.append(y)
         w = np.average(models, axis=0, weights=P[cohort])
@@ -592,12 +643,15 @@ def test_uniform_control_variates_lead_to_the_equally_weighted_optimum():
 def test_qfedavg_as_released_with_momentum():
     """As the code released for FedBC: the distance moved in place of the gradient, the learning
     rate as set, momentum 0.5."""
-    world, q = World(), 2.0
+    world = World()
+    q = 2.0
     w = world.start
     for cohort in world.cohorts():
-        top, bottom = np.zeros(4), 0.0
+        top = np.zeros(4)
+        bottom = 0.0
         for k in cohort:
-            move, loss = w - world.sgd(k, w, momentum=0.5)[0], world.loss(k, w) + 1e-10
+            move = w - world.sgd(k, w, momentum=0.5)[0]
+            loss = world.loss(k, w) + 1e-10
             top = top + P[k] * loss**q * move / LR
             bottom += P[k] * (q * loss ** (q - 1) * move @ move + loss**q / LR)
         w = w - top / bottom

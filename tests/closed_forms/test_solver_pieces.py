@@ -21,10 +21,8 @@ class Net(eqx.Module):
     last: eqx.nn.Linear
 
     def __init__(self, key):
-        self.first, self.last = (
-            eqx.nn.Linear(5, 4, key=key),
-            eqx.nn.Linear(4, 3, key=jax.random.fold_in(key, 1)),
-        )
+        self.first = eqx.nn.Linear(5, 4, key=key)
+        self.last = eqx.nn.Linear(4, 3, key=jax.random.fold_in(key, 1))
         self.norm = eqx.nn.BatchNorm(4, "batch", momentum=0.9, mode="batch")
 
     def __call__(self, x, state):
@@ -58,7 +56,8 @@ def normed(sizes=(8, 12, 4, 16)):
 @pytest.mark.usefixtures("as_users_run")
 def test_a_second_model_leaves_the_statistics_of_the_first():
     """Ditto, APFL and a sharpness of 0 train FedAvg's global model, with its batch statistics."""
-    solver, schedule = fedax.SGD(0.05), fedax.Schedule(cohort=3, steps=3, batch_size=4)
+    solver = fedax.SGD(0.05)
+    schedule = fedax.Schedule(cohort=3, steps=3, batch_size=4)
 
     def run(method, solver=solver):
         found = fedax.run(
@@ -84,7 +83,8 @@ def test_a_second_model_leaves_the_statistics_of_the_first():
 def test_fednova_with_a_tiny_proximal_term_in_float32(mu):
     """(1 - (1 - a)^K) / a for a from 0.01 to 1e-13: 1 - a is 1 in float32 below 6e-8."""
     b = np.array([1.0, 2.0, 5.0, -1.0], np.float32)
-    sizes, lr = [4, 8, 12, 40], 0.1
+    sizes = [4, 8, 12, 40]
+    lr = 0.1
     task = fedax.Task(
         np.float32(0),
         lambda w, e: (w - e["x"]) ** 2 / 2,
@@ -97,7 +97,8 @@ def test_fednova_with_a_tiny_proximal_term_in_float32(mu):
         schedule=fedax.Schedule(epochs=2, batch_size=4),
         rounds=3,
     )
-    w, steps = 0.0, np.array([2 * n // 4 for n in sizes])
+    w = 0.0
+    steps = np.array([2 * n // 4 for n in sizes])
     weights = np.array(sizes) / sum(sizes)
     for _ in range(3):
         # K steps on a bowl with a pull to w end at a known point

@@ -58,7 +58,9 @@ def dane_round(world, cohort, center, lam):
 
 
 def test_sdane():
-    world, lam, mu = World(), 0.7, 0.4
+    world = World()
+    lam = 0.7
+    mu = 0.4
     x = v = world.start
     for cohort in world.cohorts():
         x, g = dane_round(world, cohort, v, lam)
@@ -69,15 +71,19 @@ def test_sdane():
 
 
 def test_accelerated_sdane():
-    world, lam, mu = World(), 0.7, 0.3
+    world = World()
+    lam = 0.7
+    mu = 0.3
     x = v = world.start
-    total, b = 0.0, 1.0
+    total = 0.0
+    b = 1.0
     for cohort in world.cohorts():
         a = np.roots([lam, -b, -total * b]).max()  # lam a^2 = (A + a) B
         y = (total * x + a * v) / (total + a)
         x, g = dane_round(world, cohort, y, lam)
         v = (mu * a * x + b * v - a * g) / (mu * a + b)
-        total, b = total + a, b + mu * a
+        total = total + a
+        b = b + mu * a
     agree(run(fedax.AccSDANE(lam=lam, mu=mu)), x, 1e-10)
 
 
@@ -99,12 +105,15 @@ def test_sdane_reaches_the_optimum_with_everybody_and_exact_solves():
 
 
 def test_fedred():
-    world, lam = World(), 0.4
+    world = World()
+    lam = 0.4
     w = world.start
     for cohort in world.cohorts():
-        g, models = mean([world.gradient(k, w) for k in cohort], cohort), []
+        g = mean([world.gradient(k, w) for k in cohort], cohort)
+        models = []
         for k in cohort:
-            h, x = world.gradient(k, w) - g, w
+            h = world.gradient(k, w) - g
+            x = w
             for rows in minibatches(k):
                 slope = world.gradient(k, x, rows)
                 # the released code's closed form of the argmin
@@ -119,14 +128,17 @@ def test_fedred():
 def test_proxskip(coins, decay):
     """Alg. over iterations and coins: h is updated when they say so; a round ends there. Without
     coins every 3 steps. Where step sizes decay, h has that of the steps of its round."""
-    world, p, rounds = World(), 0.25 if coins else 1 / 3, 4
+    world = World()
+    p = 0.25 if coins else 1 / 3
+    rounds = 4
     root = jax.random.fold_in(jax.random.key(SEED), 1)
     luck = [
         1 - float(jax.random.uniform(stream(root, "work", t), (), jnp.float32))
         for t in range(rounds)
     ]
     counts = [1 + int(np.log(u) / np.log(1 - p)) if coins else 3 for u in luck]
-    points, h = np.tile(world.start, (5, 1)), np.zeros((5, 4))
+    points = np.tile(world.start, (5, 1))
+    h = np.zeros((5, 4))
     for t, count in enumerate(counts):
         rate = LR * decay**t
         for step in range(count):
@@ -151,7 +163,9 @@ def test_proxskip(coins, decay):
 def test_fedexprox_with_exact_proximal_points():
     """prox of a quadratic in closed form; beyond 1 the server overshoots."""
     curvatures, centres = random_quadratic()
-    gamma, alpha, w = 0.8, 1.6, np.zeros(3)
+    gamma = 0.8
+    alpha = 1.6
+    w = np.zeros(3)
     for _ in range(3):
         points = [
             np.linalg.solve(np.eye(3) + gamma * a, w + gamma * a @ b)
@@ -168,12 +182,14 @@ def test_fedexprox_with_exact_proximal_points():
 @pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 def test_fedsam(momentum):
-    world, rho = World(), 0.3
+    world = World()
+    rho = 0.3
     w = world.start
     for cohort in world.cohorts():
         models = []
         for k in cohort:
-            x, speed = w, np.zeros(4)
+            x = w
+            speed = np.zeros(4)
             for rows in minibatches(k):
                 speed = momentum * speed + sharp(world, k, x, rows, rho)
                 x = x - LR * speed
@@ -187,9 +203,12 @@ def test_fedsam(momentum):
 @pytest.mark.parametrize("equal", [False, slow(True)])
 def test_fedspeed(equal):
     """As released: the mean of the local models plus the mean of everybody's corrections."""
-    world, lam, rho = World(), 0.5, 0.2
+    world = World()
+    lam = 0.5
+    rho = 0.2
     p = np.full(5, 0.2) if equal else P
-    w, h = world.start, np.zeros((5, 4))
+    w = world.start
+    h = np.zeros((5, 4))
     for cohort in world.cohorts():
         models = []
         for k in cohort:
@@ -204,17 +223,22 @@ def test_fedspeed(equal):
 
 
 def test_fedcm():
-    world, alpha, lr = World(), 0.3, 0.8
-    w, m = world.start, np.zeros(4)
+    world = World()
+    alpha = 0.3
+    lr = 0.8
+    w = world.start
+    m = np.zeros(4)
     for cohort in world.cohorts():
-        changes, directions = [], []
+        changes = []
+        directions = []
         for k in cohort:
             x = w
             for rows in minibatches(k):
                 x = x - LR * (alpha * world.gradient(k, x, rows) + (1 - alpha) * m)
             changes.append(x - w)
             directions.append((w - x) / (LR * len(minibatches(k))))
-        w, m = w + lr * mean(changes, cohort), mean(directions, cohort)
+        w = w + lr * mean(changes, cohort)
+        m = mean(directions, cohort)
     agree(run(fedax.FedCM(alpha=alpha, lr=lr)), w)
 
 
@@ -222,9 +246,13 @@ def test_fedcm():
 def test_fedcm_is_fedavg_m():
     """Cheng et al.'s FedAvg-M by its own recursion, whose server steps by gamma along the mean
     direction g: with K steps everywhere, FedCM with alpha = beta and lr = gamma / (K eta)."""
-    task, beta, gamma, steps = regression(sizes=(8,) * 5), 0.3, 0.07, 3
+    task = regression(sizes=(8,) * 5)
+    beta = 0.3
+    gamma = 0.07
+    steps = 3
     schedule = fedax.Schedule(steps=steps, batch_size="full")
-    w, g = np.array([0.0, 0.1, 0.1, 0.1]), np.zeros(4)
+    w = np.array([0.0, 0.1, 0.1, 0.1])
+    g = np.zeros(4)
     x = [np.asarray(task.train[k]["x"]) for k in range(5)]
     y = [np.asarray(task.train[k]["y"]) for k in range(5)]
     x = [np.hstack([np.ones((8, 1)), each]) for each in x]
@@ -245,12 +273,19 @@ def test_fedcm_is_fedavg_m():
 @pytest.mark.parametrize("beta", [0.3, 1.0])
 def test_scaffold_with_momentum(beta):
     """Control variates are means of the gradients along the local steps; 1 is SCAFFOLD."""
-    world, lr = World(), 0.8
-    w, g, c, own = world.start, np.zeros(4), np.zeros(4), np.zeros((5, 4))
+    world = World()
+    lr = 0.8
+    w = world.start
+    g = np.zeros(4)
+    c = np.zeros(4)
+    own = np.zeros((5, 4))
     for cohort in world.cohorts():
-        changes, directions, dc = [], [], np.zeros(4)
+        changes = []
+        directions = []
+        dc = np.zeros(4)
         for k in cohort:
-            x, slopes = w, []
+            x = w
+            slopes = []
             for rows in minibatches(k):
                 slopes.append(world.gradient(k, x, rows))
                 x = x - LR * (beta * (slopes[-1] - own[k] + c) + (1 - beta) * g)
@@ -259,7 +294,9 @@ def test_scaffold_with_momentum(beta):
             new = np.mean(slopes, axis=0)
             dc = dc + P[k] * (new - own[k])
             own[k] = new
-        w, g, c = w + lr * mean(changes, cohort), mean(directions, cohort), c + dc
+        w = w + lr * mean(changes, cohort)
+        g = mean(directions, cohort)
+        c = c + dc
     history = run(fedax.SCAFFOLDM(beta=beta, lr=lr))
     agree(history, w)
     np.testing.assert_allclose(history.state.g, g, rtol=0, atol=1e-11)
@@ -274,9 +311,11 @@ def test_fedlin(rates):
     world = World()
     w = world.start
     for _ in range(ROUNDS):
-        gradients, models = np.array([world.gradient(k, w) for k in range(5)]), []
+        gradients = np.array([world.gradient(k, w) for k in range(5)])
+        models = []
         for k in range(5):
-            x, rate = w, LR / len(minibatches(k)) if rates == "by_steps" else LR
+            x = w
+            rate = LR / len(minibatches(k)) if rates == "by_steps" else LR
             for rows in minibatches(k):
                 x = x - rate * (world.gradient(k, x, rows) - gradients[k] + P @ gradients)
             models.append(x)
@@ -288,10 +327,14 @@ def test_fedlin(rates):
 def test_mime(corrected):
     """FedJAX's two files with Optax's momentum: the state that local steps see does not change
     within a round."""
-    world, beta, lr = World(), 0.6, 0.7
-    w, m = world.start, np.zeros(4)
+    world = World()
+    beta = 0.6
+    lr = 0.7
+    w = world.start
+    m = np.zeros(4)
     for cohort in world.cohorts():
-        g, models = mean([world.gradient(k, w) for k in cohort], cohort), []
+        g = mean([world.gradient(k, w) for k in cohort], cohort)
+        models = []
         for k in cohort:
             x = w
             for rows in minibatches(k):
@@ -299,7 +342,8 @@ def test_mime(corrected):
                 slope = slope - world.gradient(k, w, rows) + g if corrected else slope
                 x = x - LR * (slope + beta * m)
             models.append(x)
-        w, m = w - lr * mean([w - x for x in models], cohort), g + beta * m
+        w = w - lr * mean([w - x for x in models], cohort)
+        m = g + beta * m
     kind = fedax.Mime if corrected else fedax.MimeLite
     agree(run(kind(momentum=beta, lr=lr)), w)
 

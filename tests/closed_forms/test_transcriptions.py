@@ -20,10 +20,14 @@ def run(algorithm, momentum=0.0):
 
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold(option):
-    world, lr = World(), 0.7
-    x, c, own = world.start, np.zeros(4), np.zeros((5, 4))
+    world = World()
+    lr = 0.7
+    x = world.start
+    c = np.zeros(4)
+    own = np.zeros((5, 4))
     for cohort in world.cohorts():
-        moves, changes = [], []
+        moves = []
+        changes = []
         for k in cohort:
             y, steps = world.sgd(k, x, lambda _, k=k, c=c: c - own[k])
             new = world.gradient(k, x) if option == "I" else own[k] - c + (x - y) / (steps * LR)
@@ -36,8 +40,11 @@ def test_scaffold(option):
 
 
 def test_feddyn():
-    world, alpha = World(), 0.3
-    w, h, own = world.start, np.zeros(4), np.zeros((5, 4))
+    world = World()
+    alpha = 0.3
+    w = world.start
+    h = np.zeros(4)
+    own = np.zeros((5, 4))
     for cohort in world.cohorts():
         models = []
         for k in cohort:
@@ -56,7 +63,8 @@ def test_qfedavg(q, form):
     world = World()
     w = world.start
     for cohort in world.cohorts():
-        top, bottom = np.zeros(4), 0.0
+        top = np.zeros(4)
+        bottom = 0.0
         for k in cohort:
             g = (w - world.sgd(k, w)[0]) / LR
             f = world.loss(k, w) + 1e-10
@@ -69,13 +77,16 @@ def test_qfedavg(q, form):
 
 def test_fednova():
     """The weights of the gradients are added up step by step here, not by their closed form."""
-    world, momentum = World(), 0.6
+    world = World()
+    momentum = 0.6
     w = world.start
     for cohort in world.cohorts():
-        directions, sums = [], []
+        directions = []
+        sums = []
         for k in cohort:
             mine, steps = world.sgd(k, w, momentum=momentum)
-            counter, total = 0.0, 0.0
+            counter = 0.0
+            total = 0.0
             for _ in range(steps):
                 counter = momentum * counter + 1
                 total += counter

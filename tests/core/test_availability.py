@@ -58,10 +58,12 @@ def shares(rows):
 @pytest.mark.parametrize("sampling", ["uniform", "proportional_without_replacement", "weights"])
 @pytest.mark.parametrize("there", [[0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 1, 0], [0] * 6])
 def test_cohorts_are_drawn_among_those_who_are_there(sampling, there):
-    there, weights = np.array(there, bool), None
+    there = np.array(there, bool)
+    weights = None
     if sampling == "weights":
         # of those there, 1 only fills up
-        sampling, weights = "uniform", jnp.asarray([9.0, 0, 9, 1, 3, 9])
+        sampling = "uniform"
+        weights = jnp.asarray([9.0, 0, 9, 1, 3, 9])
     rows = drawn(fedax.Schedule(cohort=2, sampling=sampling), there, weights)
     assert all(len(row) == len(set(row)) == min(2, there.sum()) for row in rows)
     assert not shares(rows)[~there].any()
@@ -106,7 +108,8 @@ def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
     centres = [np.array([1.0, 2.0]), np.array([5.0]), np.array([0.0, 3.0, 3.0]), np.array([-4.0])]
     task = fedax.Task(7.0, lambda w, x: (w - x) ** 2 / 2, centres)
     there = [[1], [], [0, 2, 3], [0, 1], []]
-    expected, sizes = [], np.array([len(c) for c in centres]) if weights == "size" else np.ones(4)
+    expected = []
+    sizes = np.array([len(c) for c in centres]) if weights == "size" else np.ones(4)
     for own in there:
         new = (
             sum(sizes[k] * centres[k].mean() for k in own) / sum(sizes[k] for k in own)
@@ -116,7 +119,8 @@ def test_small_cohorts_are_weighted_by_those_who_came(engine, weights):
         expected.append(new)
     for cohort in (None, 3):
         options = {"cohort": cohort, "steps": 1, "batch_size": "full", "weights": weights}
-        schedule, done = fedax.Schedule(**options, conditions={"availability": TRACE}), None
+        schedule = fedax.Schedule(**options, conditions={"availability": TRACE})
+        done = None
         for t, value in enumerate(expected, 1):
             more = {
                 "solver": fedax.SGD(1.0),

@@ -11,15 +11,15 @@ from sklearn.datasets import load_digits
 import fedax
 
 nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
-RATE, BATCH, ROUNDS = 0.1, 8, 3
+RATE = 0.1
+BATCH = 8
+ROUNDS = 3
 
 
 class CNN(nnx.Module):
     def __init__(self, rngs):
-        self.conv, self.norm = (
-            nnx.Conv(1, 4, (3, 3), rngs=rngs),
-            nnx.BatchNorm(4, momentum=0.9, rngs=rngs),
-        )
+        self.conv = nnx.Conv(1, 4, (3, 3), rngs=rngs)
+        self.norm = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
         self.head = nnx.Linear(4 * 16, 10, rngs=rngs)
 
     def __call__(self, x):
@@ -35,7 +35,8 @@ def clients(sizes, contrast, light):
     """Three labels each, in order, seen in the client's own light; and as many examples for
     tests."""
     pictures, labels = load_digits(return_X_y=True)
-    train, test = [], []
+    train = []
+    test = []
     for k, (n, a, b) in enumerate(zip(sizes, contrast, light, strict=True)):
         rows = np.flatnonzero(np.isin(labels, [(3 * k + i) % 10 for i in range(3)]))
         for part, own in ((train, rows[:n]), (test, rows[n : 2 * n])):
@@ -73,7 +74,8 @@ def transcription(train, own):
     for _ in range(ROUNDS):
         ends = []
         for client, (params, state) in zip(train, models, strict=True):
-            x, y = client["x"].astype(np.float32), client["y"]
+            x = client["x"].astype(np.float32)
+            y = client["y"]
             for begin in range(0, len(y), BATCH):
                 # a short minibatch is filled with the client's first examples
                 rows = np.arange(begin, begin + BATCH) % len(y)

@@ -34,7 +34,8 @@ def test_layout_keeps_the_order_of_leaves():
 def test_local_gradient_is_the_gradient_of_its_value():
     rng = np.random.default_rng(0)
     w, anchor, linear = (jnp.asarray(rng.normal(size=4)) for _ in range(3))
-    problem, layout = LocalProblem(anchor=anchor, linear=linear, prox=0.7), Layout.of(w)
+    problem = LocalProblem(anchor=anchor, linear=linear, prox=0.7)
+    layout = Layout.of(w)
     added = problem.added_gradient(layout, jnp.zeros(4), w)
     np.testing.assert_allclose(added, jax.grad(problem.added_value)(w), rtol=1e-12)
     np.testing.assert_allclose(added, linear + 0.7 * (w - anchor), rtol=1e-12)

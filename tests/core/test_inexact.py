@@ -10,7 +10,9 @@ from fedax.core import Algorithm, LocalProblem, Upload
 from fedax.theory import feddane
 from problems import quadratic, random_quadratic
 
-CLIENTS, DIM, RATE = 4, 3, 0.2
+CLIENTS = 4
+DIM = 3
+RATE = 0.2
 START = np.array([1.0, -2.0, 0.5])
 ENGINES = {
     "sequential, 2 devices": lambda: fedax.Simulation(devices=2),
@@ -55,11 +57,13 @@ def solved(gamma, mu, engine=None, concavity=0.0, curvatures=None, centres=None,
 
 def by_hand(a, b, gamma, mu, concavity=0.0, most=1000):
     """The points that gradient descent passes until the rule holds."""
-    matrix, right = a + mu * np.eye(DIM), a @ b + mu * START - START[::-1]
+    matrix = a + mu * np.eye(DIM)
+    right = a @ b + mu * START - START[::-1]
     points = [START]
     for _ in range(most):
         w = points[-1]
-        residual, moved = np.linalg.norm(matrix @ w - right), np.linalg.norm(w - START)
+        residual = np.linalg.norm(matrix @ w - right)
+        moved = np.linalg.norm(w - START)
         if residual <= feddane.enough(inexactness=gamma, moved=moved, curvature=mu - concavity):
             break
         points.append(w - RATE * (matrix @ w - right))

@@ -34,12 +34,16 @@ def sharp(world, k, w, rows, rho):
 
 @pytest.mark.parametrize("engine", ENGINES[::2], ids=["one", "pieces"])
 def test_sam_around_sgd_with_momentum_and_a_proximal_term(engine):
-    world, rho, mu, momentum = World(), 0.3, 0.7, 0.6
+    world = World()
+    rho = 0.3
+    mu = 0.7
+    momentum = 0.6
     w = world.start
     for cohort in world.cohorts():
         models = []
         for k in cohort:
-            mine, speed = w, np.zeros(4)
+            mine = w
+            speed = np.zeros(4)
             for _ in range(2):
                 for begin in range(0, SIZES[k], 4):
                     slope = sharp(world, k, mine, slice(begin, begin + 4), rho) + mu * (mine - w)
@@ -88,7 +92,8 @@ class Clipped(fedax.FedAvg):
 
 @pytest.mark.slow
 def test_a_hook_that_clips_is_the_solvers_clipping():
-    hooked, built_in = run(Clipped(), fedax.SGD(LR)), run(fedax.FedAvg(), fedax.SGD(LR, clip=0.3))
+    hooked = run(Clipped(), fedax.SGD(LR))
+    built_in = run(fedax.FedAvg(), fedax.SGD(LR, clip=0.3))
     np.testing.assert_allclose(vector(hooked), vector(built_in), rtol=0, atol=1e-14)
 
 
@@ -105,9 +110,12 @@ class SumsOfWeights(Algorithm):
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 def test_the_sum_of_weights_is_the_change_under_a_gradient_of_one(momentum):
     """Step by step with the velocity and the proximal term; the decay by round changes its pull."""
-    decay, expected = 0.5, 0.0
+    decay = 0.5
+    expected = 0.0
     for t in range(3):
-        lr, speed, moved = 0.1 * decay**t, 0.0, 0.0
+        lr = 0.1 * decay**t
+        speed = 0.0
+        moved = 0.0
         for _ in range(4):
             speed = momentum * speed + 1 + 0.7 * moved
             moved -= lr * speed
@@ -154,7 +162,8 @@ class Means(Algorithm):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES, ids=["one", "eager", "pieces"])
 def test_means_over_examples_and_gradients_of_other_losses(engine):
-    world, schedule = World(), fedax.Schedule(epochs=1, batch_size=4, order="given")
+    world = World()
+    schedule = fedax.Schedule(epochs=1, batch_size=4, order="given")
     found = run(Means(), fedax.SGD(LR), rounds=1, schedule=schedule, engine=engine)
     np.testing.assert_allclose(found.logged["mean"][0], P @ [y.mean() for y in world.y], rtol=1e-12)
     outer = [np.einsum("ni,nj->ij", x[:, 1:], x[:, 1:]) / len(x) for x in world.x]
@@ -163,7 +172,8 @@ def test_means_over_examples_and_gradients_of_other_losses(engine):
     for k in range(5):
         w = world.start
         for begin in range(0, SIZES[k], 4):
-            x, y = world.x[k][begin : begin + 4], world.y[k][begin : begin + 4]
+            x = world.x[k][begin : begin + 4]
+            y = world.y[k][begin : begin + 4]
             w = w - LR * x.T @ np.sign(x @ w - y) / len(y)
         models.append(w)
     np.testing.assert_allclose(vector(found), P @ models, rtol=0, atol=1e-12)
@@ -196,7 +206,8 @@ def test_common_coins_end_the_round_of_all_clients(p, engine):
 
 
 def test_numbers_of_steps_are_geometric():
-    p, keys = 0.3, jax.random.split(jax.random.key(0), 20_000)
+    p = 0.3
+    keys = jax.random.split(jax.random.key(0), 20_000)
     schedule = fedax.Schedule(sync_probability=p)
     steps = np.asarray(jax.vmap(lambda key: schedule.work(keys[0], 9, 0, key).steps)(keys))
     for count in range(1, 6):

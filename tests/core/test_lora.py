@@ -36,7 +36,8 @@ def test_the_mean_of_adapters_is_the_mean_of_the_clients_models():
     history = fedax.run(
         fedax.FedAvg(), fedax.lora(TASK, rank=2, targets="*.kernel", alpha=3.0), rounds=1, **FULL
     )
-    a, models = np.asarray(history.params.left["dense.kernel"]), []
+    a = np.asarray(history.params.left["dense.kernel"])
+    models = []
     for client in CLIENTS:
         b = np.zeros((2, 4))
         for _ in range(3):

@@ -7,7 +7,8 @@ import numpy as np
 import fedax
 
 # a step is a sixteenth of the distance of 1 to its neighbour in bfloat16
-RATE, STEPS = 2.0**-12, 64
+RATE = 2.0**-12
+STEPS = 64
 CLIENTS = {"anna": [1.0, 2.0, 5.0], "berta": [3.0, 4.0]}
 
 

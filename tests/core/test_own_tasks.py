@@ -139,10 +139,8 @@ def test_equinox_modules_keep_their_other_leaves():
     task = fedax.from_model(model, loss, CLIENTS)
     options = {"solver": fedax.SGD(0.5), "schedule": fedax.Schedule(batch_size="full")}
     found = fedax.run(fedax.FedAvg(), task, rounds=1, **options)
-    before, model = (
-        eqx.nn.MLP(2, 2, 4, 1, key=jax.random.fold_in(jax.random.key(0), 0)),
-        found.params,
-    )
+    before = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.fold_in(jax.random.key(0), 0))
+    model = found.params
 
     def step(model, client):
         gradient = eqx.filter_grad(lambda model: loss(jax.vmap(model)(client["x"]), client).mean())(

@@ -29,7 +29,8 @@ def flax_nnx():
     class Net(nnx.Module):
         def __init__(self, rngs):
             self.norm = nnx.BatchNorm(3, rngs=rngs)
-            self.dropout, self.head = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(3, 1, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.head = nnx.Linear(3, 1, rngs=rngs)
 
         def __call__(self, x):
             return self.head(self.dropout(self.norm(x)))
@@ -69,7 +70,8 @@ def equinox():
         dropout: eqx.nn.Dropout
 
         def __init__(self, key):
-            self.head, self.dropout = eqx.nn.Linear(3, 1, key=key), eqx.nn.Dropout(0.5)
+            self.head = eqx.nn.Linear(3, 1, key=key)
+            self.dropout = eqx.nn.Dropout(0.5)
 
         def __call__(self, x, key=None):
             return self.head(self.dropout(x, key=key))

@@ -25,7 +25,8 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_comes_back(name, tmp_path):
-    model, path = MODELS[name], tmp_path / "new" / "m.safetensors"
+    model = MODELS[name]
+    path = tmp_path / "new" / "m.safetensors"
     fedax.save_params(model, path, about={"seed": 3})
     back = fedax.load_params(path, like=jax.tree.map(jnp.zeros_like, model))
     assert jax.tree.structure(back) == jax.tree.structure(model)
@@ -89,7 +90,8 @@ def dropping():
 
 def test_numbers_that_are_settings_of_modules_are_in_no_file(tmp_path):
     """A rate of dropout stays a number: as an array, the module could not be traced."""
-    path, model = tmp_path / "m.safetensors", dropping()
+    path = tmp_path / "m.safetensors"
+    model = dropping()
     fedax.save_params({"net": model, "scale": 2.0}, path)
     assert set(fedax.load_params(path)) == {"net.layers.0.weight", "net.layers.0.bias", "scale"}
     read = fedax.load_params(path, like={"net": model, "scale": 0.0})

@@ -88,7 +88,8 @@ def test_frozen_leaves_and_own_predictions():
 def test_numbers_are_refused_that_change_as_the_training_examples_type():
     """Pixels from 0 to 255 beside those from 0 to 1: a scaling was forgotten."""
     task = fedax.task("digits", clients=3)
-    history, x = fedax.run(fedax.FedAvg(), task, rounds=1), task.test.arrays["x"][:4]
+    history = fedax.run(fedax.FedAvg(), task, rounds=1)
+    x = task.test.arrays["x"][:4]
     pixels = (np.asarray(x) * 255).astype(np.uint8)
     with pytest.raises(DataError, match=r"predict\(x\)\['x'\]: got numbers of type uint8; allowed"):
         history.predict(pixels)

@@ -66,11 +66,13 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_shortest_combination_is_that_of_a_qp_solver(case):
     vectors = CASES[case]
-    result, weights = found(vectors), exact(vectors)
+    result = found(vectors)
+    weights = exact(vectors)
     size = np.linalg.norm(vectors, axis=1).max()
     assert np.all(np.asarray(result.weights) >= 0)
     assert float(result.weights.sum()) == pytest.approx(1, abs=1e-12)
-    point, expected = np.asarray(result.weights) @ vectors, weights @ vectors
+    point = np.asarray(result.weights) @ vectors
+    expected = weights @ vectors
     np.testing.assert_allclose(point, expected, rtol=0, atol=1e-6 * size)
     assert abs(point @ point - expected @ expected) < 1e-6 * min(
         size**2, max(expected @ expected, 1e-6 * size**2)
@@ -83,7 +85,8 @@ def test_lengths_over_eight_decades():
     it."""
     for seed in range(4):
         vectors = spread(seed, 8)
-        result, weights = found(vectors), exact(vectors)
+        result = found(vectors)
+        weights = exact(vectors)
         excess = (
             np.linalg.norm(np.asarray(result.weights) @ vectors) ** 2
             - np.linalg.norm(weights @ vectors) ** 2
@@ -102,7 +105,8 @@ def test_orthogonal_vectors_get_weights_of_inverse_squares():
 @pytest.mark.parametrize("seed", range(4))
 def test_in_a_box_it_is_that_of_slsqp(seed, radius):
     rng = np.random.default_rng(seed)
-    vectors, centre = rng.normal(size=(COUNT, 8)) + 0.5, rng.dirichlet(np.ones(COUNT))
+    vectors = rng.normal(size=(COUNT, 8)) + 0.5
+    centre = rng.dirichlet(np.ones(COUNT))
     result = found(vectors, centre=jnp.asarray(centre), radius=jnp.asarray(radius))
     gram = vectors @ vectors.T
     expected = minimize(
@@ -140,8 +144,10 @@ def test_the_certificate_bounds_the_distance_to_the_minimum(steps):
     positive = False
     for seed in range(6):
         vectors = random(seed) + 0.5
-        result, weights = found(vectors, max_steps=steps), exact(vectors)
-        point, best = np.asarray(result.weights) @ vectors, weights @ vectors
+        result = found(vectors, max_steps=steps)
+        weights = exact(vectors)
+        point = np.asarray(result.weights) @ vectors
+        best = weights @ vectors
         excess = (point @ point - best @ best) / 2
         assert -1e-12 < excess <= float(result.gap) + 1e-12
         assert int(result.steps) <= steps

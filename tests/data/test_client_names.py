@@ -51,7 +51,8 @@ def test_histories_have_the_numbers_of_a_client_by_name(runs):
     found = history.by_client("client_accuracy")
     assert list(found) == NAMES
     for k, name in enumerate(NAMES):
-        values, own = np.asarray(found[name]), task.test[k]
+        values = np.asarray(found[name])
+        own = task.test[k]
         predicted = np.asarray(
             task.predictions(history.params, jax.tree.map(jax.numpy.asarray, own), None)
         ).argmax(1)

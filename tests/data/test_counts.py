@@ -44,7 +44,8 @@ def test_attackers_are_the_whole_part_and_at_least_one(clients, share):
 def test_a_trimmed_mean_trims_at_least_its_share(beta, many, cut):
     """One step of size 1 on bowls ends at their centres; 1e6 is an outlier at either end."""
     centres = np.arange(many, dtype=float)
-    centres[0], centres[-1] = -2e6, 1e6
+    centres[0] = -2e6
+    centres[-1] = 1e6
     task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, centres[:, None])
     options = {
         "solver": fedax.SGD(1.0),

@@ -27,7 +27,8 @@ def test_a_split_keeps_every_example_once_and_a_training_example_everywhere(
     if clients > n:
         return
     parts = iid(n, clients, seed=n)
-    x, y = np.arange(n)[:, None] * 1.0, np.arange(n) % 3
+    x = np.arange(n)[:, None] * 1.0
+    y = np.arange(n) % 3
     arguments = {"classes": 3, "test_fraction": fraction, "split": split, "seed": n}
     try:
         data = FederatedData.partitioned(x, y, parts, **arguments)
@@ -65,7 +66,8 @@ def test_a_shuffled_split_depends_on_the_seed_only():
 
 
 def test_further_arrays_go_where_the_examples_go():
-    x, y = np.arange(12.0)[:, None], np.arange(12) % 2
+    x = np.arange(12.0)[:, None]
+    y = np.arange(12) % 2
     data = FederatedData.partitioned(
         x, y, iid(12, 3), classes=2, test_fraction=0.5, more={"weight": np.arange(12) * 10}
     )
@@ -98,7 +100,8 @@ def test_it_cannot_be_changed():
 def test_many_clients_are_split_without_a_loop_over_them():
     """5,000 clients of 4 examples: each keeps its own, three to learn from, and all 24 orders are
     equally likely."""
-    clients, x = 5000, np.arange(20_000.0)
+    clients = 5000
+    x = np.arange(20_000.0)
     partition = list(np.random.default_rng(0).permutation(20_000).reshape(clients, 4))
     data = FederatedData.partitioned(
         x[:, None], np.zeros(20_000, int), partition, classes=1, test_fraction=0.25

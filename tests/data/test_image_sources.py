@@ -40,7 +40,8 @@ def mnist_folder(data_folder: Path) -> Path:
 def test_mnist_keeps_the_official_test_set_apart(mnist_folder):
     data = mnist("iid", clients=6, seed=5, folder=mnist_folder, split="in_order")
     with np.load(mnist_folder / "mnist.npz") as file:
-        images, labels = file["x_train"], file["y_train"]
+        images = file["x_train"]
+        labels = file["y_train"]
     for part, client in zip(iid(60_000, 6, seed=5), data.train):
         assert np.array_equal(client["y"], labels[part])
         row = np.argmax(client["x"].sum(axis=1))

@@ -64,7 +64,8 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
         pytest.skip("no LIBSVM files")
     optimum, common, worst, variance = CONVEX[name]
     task = fedax.task(name, clients=20, folder=str(data_folder))
-    a, signs = np.asarray(task.train.arrays["x"], float), 2.0 * task.train.arrays["y"] - 1
+    a = np.asarray(task.train.arrays["x"], float)
+    signs = 2.0 * task.train.arrays["y"] - 1
     n = len(a)
     assert task.l2 == 1 / n
     assert smoothness(a, 0) == pytest.approx(common, abs=1e-6)
@@ -79,9 +80,11 @@ def test_the_convex_problem_is_that_of_local_gd(name, data_folder):
     assert value(w) == pytest.approx(optimum, abs=1e-12)
     assert value(np.zeros(a.shape[1])) == pytest.approx(np.log(2), abs=1e-12)
     blocks = [task.train[k] for k in range(20)]
-    tops, squares = [], []
+    tops = []
+    squares = []
     for block in blocks:
-        b, s = np.asarray(block["x"], float), 2.0 * block["y"] - 1
+        b = np.asarray(block["x"], float)
+        s = 2.0 * block["y"] - 1
         tops.append(smoothness(b, 1 / n))
         slope = gradient(w, b, s, 1 / n)
         squares.append(slope @ slope)

@@ -21,7 +21,8 @@ class Tensor:
     """What PyTorch's tensors do when NumPy reads them."""
 
     def __init__(self, values, requires_grad=False):
-        self.values, self.requires_grad = np.asarray(values), requires_grad
+        self.values = np.asarray(values)
+        self.requires_grad = requires_grad
         self.shape = self.values.shape
 
     def __array__(self, dtype=None, copy=None):

@@ -111,7 +111,8 @@ def test_augmented_copies_stay_together_where_their_source_is_named():
     x = np.concatenate(
         [pictures, pictures[:, :, ::-1], pictures + 0.1 * rng.normal(size=pictures.shape)]
     )
-    source, owner = np.tile(np.arange(30), 3), np.arange(90) % 3
+    source = np.tile(np.arange(30), 3)
+    owner = np.arange(90) % 3
     clients = [
         {"x": x[owner == k], "y": np.zeros(30, int), "picture": source[owner == k]}
         for k in range(3)

@@ -102,7 +102,8 @@ def test_users_keep_what_is_theirs(users, minimum):
 
 
 def test_quantity_skew_has_log_normal_sizes():
-    sigma, clients = 0.8, 2000
+    sigma = 0.8
+    clients = 2000
     logs = np.log([len(part) for part in quantity_skew(4_000_000, clients, sigma)])
     # 5 standard errors of a standard deviation
     assert abs(logs.std() - sigma) < 5 * sigma / math.sqrt(2 * clients)
@@ -124,7 +125,10 @@ def dirichlet_counts(labels, classes, **arguments):
 def test_dirichlet_shares_of_the_first_class_have_the_variance_of_the_law():
     # The class that is dealt first is not rebalanced: a client's share has variance (1/N)(1 - 1/N)
     # / (N alpha + 1).
-    labels, clients, alpha, draws = np.repeat([0, 1], 1000), 2, 3.0, 600
+    labels = np.repeat([0, 1], 1000)
+    clients = 2
+    alpha = 3.0
+    draws = 600
     shares = [
         dirichlet_counts(labels, 2, clients=clients, alpha=alpha, minimum=1, seed=s)[0, 0] / 1000
         for s in range(draws)

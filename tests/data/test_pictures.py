@@ -30,7 +30,8 @@ def shown(task, key=None, split="train"):
 
 def is_window(image, source, crop, flip):
     """Whether an image is a window of a source with zeros around it, mirrored perhaps."""
-    side, padded = source.shape[0], np.pad(source, crop)
+    side = source.shape[0]
+    padded = np.pad(source, crop)
     windows = [
         padded[i : i + side, j : j + side] for i in range(2 * crop + 1) for j in range(2 * crop + 1)
     ]
@@ -64,7 +65,8 @@ def test_frozen_changes_are_made_once(crop, flip):
 
 
 def test_fresh_changes_are_made_at_every_step():
-    plain, task = fedax.task("digits", **SMALL), fedax.task("digits", **SMALL, crop=1, flip=True)
+    plain = fedax.task("digits", **SMALL)
+    task = fedax.task("digits", **SMALL, crop=1, flip=True)
     assert np.array_equal(arrays(task), arrays(plain))
     assert np.array_equal(shown(task), arrays(plain))
     first, again, other = (shown(task, jax.random.key(seed)) for seed in (0, 0, 1))
@@ -95,7 +97,8 @@ def test_pixels_of_cifar10(data_folder):
     """The published deviations are means over the images, so pixels come out wider."""
     if not (data_folder / "cifar10_test.npz").is_file():
         pytest.skip(f"no CIFAR-10 in {data_folder}")
-    source, known = read_images("cifar10", data_folder), CIFAR10
+    source = read_images("cifar10", data_folder)
+    known = CIFAR10
     images = source.x
     single = np.stack(
         [images[i : i + 5000].reshape(-1, 1024, 3).std(1).mean(0) for i in range(0, 50000, 5000)]

@@ -11,12 +11,10 @@ from fedax.tasks.sources import task_options
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_written_out_defaults_make_the_same_task(name):
-    short, long = (
-        fedax.task(name, clients=4),
-        fedax.task(
-            name,
-            **{key: option.default for key, option in task_options(name).items()} | {"clients": 4},
-        ),
+    short = fedax.task(name, clients=4)
+    long = fedax.task(
+        name,
+        **{key: option.default for key, option in task_options(name).items()} | {"clients": 4},
     )
     assert all(
         np.array_equal(short.train.arrays[key], long.train.arrays[key]) for key in ("x", "y")
@@ -69,7 +67,8 @@ def test_every_option_reaches_the_data(name, data_folder):
         if not (data_folder / "mnist.npz").is_file():
             pytest.skip(f"no mnist.npz in {data_folder}")
         options = {**options, "folder": data_folder}
-    direct, task = getattr(data, name)(**options), fedax.task(name, **options, l2=0.25)
+    direct = getattr(data, name)(**options)
+    task = fedax.task(name, **options, l2=0.25)
     for part, ragged in ((direct.train, task.train), (direct.test, task.test)):
         for key in ("x", "y"):
             assert np.array_equal(

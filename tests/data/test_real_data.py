@@ -96,10 +96,8 @@ def binary_batches(folder, images, labels, sizes):
 def test_official_cifar_batches(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-10-batches-bin"
     rng = np.random.default_rng(0)
-    images, labels = (
-        rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8),
-        (np.arange(60) % 10).astype(np.uint8),
-    )
+    images = rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8)
+    labels = (np.arange(60) % 10).astype(np.uint8)
     binary_batches(folder, images, labels, [10] * 6)
     with pytest.raises(DataError, match=r"data_batch_1\.bin"):
         data.cifar10(folder=tmp_path)

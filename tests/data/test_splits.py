@@ -49,7 +49,8 @@ def test_clients_that_are_unseen_take_no_part():
         fedax.FederatedData.from_arrays(numbered([2, 3, 4, 5, 6]), test=numbered([1, 0, 1, 1, 1])),
     )
     parts = with_unseen(task, 0.4, seed=2)
-    own, away = rows(parts.train), rows(parts.unseen.train)
+    own = rows(parts.train)
+    away = rows(parts.unseen.train)
     assert (len(own), len(away)) == (3, 2)
     assert sorted(own + away, key=min) == rows(task.train)
     tests = dict(zip(map(tuple, rows(task.train)), rows(task.test), strict=True))
@@ -80,7 +81,8 @@ def test_new_clients_are_evaluated_before_and_after_their_own_steps():
             "rounds": 1,
         }
         history = fedax.run(fedax.FedAvg(), parts, observe=watch, **options)
-        w, expected = float(history.params), []
+        w = float(history.params)
+        expected = []
         for train, test in zip(rows(parts.unseen.train), rows(parts.unseen.test), strict=True):
             mean = np.mean(train)
             for start in (w, mean + 0.5**3 * (w - mean)):

@@ -20,16 +20,12 @@ def people(count, features=3, seed=0):
 
 
 def test_what_is_written_comes_back(tmp_path):
-    train, test = (
-        list(people(9)),
-        [*people(8, seed=1), {"x": np.zeros((0, 3)), "y": np.zeros(0, int)}],
-    )
+    train = list(people(9))
+    test = [*people(8, seed=1), {"x": np.zeros((0, 3)), "y": np.zeros(0, int)}]
     central = {"x": np.ones((2, 3)), "y": [0, 2]}
     folder = store(tmp_path / "a", iter(train), classes=3, test=iter(test), central=central)
-    data, plain = (
-        stored(folder),
-        FederatedData.from_arrays(train, classes=3, test=test, central=central),
-    )
+    data = stored(folder)
+    plain = FederatedData.from_arrays(train, classes=3, test=test, central=central)
     assert (data.name, data.clients, data.classes) == ("a", 9, 3)
     for part in ("train", "test"):
         for mine, own in zip(getattr(data, part), getattr(plain, part), strict=True):

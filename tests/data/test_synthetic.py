@@ -13,7 +13,8 @@ from fedax.data import synthetic
 
 def transcription(alpha, beta, clients, seed):
     """The generator, one statement after another."""
-    state, shuffle = np.random.RandomState(seed), random.Random(seed)
+    state = np.random.RandomState(seed)
+    shuffle = random.Random(seed)
     n = [int(draw) + 50 for draw in state.lognormal(mean=4, sigma=2, size=clients)]
     u = state.normal(loc=0, scale=alpha, size=clients)
     B = state.normal(loc=0, scale=beta, size=clients)
@@ -46,10 +47,12 @@ def test_it_is_the_generator(alpha, beta, fraction, share):
 
 
 def test_the_iid_variant_has_one_model_and_centred_inputs():
-    clients, seed = 5, 4
+    clients = 5
+    seed = 4
     state = np.random.RandomState(seed)
     sizes = state.lognormal(4, 2, clients).astype(int) + 50
-    W, b = state.normal(0, 1, (60, 10)), state.normal(0, 1, 10)
+    W = state.normal(0, 1, (60, 10))
+    b = state.normal(0, 1, 10)
     data = synthetic(iid=True, clients=clients, seed=seed)
     assert (data.sizes + data.test_sizes).tolist() == sizes.tolist()
     for part in (*data.train, *data.test):

@@ -84,7 +84,8 @@ def test_a_folder_a_list_and_a_mapping_have_a_table_for_each_client(tmp_path):
 def test_numbers_are_standardized_over_all_training_rows_and_texts_are_one_hot():
     data = from_table(FRAME, **OPTIONS, test_fraction=0.3, split="in_order")
     train = pd.concat([FRAME[10:12], FRAME[:7]])["age"].to_numpy(float)
-    mean, deviation = train.mean(), train.std()
+    mean = train.mean()
+    deviation = train.std()
     np.testing.assert_allclose(data.encoding.means["age"], mean)
     np.testing.assert_allclose(data.encoding.deviations["age"], deviation)
     ages = np.concatenate([part.arrays["x"][:, 0] for part in (data.train, data.test)])
@@ -159,7 +160,8 @@ def test_an_encoding_comes_back_from_json():
 
 
 def test_test_and_central_tables_share_the_encoding():
-    train, other = FRAME[FRAME["sex"] == "f"], FRAME[FRAME["sex"] == "m"]
+    train = FRAME[FRAME["sex"] == "f"]
+    other = FRAME[FRAME["sex"] == "m"]
     train = pd.concat([train, FRAME[10:11].assign(sex="f")])
     data = from_table(train, **OPTIONS, test=other, central=other.drop(columns="ward"))
     assert data.train.arrays["x"].shape[1] == 3

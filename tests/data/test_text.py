@@ -42,7 +42,8 @@ def test_roles_join_their_speeches():
 
 def test_a_play_by_role_in_order():
     loaded = data.play(PLAY, length=3, test_fraction=0.5)
-    text, codes = "One two three. Four.", data.encode("One two three. Four.")
+    text = "One two three. Four."
+    codes = data.encode("One two three. Four.")
     assert loaded.clients == 1  # B says "Hm." in LEAF's characters, too little for a window
     count = len(text) - 3
     assert (loaded.sizes.tolist(), loaded.test_sizes.tolist()) == (

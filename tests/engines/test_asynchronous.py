@@ -19,7 +19,8 @@ from fedax.errors import InvalidInput
 from problems import regression, vector
 from transcription import LR, P, World
 
-ROUNDS, SEED = 12, 7
+ROUNDS = 12
+SEED = 7
 
 
 RATES = [100.0, 40.0, 10.0, 300.0, 25.0]
@@ -50,8 +51,11 @@ def run(method=None, how=None, rounds=ROUNDS, task=None, **options):
 def simulated(clients, cohort, server, durations, seed, steps):
     """The timetable by processes of simpy: rows of (time, clients, versions, sent, discarded)."""
     simpy = pytest.importorskip("simpy", reason="the independent simulation needs simpy")
-    env, random = simpy.Environment(), np.random.Generator(np.random.PCG64(seed))
-    arrived, free, rows = simpy.PriorityStore(env), set(range(clients)), []
+    env = simpy.Environment()
+    random = np.random.Generator(np.random.PCG64(seed))
+    arrived = simpy.PriorityStore(env)
+    free = set(range(clients))
+    rows = []
     state = {"version": 0, "at work": 0, "number": 0, "sent": 0}
 
     def train(client, version, number):
@@ -70,7 +74,8 @@ def simulated(clients, cohort, server, durations, seed, steps):
             state["sent"] += 1
 
     def serve():
-        buffer, discarded = [], 0
+        buffer = []
+        discarded = 0
         dispatch()
         while len(rows) < steps:
             if not state["at work"]:
@@ -100,7 +105,9 @@ def simulated(clients, cohort, server, durations, seed, steps):
                         discarded,
                     )
                 )
-                state["version"], state["sent"], discarded = state["version"] + 1, 0, 0
+                state["version"] = state["version"] + 1
+                state["sent"] = 0
+                discarded = 0
                 free.update(b[1] for b in buffer)
                 buffer = []
                 dispatch()
@@ -139,7 +146,8 @@ def test_timetables_are_those_of_a_discrete_event_simulation(part):
         if random.random() < 0.5:
             durations = np.ceil(durations * 4) / 4
         steps = drawn(server, cohort, durations, case)
-        rows, ends = steps.rows(0, 30), np.cumsum(steps.logged(0, 30)["round_seconds"])
+        rows = steps.rows(0, 30)
+        ends = np.cumsum(steps.logged(0, 30)["round_seconds"])
         expected = simulated(clients, cohort, server, durations, case, 30)
         for step, (time, ids, versions, sent, discarded) in enumerate(expected):
             np.testing.assert_allclose(ends[step], time, rtol=1e-12)
@@ -164,7 +172,9 @@ def _check_slots(rows, slots, bound):
 
 
 def test_draws_by_size_have_their_probabilities():
-    sizes, random, counts = np.array([1, 2, 3, 10]), np.random.default_rng(0), np.zeros(4)
+    sizes = np.array([1, 2, 3, 10])
+    random = np.random.default_rng(0)
+    counts = np.zeros(4)
     free = _Ranking(sizes)
     free.remove(2)
     for _ in range(4000):
@@ -177,16 +187,19 @@ def test_draws_by_size_have_their_probabilities():
 def _transcribed(how, mixes=False, lr=1.0):
     """FedBuff and FedAsync from the server's side: w, a list of past models, and what arrives
     when."""
-    world, server = World(), how.asynchronous
+    world = World()
+    server = how.asynchronous
     timetable = _timetable(how)
     w = world.start
     past = []
     rows = timetable.rows(0, ROUNDS)
     for t in range(ROUNDS):
         past.append(w)
-        total, weights = np.zeros_like(w), 0.0
+        total = np.zeros_like(w)
+        weights = 0.0
         for k, v in zip(rows.clients[t], rows.versions.numbers[t], strict=True):
-            mine, tau = world.sgd(k, past[v])[0], t - v
+            mine = world.sgd(k, past[v])[0]
+            tau = t - v
             s = {"constant": 1.0, "polynomial": (1 + tau) ** -server.a}.get(server.weight)
             s = (
                 (1.0 if tau <= server.b else 1 / (server.a * (tau - server.b) + 1))
@@ -281,7 +294,8 @@ def test_engines_agree(engine):
 @pytest.mark.slow
 def test_resuming_in_the_middle_gives_the_same_bits(tmp_path):
     """Also where the longer run needs more slots than the one that wrote the checkpoint."""
-    how, method = schedule(1, "shuffled"), fedax.SCAFFOLD(option="I")
+    how = schedule(1, "shuffled")
+    method = fedax.SCAFFOLD(option="I")
     straight = run(method, how, 14)
     first = run(method, how, 5, checkpoint=tmp_path / "a")
     for continued in (
@@ -328,8 +342,10 @@ def test_sessions_and_grids_have_the_same_steps():
 
 def test_traffic_counts_what_is_sent_and_discarded():
     how = schedule(max_staleness=0)
-    history, timetable = run(how=how), _timetable(how)
-    rows, bits = timetable.rows(0, ROUNDS), 64 * 4
+    history = run(how=how)
+    timetable = _timetable(how)
+    rows = timetable.rows(0, ROUNDS)
+    bits = 64 * 4
     assert rows.discarded.sum() > 0
     assert history.bits.up.tolist() == ((2 + rows.discarded) * bits).tolist()
     assert history.bits.down.tolist() == (rows.sent * bits).tolist()
@@ -402,8 +418,10 @@ DEVICES = dataclasses.replace(SPEEDS, energy=2.0, energy_down=1e-3, energy_up=0.
 @pytest.mark.slow
 def test_joules_are_those_of_the_arrivals():
     how = schedule(max_staleness=0)
-    history, rows = run(how=how, clock=DEVICES), _timetable(how, DEVICES).rows(0, ROUNDS)
-    sizes, bits = np.asarray(regression().train.sizes), 64 * 4
+    history = run(how=how, clock=DEVICES)
+    rows = _timetable(how, DEVICES).rows(0, ROUNDS)
+    sizes = np.asarray(regression().train.sizes)
+    bits = 64 * 4
     kept = [sum(2.0 * 2 * sizes[k] + (0.1 + 1e-3) * bits for k in ks) for ks in rows.clients]
     joules = history.logged["round_joules"]
     np.testing.assert_allclose(joules[rows.discarded == 0], np.array(kept)[rows.discarded == 0])

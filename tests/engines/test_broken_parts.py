@@ -188,7 +188,9 @@ def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
         go(fedax.FedDANE(mu=0.1), regression(), e, **options)
         for e in (ENGINES["sequential"], engine)
     )
-    vector_bits, down, up = 4 * 64, one.bits.down, one.bits.up
+    vector_bits = 4 * 64
+    down = one.bits.down
+    up = one.bits.up
     assert (up[down == 0] == 0).all()
     assert len({*up.tolist()}) > 2
     assert (down[up == vector_bits] == vector_bits).any()  # one gradient, and then nobody

@@ -50,11 +50,13 @@ def test_the_length_of_calls_changes_no_bit(monkeypatch):
         "method": fedax.FedNova(),
     }
     with jax.enable_x64(False):
-        short, whole = [], []
+        short = []
+        whole = []
         for seconds, found in ((1e-9, short), (1e9, whole)):
             monkeypatch.setattr(call_length, "CALL_SECONDS", seconds)
             found.append(train(**options))
-    (one,), (other,) = short, whole
+    (one,) = short
+    (other,) = whole
     assert one.params == other.params
     assert one.rounds.tolist() == other.rounds.tolist() == [0, 5, 10, 13]
     for name, values in other.metrics.items():

@@ -33,7 +33,8 @@ def top(v, k):
 
 def test_quantized_both_ways_against_numpy():
     """The model goes down on a grid; what was learned from there comes up on a grid."""
-    world, s = World(), float(np.float32(0.02))
+    world = World()
+    s = float(np.float32(0.02))
 
     def grid(v):
         return np.clip(np.floor(v / s), -128, 127) * s
@@ -53,7 +54,8 @@ def test_quantized_both_ways_against_numpy():
 
 def test_top_k_with_feedback_against_numpy():
     """The rest of a message goes into the same client's next one, whenever it takes part again."""
-    world, lost = World(), np.zeros((5, 4))
+    world = World()
+    lost = np.zeros((5, 4))
     w = world.start
     for cohort in world.cohorts():
         messages = []
@@ -88,20 +90,16 @@ def test_coded_runs_agree_on_all_engines(kind):
         np.testing.assert_allclose(vector(one), vector(other), rtol=0, atol=1e-12)
         assert one.bits.up.tolist() == other.bits.up.tolist()
         assert one.bits.down.tolist() == other.bits.down.tolist()
-    exact, vectors = (
-        run(kind(), None, rounds=3),
-        sum(phase.up.vectors for phase in fedax.footprint(kind()).phases),
-    )
+    exact = run(kind(), None, rounds=3)
+    vectors = sum(phase.up.vectors for phase in fedax.footprint(kind()).phases)
     assert not np.allclose(vector(one), vector(exact), rtol=0, atol=1e-6)
     senders = 10 if kind is fedax.DFedAvgM else 3
     assert (exact.bits.up - one.bits.up).tolist() == [senders * vectors * (4 * 64 - 2 * 34)] * 3
 
 
 def test_an_identity_changes_nothing():
-    plain, same = (
-        run(fedax.FedDANE(), None),
-        run(fedax.FedDANE(), fedax.Channel(up=Identity(), down=Identity())),
-    )
+    plain = run(fedax.FedDANE(), None)
+    same = run(fedax.FedDANE(), fedax.Channel(up=Identity(), down=Identity()))
     np.testing.assert_allclose(vector(same), vector(plain), rtol=0, atol=1e-12)
     assert same.bits.up.tolist() == plain.bits.up.tolist()
     assert same.bits.down.tolist() == plain.bits.down.tolist()

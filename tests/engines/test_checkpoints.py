@@ -15,7 +15,8 @@ from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput, RunExists, WriteFailed
 from problems import regression
 
-ROUNDS, EVERY = 9, 2
+ROUNDS = 9
+EVERY = 2
 TASK = regression()
 
 
@@ -93,7 +94,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_continues(tmp_path, 
 
 
 def test_a_full_disk_is_reported_and_the_checkpoint_before_resumes(tmp_path, monkeypatch):
-    real, written = os.fsync, []
+    real = os.fsync
+    written = []
 
     def fsync(handle):
         written.append(handle)

@@ -11,7 +11,9 @@ from fedax.errors import InvalidInput
 from fedax.utils.random import stream
 from problems import regression, vector
 
-SEED, ROUNDS, RNG = 3, 6, np.random.default_rng(0)
+SEED = 3
+ROUNDS = 6
+RNG = np.random.default_rng(0)
 FACTORS = RNG.lognormal(sigma=0.5, size=(ROUNDS, 5))
 DRAWN = {
     "speed": 50 * RNG.lognormal(size=5),
@@ -42,7 +44,8 @@ def simulated(phases, clock):
     `phases` has for each round and phase the clients with their bits down and up and their
     examples."""
     simpy = pytest.importorskip("simpy", reason="the independent simulation needs simpy")
-    env, ends = simpy.Environment(), []
+    env = simpy.Environment()
+    ends = []
 
     def client(device, k, t, down, up, examples):
         value = lambda name: float(clock.values(name, [k], t)[0])  # noqa: E731
@@ -88,7 +91,8 @@ def cohorts(schedule, seed, rounds, sizes):
 )
 @pytest.mark.parametrize("sampling", ["uniform", "proportional"])
 def test_rounds_take_as_long_as_in_a_discrete_event_simulation(method, phases, sampling):
-    task, clock = regression(), Clock(**DRAWN)
+    task = regression()
+    clock = Clock(**DRAWN)
     sizes = np.asarray(task.train.sizes)
     schedule = fedax.Schedule(cohort=3, epochs=2, batch_size=4, sampling=sampling)
     history = run(method, clock, schedule=schedule)
@@ -153,7 +157,8 @@ def test_drawn_work_is_the_work_that_is_done():
     task = regression()
     schedule = fedax.Schedule(epochs=(1, 4), batch_size=1, conditions={"stragglers": 0.5})
     history = run(fedax.FedNova(), Clock(energy=1.0), task, 4, schedule=schedule)
-    root, sizes = jax.random.fold_in(jax.random.key(SEED), 1), np.asarray(task.train.sizes)
+    root = jax.random.fold_in(jax.random.key(SEED), 1)
+    sizes = np.asarray(task.train.sizes)
     for t in range(4):
         steps = [
             int(
@@ -181,13 +186,12 @@ def test_the_clock_changes_no_bit_and_is_the_same_on_all_engines(engine, dtype):
         "chunked": fedax.Simulation(devices=1, chunk=2),
         "eager": fedax.Eager(),
     }
-    schedule, clock = (
-        fedax.Schedule(cohort=2, batch_size=4, conditions={"dropouts": 0.4}),
-        Clock(**DRAWN),
-    )
+    schedule = fedax.Schedule(cohort=2, batch_size=4, conditions={"dropouts": 0.4})
+    clock = Clock(**DRAWN)
     with jax.enable_x64(dtype == np.float64):
         options = {"schedule": schedule, "engine": engines[engine], "rounds": 4}
-        plain, clocked = run(**options), run(clock=clock, **options)
+        plain = run(**options)
+        clocked = run(clock=clock, **options)
         expected = run(clock=clock, **options | {"engine": engines["simulation"]})
     np.testing.assert_array_equal(vector(plain), vector(clocked))
     assert plain.bits.up.tolist() == clocked.bits.up.tolist()
@@ -211,7 +215,8 @@ def test_nodes_of_a_graph_send_to_each_neighbour():
 
 @pytest.mark.slow
 def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
-    clock, schedule = Clock(**DRAWN), fedax.Schedule(cohort=2, batch_size=4)
+    clock = Clock(**DRAWN)
+    schedule = fedax.Schedule(cohort=2, batch_size=4)
     whole = run(clock=clock, schedule=schedule)
     half = run(clock=clock, schedule=schedule, rounds=3, checkpoint=tmp_path, checkpoint_every=3)
     again = run(clock=clock, schedule=schedule, checkpoint=tmp_path, checkpoint_every=3)
@@ -236,7 +241,8 @@ def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
 @pytest.mark.parametrize("kind", ["cohort", "deadline", "asynchronous"])
 def test_the_server_takes_its_time_in_every_phase(kind):
     server = {"server_seconds": 3.0, "server_seconds_per_byte": 0.25}
-    plain, slow = Clock(latency=1.0), Clock(latency=1.0, **server)
+    plain = Clock(latency=1.0)
+    slow = Clock(latency=1.0, **server)
     options = {
         "cohort": {},
         "deadline": {"conditions": {"deadline": 2.0}},

@@ -15,7 +15,9 @@ from problems import quadratic, random_quadratic, regression, vector
 from transcription import LR, ROUNDS, SCHEDULE, SEED, P, World
 
 ONE = fedax.Simulation(devices=1)
-CLIENTS, DIM, RATE = 4, 6, 0.3
+CLIENTS = 4
+DIM = 6
+RATE = 0.3
 A, B = random_quadratic(CLIENTS, DIM)
 OPTIMUM = np.linalg.solve(A.sum(0), np.einsum("kij,kj->i", A, B))
 FULL = fedax.Schedule(batch_size="full")
@@ -71,7 +73,8 @@ def federate(codec, rounds=ROUNDS, **options):
 
 
 def test_ef21_with_top_k_against_numpy():
-    x, g = np.zeros(DIM), np.zeros((CLIENTS, DIM))
+    x = np.zeros(DIM)
+    g = np.zeros((CLIENTS, DIM))
     for _ in range(30):
         steps = [-RATE * A[k] @ (x - B[k]) for k in range(CLIENTS)]
         g = g + np.array([top(step - mine, 2) for step, mine in zip(steps, g, strict=True)])
@@ -84,7 +87,8 @@ def test_ef21_with_top_k_against_numpy():
 
 def test_ef21_from_exact_vectors_against_the_released_steps():
     """bdfg_distributed_stable.py: memories begin with the gradients; steps are of the model."""
-    codec, key = EF21(TopK(2 / DIM, feedback=False)), jax.random.key(0)
+    codec = EF21(TopK(2 / DIM, feedback=False))
+    key = jax.random.key(0)
     x, gradients = np.zeros(DIM), lambda x: np.array([A[k] @ (x - B[k]) for k in range(CLIENTS)])
     g = mine = gradients(x)
     for _ in range(10):
@@ -104,10 +108,13 @@ def test_ef21_from_exact_vectors_against_the_released_steps():
 @pytest.mark.slow
 def test_ef21_divides_the_messages_of_unbiased_codecs():
     """As FL_PyTorch does; undivided, memories of RandK(2 / 6) would grow without bound."""
-    x, g, count = np.zeros(DIM), np.zeros((CLIENTS, DIM)), 2
+    x = np.zeros(DIM)
+    g = np.zeros((CLIENTS, DIM))
+    count = 2
     for t in range(30):
         for k in range(CLIENTS):
-            some, sent = places(t, k, count), np.zeros(DIM)
+            some = places(t, k, count)
+            sent = np.zeros(DIM)
             difference = -RATE * A[k] @ (x - B[k]) - g[k]
             sent[some] = (difference[some] * DIM / count).astype(np.float32)
             g[k] += sent / (1 + (DIM / count - 1))
@@ -122,16 +129,20 @@ def test_ef21_divides_the_messages_of_unbiased_codecs():
 @pytest.mark.parametrize("alpha", [0.0, slow(0.2)])
 def test_diana_with_rand_k_against_numpy(alpha):
     """Also with one memory at the server, as FL_PyTorch has it, where all clients take part."""
-    x, h, count = np.zeros(DIM), np.zeros((CLIENTS, DIM)), 2
+    x = np.zeros(DIM)
+    h = np.zeros((CLIENTS, DIM))
+    count = 2
     total = np.zeros(DIM)
     rate = alpha or count / DIM  # 1 / (1 + omega) with omega = d / k - 1
     for t in range(30):
         estimates, messages = np.zeros((2, CLIENTS, DIM))
         for k in range(CLIENTS):
-            some, sent = places(t, k, count), np.zeros(DIM)
+            some = places(t, k, count)
+            sent = np.zeros(DIM)
             difference = -RATE * A[k] @ (x - B[k]) - h[k]
             sent[some] = (difference[some] * DIM / count).astype(np.float32)
-            estimates[k], messages[k] = h[k] + sent, sent
+            estimates[k] = h[k] + sent
+            messages[k] = sent
             h[k] += rate * sent
         np.testing.assert_allclose(estimates.mean(0), total + messages.mean(0), atol=1e-12)
         total = total + rate * messages.mean(0)
@@ -161,7 +172,8 @@ def test_memories_reach_the_optimum_where_codecs_alone_do_not(name):
 
 def test_absent_clients_keep_their_memory():
     """Three of five clients a round, whose changes are relative to the model sent down."""
-    world, g = World(), np.zeros((5, 4))
+    world = World()
+    g = np.zeros((5, 4))
     w = world.start
     for cohort in world.cohorts():
         for k in cohort:
@@ -176,8 +188,10 @@ def test_absent_clients_keep_their_memory():
 @pytest.mark.slow
 def test_memories_on_a_graph():
     """Neighbours add a node's message to the memory that they have of it."""
-    graph, world = Graph.star(5), World()
-    x, g = np.tile(world.start, (5, 1)), np.zeros((5, 4))
+    graph = Graph.star(5)
+    world = World()
+    x = np.tile(world.start, (5, 1))
+    g = np.zeros((5, 4))
     for _ in range(ROUNDS):
         trained = np.array([world.sgd(k, x[k])[0] for k in range(5)])
         g = g + np.array([top(row, 2) for row in trained - g])
@@ -199,8 +213,10 @@ def test_a_run_is_resumed_to_the_same_bits(name, tmp_path):
     def go(rounds, **options):
         return descend(CODECS[name], rounds, observe_every=3, **options)
 
-    straight, part = go(6), go(3, checkpoint=tmp_path / "a")
-    resumed, from_files = go(6, resume=part), go(6, checkpoint=tmp_path / "a")
+    straight = go(6)
+    part = go(3, checkpoint=tmp_path / "a")
+    resumed = go(6, resume=part)
+    from_files = go(6, checkpoint=tmp_path / "a")
     for other in (resumed, from_files):
         assert np.array_equal(other.params, straight.params)
         assert jax.tree.all(

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_seconds_begin_before_the_data_are_placed_and_the_first_program_compiled(monkeypatch):
-    placed, started, pause = SimulationProgram.__init__, SimulationProgram.start, 0.25
+    placed = SimulationProgram.__init__
+    started = SimulationProgram.start
+    pause = 0.25
 
     def slow_to_place(self, *arguments, **options):
         time.sleep(pause)

@@ -157,7 +157,8 @@ def test_a_grid_breaks_off_between_two_observations(task, tmp_path, monkeypatch)
         rates = [fedax.SGD(1e20), fedax.SGD(0.1)]
         return fedax.run_grid([fedax.FedAvg()], task, solver=rates, **options, **more)
 
-    straight, save = both(), Checkpoints.save
+    straight = both()
+    save = Checkpoints.save
     assert lengths(straight) == [4, 8]
 
     def save_and_die(self, done, *arguments):
@@ -178,7 +179,8 @@ def test_a_grid_breaks_off_between_two_observations(task, tmp_path, monkeypatch)
 
 def test_the_final_model_is_observed(task, tmp_path, monkeypatch):
     """Of a run that was killed between two observations, and is called for no further round."""
-    options, save = {"observe_every": 5, "checkpoint_every": 2}, Checkpoints.save
+    options = {"observe_every": 5, "checkpoint_every": 2}
+    save = Checkpoints.save
 
     def save_and_die(self, done, *arguments):
         save(self, done, *arguments)

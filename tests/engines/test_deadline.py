@@ -10,7 +10,8 @@ from fedax.core.scheduling.deadline import first_answers
 from fedax.utils.random import stream
 from problems import regression, vector
 
-SEED, ROUNDS = 3, 6
+SEED = 3
+ROUNDS = 6
 SPEEDS = [40.0, 4.0, 90.0, 20.0, 1.0] * np.random.default_rng(0).lognormal(size=(100, 5))
 DEVICES = fedax.Clock(
     speed=lambda clients, t: SPEEDS[t, clients],
@@ -120,7 +121,8 @@ def test_rounds_against_numpy(asks, counted, asking):
     history = run(task=task, schedule=counted | common)
     value = lambda name, k, t: float(DEVICES.values(name, [k], t)[0])  # noqa: E731
     message = 64 * vector(history).size
-    most, deadline = counted["cohort"], counted.get("deadline", np.inf)
+    most = counted["cohort"]
+    deadline = counted.get("deadline", np.inf)
     some_late = 0
     for t in range(ROUNDS):
         clients = drawn(fedax.Schedule.of(asks | common), sizes, t).tolist()
@@ -173,7 +175,8 @@ def test_a_deadline_that_all_meet_changes_nothing(method, channel):
 
 def test_late_clients_are_as_if_they_had_not_been_drawn():
     """With whole batches and everyone asked: the server's mean is that of those who count."""
-    task, slow = regression(), fedax.Clock(speed=[1e3, 1e3, 1e-3, 1e3, 1e-3])
+    task = regression()
+    slow = fedax.Clock(speed=[1e3, 1e3, 1e-3, 1e3, 1e-3])
     options = {"schedule": {"cohort": None, "deadline": 5.0}, "rounds": 1, "task": task}
     late = run(clock=slow, **options)
     kept = [k for k in range(5) if k not in (2, 4)]

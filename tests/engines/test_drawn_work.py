@@ -128,7 +128,8 @@ def counts(values, numbers):
 
 def evenly(observed, chances):
     """Within five standard errors."""
-    draws, chances = np.sum(observed), np.asarray(chances)
+    draws = np.sum(observed)
+    chances = np.asarray(chances)
     assert np.all(
         np.abs(observed - draws * chances) < 5 * np.sqrt(draws * chances * (1 - chances)) + 1e-9
     )
@@ -196,7 +197,8 @@ def test_steps_rounded_down_are_those_of_the_papers_formula(size):
         jax.vmap(lambda key, s=schedule: s.work(key, size, 0))(all_keys())
         for schedule in (down, up)
     )
-    steps, batch = np.asarray(fewer.steps), np.asarray(fewer.batch)
+    steps = np.asarray(fewer.steps)
+    batch = np.asarray(fewer.batch)
     assert np.array_equal(batch, more.batch)
     epochs = np.asarray(more.steps) / np.ceil(size / batch)
     # B is 10 at least, also for a client with 3 examples
@@ -269,10 +271,12 @@ def test_times_give_the_steps_of_every_round():
 def test_dropouts_send_nothing():
     """Each of 4 drawn clients stays away with probability 0.4; those that do send and receive
     nothing."""
-    rounds, dim = 300, 4
+    rounds = 300
+    dim = 4
     schedule = fedax.Schedule(cohort=4, steps=1, batch_size=4, conditions={"dropouts": 0.4})
     run = fedax.run(fedax.FedAvg(), regression(), schedule=schedule, rounds=rounds)
-    bits, answered = run.bits, run.bits.up / (64 * dim)
+    bits = run.bits
+    answered = run.bits.up / (64 * dim)
     np.testing.assert_array_equal(bits.down, bits.up)
     assert abs(answered.sum() - rounds * 4 * 0.6) < 5 * np.sqrt(rounds * 4 * 0.4 * 0.6)
 

@@ -39,10 +39,8 @@ def test_subset_is_uniform_without_replacement():
 
 
 def test_proportional_draws_follow_the_sizes():
-    schedule, offsets = (
-        fedax.Schedule(cohort=2, sampling="proportional"),
-        jnp.array([0, 1, 4, 10], jnp.int32),
-    )
+    schedule = fedax.Schedule(cohort=2, sampling="proportional")
+    offsets = jnp.array([0, 1, 4, 10], jnp.int32)
     ids = np.asarray(
         jax.vmap(lambda key: schedule.draw(key, offsets)[0])(
             jax.random.split(jax.random.key(1), DRAWS)
@@ -56,9 +54,11 @@ def successive(chances, count):
     """The chance of every ordered draw without replacement, by enumeration."""
     drawn = {}
     for order in itertools.permutations(range(len(chances)), count):
-        left, chance = 1.0, 1.0
+        left = 1.0
+        chance = 1.0
         for k in order:
-            chance, left = chance * chances[k] / left, left - chances[k]
+            chance = chance * chances[k] / left
+            left = left - chances[k]
         drawn[order] = chance
     return drawn
 
@@ -82,10 +82,8 @@ def test_proportional_draws_without_replacement_are_successive(x64):
 def test_successive_draws_that_do_not_look_at_everybody():
     """The ordered pairs of four clients of sizes 1, 3, 6 and 10, by chi-square; and of 5,000
     clients no one twice."""
-    offsets, keys = (
-        jnp.array([0, 1, 4, 10, 20], jnp.int32),
-        jax.random.split(jax.random.key(6), DRAWS),
-    )
+    offsets = jnp.array([0, 1, 4, 10, 20], jnp.int32)
+    keys = jax.random.split(jax.random.key(6), DRAWS)
     pairs = np.asarray(jax.vmap(lambda key: successive_subset(key, offsets, 2))(keys)) @ [4, 1]
     exact = {4 * a + b: p for (a, b), p in successive([0.05, 0.15, 0.3, 0.5], 2).items()}
     assert set(pairs.tolist()) <= set(exact)
@@ -129,7 +127,8 @@ def large_values(jaxpr, size):
 def test_a_round_costs_its_cohort(sampling):
     """Among 10,000 clients nothing of that size is computed, but the rows of the cohort in
     everybody's memory are set."""
-    clients, root = 10_000, jax.random.key(0)
+    clients = 10_000
+    root = jax.random.key(0)
     train = Ragged.flat({"x": np.ones((clients, 2))}, np.ones(clients, int))
     task = fedax.Task(
         lambda key: np.zeros(2),
@@ -194,7 +193,8 @@ def test_simple_averages_are_unbiased_with_replacement_only():
 
 
 def test_poisson_draws_each_client_on_its_own():
-    schedule, offsets = fedax.Schedule(cohort=2, sampling="poisson"), jnp.arange(9, dtype=jnp.int32)
+    schedule = fedax.Schedule(cohort=2, sampling="poisson")
+    offsets = jnp.arange(9, dtype=jnp.int32)
     ids, counts = jax.vmap(lambda key: schedule.draw(key, offsets))(
         jax.random.split(jax.random.key(2), DRAWS)
     )
@@ -249,7 +249,8 @@ class Cohorts(fedax.Algorithm):
     """Notes two draws of a round."""
 
     def round(self, fed, w):
-        one, two = fed.sample(), fed.sample()
+        one = fed.sample()
+        two = fed.sample()
         fed.log(one=one.ids, two=two.ids)
         return fed.average(self.work, one, w)
 

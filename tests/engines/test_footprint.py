@@ -53,7 +53,8 @@ def test_weights_and_losses_are_numbers():
 
 
 def test_who_takes_part():
-    drawn, everyone = fedax.footprint(fedax.FedAWARE(startup="all")), fedax.footprint(fedax.AFL())
+    drawn = fedax.footprint(fedax.FedAWARE(startup="all"))
+    everyone = fedax.footprint(fedax.AFL())
     assert not drawn.phases[0].everyone  # from round 1 on
     assert everyone.phases[0].everyone
     assert [phase.everyone for phase in fedax.footprint(fedax.PFedMe()).phases] == [True, False]

@@ -9,7 +9,11 @@ import pytest
 import fedax
 from fedax.core import InvalidInput
 
-SIZES, RATE, B1, B2, EPS = (7, 12, 5), 0.05, 0.9, 0.999, 1e-8
+SIZES = (7, 12, 5)
+RATE = 0.05
+B1 = 0.9
+B2 = 0.999
+EPS = 1e-8
 RNG = np.random.default_rng(0)
 CLIENTS = [{"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)} for k, n in enumerate(SIZES)]
 SCHEDULE = fedax.Schedule(steps=4, batch_size="full")
@@ -41,14 +45,18 @@ def mean_of(w, models):
 
 def rounds_of_adam(rounds, decay=0.0, server=mean_of):
     """Returns the server's model after some rounds; moments and counts stay at the clients."""
-    w, moments = np.full(3, 0.1), [(np.zeros(3), np.zeros(3), 0) for _ in SIZES]
+    w = np.full(3, 0.1)
+    moments = [(np.zeros(3), np.zeros(3), 0) for _ in SIZES]
     for _ in range(rounds):
         models = []
         for k, client in enumerate(CLIENTS):
-            local, (m, v, t) = w.copy(), moments[k]
+            local = w.copy()
+            m, v, t = moments[k]
             for _ in range(4):
                 g = client["x"].T @ (client["x"] @ local - client["y"]) / SIZES[k]
-                m, v, t = B1 * m + (1 - B1) * g, B2 * v + (1 - B2) * g**2, t + 1
+                m = B1 * m + (1 - B1) * g
+                v = B2 * v + (1 - B2) * g**2
+                t = t + 1
                 local = (1 - RATE * decay) * local
                 local = local - RATE * (m / (1 - B1**t)) / (np.sqrt(v / (1 - B2**t)) + EPS)
             models.append(local)
@@ -114,8 +122,10 @@ def test_the_state_is_counted_and_not_sent():
 
 def test_momentum_that_is_kept_is_no_plain_step():
     solver = fedax.SGD(RATE, momentum=0.5, keep=True)
-    v, w = np.zeros(3), np.full(3, 0.1)
-    x, y = CLIENTS[0]["x"], CLIENTS[0]["y"]
+    v = np.zeros(3)
+    w = np.full(3, 0.1)
+    x = CLIENTS[0]["x"]
+    y = CLIENTS[0]["y"]
     for _ in range(8):
         v = 0.5 * v + x.T @ (x @ w - y) / len(y)
         w = w - RATE * v

@@ -97,7 +97,8 @@ def alike(step, x, **tolerance):
     program = compiled(single, jnp.int32(3), x)
     assert "xla_cpu_small_call" in program.as_text()
     for turns in (jnp.int32(3), jnp.int32(0)):
-        found, expected = program(turns, x), jax.jit(plain)(turns, x)
+        found = program(turns, x)
+        expected = jax.jit(plain)(turns, x)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), found, expected)
 
 
@@ -146,7 +147,8 @@ def test_operations_that_are_in_no_kernel(function):
 def test_operands_that_nothing_reads():
     """The compiler aborts the process where a call's computation does not read an operand, and it
     removes what has no effect."""
-    large, key = jnp.asarray(np.random.default_rng(0).normal(size=3000)), jax.random.key(0)
+    large = jnp.asarray(np.random.default_rng(0).normal(size=3000))
+    key = jax.random.key(0)
 
     def single(n, unread, x):
         return kernel.fused_loop(

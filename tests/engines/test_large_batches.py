@@ -51,7 +51,8 @@ def test_clipped_uploads_have_the_length_they_may_have(length, bound):
     with jax.enable_x64(False):
         made = clip_leaves(jnp.asarray(vector), jnp.asarray([bound], jnp.float32))
     expected = vector.astype(np.float64)
-    size, bound = np.linalg.norm(expected), np.float64(np.float32(bound))
+    size = np.linalg.norm(expected)
+    bound = np.float64(np.float32(bound))
     if size > bound * (1 + 1e-6):
         expected = expected * (bound / size)
     np.testing.assert_allclose(np.asarray(made.value, np.float64), expected, rtol=1e-6)
@@ -112,6 +113,7 @@ def test_products_with_a_hessian_are_summed_over_the_pieces_of_a_batch():
             engine=fedax.Simulation(devices=1, microbatch=microbatch),
         )
 
-    whole, parts = run(256), run(8)
+    whole = run(256)
+    parts = run(8)
     np.testing.assert_allclose(parts.params["w"], whole.params["w"], rtol=1e-10)
     np.testing.assert_allclose(parts.metrics["smoothness"], whole.metrics["smoothness"], rtol=1e-10)

@@ -40,7 +40,8 @@ def test_members_are_runs(shape):
     )
     assert len(together) == settings * seeds
     for i, history in enumerate(together):
-        method, seed = grid_of(settings)[i // seeds], numbers[i % seeds]
+        method = grid_of(settings)[i // seeds]
+        seed = numbers[i % seeds]
         alone = fedax.run(
             method,
             regression(),

@@ -11,7 +11,9 @@ from fedax.core import InvalidInput
 from fedax.experiments.results.models import arrays_of
 from marks import quick
 
-SIZES, RATE, KEPT = (7, 12, 5), 0.05, 0.9
+SIZES = (7, 12, 5)
+RATE = 0.05
+KEPT = 0.9
 RNG = np.random.default_rng(0)
 CLIENTS = [{"x": RNG.normal(size=(n, 3)) + k, "y": RNG.normal(size=n)} for k, n in enumerate(SIZES)]
 START = {"scale": np.ones(3), "w": np.full(3, 0.1)}
@@ -28,13 +30,13 @@ ENGINES = {
 
 def centred(p, e, *, state, training):
     """Inputs less their mean over the minibatch, or less the running mean in evaluation."""
-    x, running, new = e["x"], state["mean"], state
+    x = e["x"]
+    running = state["mean"]
+    new = state
     if training:
         mean = x.mean(0)
-        new, running = (
-            {"count": state["count"] + 1, "mean": KEPT * running + (1 - KEPT) * mean},
-            mean,
-        )
+        new = {"count": state["count"] + 1, "mean": KEPT * running + (1 - KEPT) * mean}
+        running = mean
     losses = (((x - running[None, :]) * p["scale"][None, :]) @ p["w"] - e["y"]) ** 2 / 2
     return (losses, new) if training else losses
 
@@ -76,7 +78,9 @@ def step(w, scale, running, x, y):
 
 
 def transcription(policy, rounds=3):
-    w, scale, shares = START["w"], START["scale"], np.array(SIZES) / sum(SIZES)
+    w = START["w"]
+    scale = START["scale"]
+    shares = np.array(SIZES) / sum(SIZES)
     states = [STATE["mean"]] * 3
     for _ in range(rounds):
         ends = []
@@ -105,7 +109,8 @@ def train_loss(w, scale, running):
 @pytest.mark.parametrize("policy", ["average", "local", "frozen"])
 @pytest.mark.parametrize("engine", quick(ENGINES, "in turn", "on two devices"))
 def test_policies_are_what_they_say(policy, engine):
-    found, (w, scale, states) = history(policy, engine), transcription(policy)
+    found = history(policy, engine)
+    w, scale, states = transcription(policy)
     np.testing.assert_allclose(found.params["w"], w, rtol=1e-10)
     np.testing.assert_allclose(found.params["scale"], scale, rtol=1e-10)
     if policy == "average":
@@ -167,7 +172,9 @@ def test_fine_tuned_models_are_looked_at_in_the_state_after_it(policy, engine):
         observe=[fedax.observe.ClientAccuracy(score="loss", personal=True)],
         personal=True,
     )
-    w, scale, shares = START["w"], START["scale"], np.array(SIZES) / sum(SIZES)
+    w = START["w"]
+    scale = START["scale"]
+    shares = np.array(SIZES) / sum(SIZES)
 
     def work(client, w, scale, running, trains_head):
         for begin in [*range(0, len(client["y"]), 4)] * 2:
@@ -212,7 +219,9 @@ def test_states_of_personal_models_without_fine_tuning(policy):
 def test_fedbn_keeps_norms_and_statistics_where_they_are():
     """A client's scale and its running mean stay with it; what is shared is `w` alone."""
     found = history("local", method=lambda: fedax.FedBN(norms="scale"))
-    w, own, shares = START["w"], [(START["scale"], STATE["mean"])] * 3, np.array(SIZES) / sum(SIZES)
+    w = START["w"]
+    own = [(START["scale"], STATE["mean"])] * 3
+    shares = np.array(SIZES) / sum(SIZES)
     for _ in range(3):
         ends = []
         for client, (scale, mean) in zip(CLIENTS, own, strict=True):
@@ -220,10 +229,8 @@ def test_fedbn_keeps_norms_and_statistics_where_they_are():
             for begin in [*range(0, len(client["y"]), 4)] * 2:
                 end = step(*end, *filled(client, begin))
             ends.append(end)
-        w, own = (
-            sum(p * end[0] for p, end in zip(shares, ends, strict=True)),
-            [end[1:] for end in ends],
-        )
+        w = sum(p * end[0] for p, end in zip(shares, ends, strict=True))
+        own = [end[1:] for end in ends]
     scales, means = (np.array(kept) for kept in zip(*own, strict=True))
     np.testing.assert_allclose(found.params["w"], w, rtol=1e-10)
     np.testing.assert_allclose(found.params["scale"], scales.mean(0), rtol=1e-10)
@@ -426,7 +433,8 @@ def test_frozen_leaves_are_left_alone():
 def test_a_saved_model_comes_back_with_its_state(policy, tmp_path):
     """Loaded into a run, it is looked at as it was; of states that clients keep, the mean is
     saved."""
-    found, path = history(policy), tmp_path / "model.safetensors"
+    found = history(policy)
+    path = tmp_path / "model.safetensors"
     found.save(path)
     _, _, states = transcription(policy)
     state = fedax.load_state(path, like=task(policy))

@@ -205,10 +205,8 @@ def test_a_member_that_ends_early_keeps_its_memory(tmp_path):
     ("first", "then"), [("device", "disk"), ("host", "device"), ("disk", "host")]
 )
 def test_either_place_continues_what_the_other_began(first, then, tmp_path):
-    method, straight = (
-        METHODS["FedBC, lam and gamma of each"],
-        go(METHODS["FedBC, lam and gamma of each"], "device"),
-    )
+    method = METHODS["FedBC, lam and gamma of each"]
+    straight = go(METHODS["FedBC, lam and gamma of each"], "device")
     half = go(method, first, rounds=3, checkpoint=tmp_path)
     same(go(method, then, checkpoint=tmp_path), straight)
     for _ in range(2):  # the history stays as it was
@@ -239,7 +237,8 @@ def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked(monkeyp
         original = getattr(RowStore, name)
         monkeypatch.setattr(RowStore, name, lambda self, version, ids, *rows, original=original: (
             moved.append(len(ids)), original(self, version, ids, *rows))[1])  # fmt: skip
-    clients, dim = 100_000, 7
+    clients = 100_000
+    dim = 7
     examples = fedax.FederatedData.from_arrays(
         fedax.core.Ragged.flat({"x": np.ones((clients, dim))}, np.ones(clients, int))
     )

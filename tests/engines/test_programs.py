@@ -29,7 +29,8 @@ def task_of(k: int) -> fedax.Task:
 
 
 def run_on(task: fedax.Task) -> float:
-    schedule, solver = fedax.Schedule(steps=2), fedax.SGD(0.5)
+    schedule = fedax.Schedule(steps=2)
+    solver = fedax.SGD(0.5)
     return float(
         fedax.run(fedax.FedProx(mu=1.0), task, solver=solver, schedule=schedule, rounds=1).params
     )

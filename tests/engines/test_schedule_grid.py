@@ -18,7 +18,8 @@ SMALL = {"cohort": 3, "steps": 3, "batch_size": 4}
 @pytest.fixture
 def programs(monkeypatch):
     """Counts how often a round is traced for a program of its own."""
-    made, original = [], simulation._run_rounds
+    made = []
+    original = simulation._run_rounds
 
     def counted(*arguments, **options):
         made.append(arguments)
@@ -55,7 +56,8 @@ def test_probabilities_are_one_program(name, programs):
 @pytest.mark.slow
 def test_probabilities_vary_with_the_method_and_the_solver(programs):
     methods = [fedax.FedProx(mu=mu) for mu in (0.0, 1.0)]
-    solvers, (_, schedules) = [fedax.SGD(0.02), fedax.SGD(0.1)], varied("dropouts")
+    solvers = [fedax.SGD(0.02), fedax.SGD(0.1)]
+    _, schedules = varied("dropouts")
     options = {**COMMON, "seed": 1}
     lists = {"solver": solvers, "schedule": schedules[1:]}
     grid = fedax.run_grid(methods, regression(), **{**options, **lists})

@@ -32,7 +32,8 @@ def test_steps_are_the_run(engine):
         fedax.FedAWARE(), regression(), rounds=3, observe=[watch], observe_every=3, **setting
     )
     session = fedax.start(fedax.FedAWARE(), regression(), **setting)
-    state, reports = session.init(), []
+    state = session.init()
+    reports = []
     for _ in range(3):
         state, report = session.step(state)
         reports.append(report)

@@ -20,7 +20,8 @@ RATES = (0.02, 0.05, 0.1)
 @pytest.fixture
 def programs(monkeypatch):
     """Counts the programs that are made."""
-    made, original = [], driver.Grid
+    made = []
+    original = driver.Grid
 
     def counted(*arguments, **options):
         made.append(arguments)

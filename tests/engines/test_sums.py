@@ -132,7 +132,8 @@ def test_sums_stay_exact_over_many_terms():
     """A hundred thousand terms of which each is rounded away alone."""
     with jax.enable_x64(False):
         start = add_compensated(no_terms(jnp.zeros(9)), jnp.full(9, 1e6, jnp.float32))
-        term, weight = jnp.full((1, 9), 0.02, jnp.float32), jnp.full(1, 0.5, jnp.float32)
+        term = jnp.full((1, 9), 0.02, jnp.float32)
+        weight = jnp.full(1, 0.5, jnp.float32)
         sums = jax.jit(
             lambda sums: jax.lax.fori_loop(
                 0, 100_000, lambda i, s: add_compensated(s, weighted_sum(term, weight)), sums

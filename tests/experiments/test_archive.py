@@ -40,7 +40,8 @@ def directory(tmp_path_factory):
     made = PaperDirectory(tmp_path_factory.mktemp("kept") / "a", "A", recipe=recipe)
     begin(made, recipe.experiments("small"))
     for run in made.planned:
-        draw, label = run.draw, run.label
+        draw = run.draw
+        label = run.label
         lost = Outcome("non-finite", 1, 0) if (draw, label) == (1, "Plain") else None
         if label == "Prox, mu=10000.0" and not run.selects:
             continue

@@ -130,7 +130,8 @@ def on(task, results):
 
 
 def test_a_claim_has_to_hold_on_every_task():
-    good, bad = planted(A=0.8, B=0.7), planted(A=0.6, B=0.7)
+    good = planted(A=0.8, B=0.7)
+    bad = planted(A=0.6, B=0.7)
     results = Results([*good.records, *on("U", bad)])
     assert judged(results, check="better", a="A", b="B", tasks=["T"]) == "holds"
     evidence = Claim(text="c", check="better", a="A", b="B").judge(results, "test_accuracy", "last")
@@ -140,7 +141,8 @@ def test_a_claim_has_to_hold_on_every_task():
 
 def test_a_claim_may_be_about_some_of_its_tasks():
     """Ahead on two of three, behind on one, all by ten points."""
-    good, bad = planted(A=0.8, B=0.7), planted(A=0.6, B=0.7)
+    good = planted(A=0.8, B=0.7)
+    bad = planted(A=0.6, B=0.7)
     results = Results([*good.records, *on("U", good), *on("V", bad)])
     verdicts = [
         judged(results, check="better", a="A", b="B", at_least=count) for count in (1, 2, 3)

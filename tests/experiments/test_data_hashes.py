@@ -77,7 +77,8 @@ def test_runs_of_other_data_are_others(finished, folder, tmp_path):
 
 
 def test_other_data_are_refused_to_continue_with(finished, folder):
-    second, aside = finished.path / "runs" / finished.planned[1].id, finished.path / "aside"
+    second = finished.path / "runs" / finished.planned[1].id
+    aside = finished.path / "aside"
     second.rename(aside)
     try:
         write_files(folder, last=0.5)

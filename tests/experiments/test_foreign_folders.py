@@ -16,7 +16,8 @@ from fedax.experiments.running.runner import run_experiment
 from fedax.results.store import write_run
 from samples import TINY, record
 
-ESCAPE, FORGED = "\x1b]0;owned\x07\x1b[2J", "fine\nWARNING forged line \u202egnp.exe"
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+FORGED = "fine\nWARNING forged line \u202egnp.exe"
 
 
 @pytest.fixture(scope="module")

@@ -194,7 +194,8 @@ class Crash(Display):
     """Dies when the given run has done its first round."""
 
     def __init__(self, at):
-        self.at, self.begun = at, []
+        self.at = at
+        self.begun = []
 
     def begin(self, title, rounds):
         self.begun.append(title)

@@ -78,7 +78,8 @@ def test_the_models_of_reported_runs_are_kept(finished):
 
 
 def test_export_writes_the_model(finished, tmp_path):
-    kept, run = fedax.load_params(model_of(finished, "FedAvg")), run_of(finished, "FedAvg")
+    kept = fedax.load_params(model_of(finished, "FedAvg"))
+    run = run_of(finished, "FedAvg")
     for name in ("m.safetensors", "new/m.safetensors"):
         assert call("export", finished.path, "--run", run, tmp_path / name).exit_code == 0
         again = fedax.load_params(tmp_path / name)
@@ -89,10 +90,8 @@ def test_export_writes_the_model(finished, tmp_path):
 
 def test_predictions_are_those_of_the_model(finished, tmp_path):
     """A softmax in NumPy on the clients' test examples, from the file of the model."""
-    task, kept = (
-        Experiment.parse(GRID).plan().task,
-        fedax.load_params(model_of(finished, "FedAvg")),
-    )
+    task = Experiment.parse(GRID).plan().task
+    kept = fedax.load_params(model_of(finished, "FedAvg"))
     test = task.test
     logits = test.arrays["x"] @ kept["kernel"] + kept["bias"]
     chances = np.exp(logits - logits.max(1, keepdims=True))
@@ -132,7 +131,8 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
         '[[algorithm]]\nname = "ditto"\n'
     )
     directory = run_experiment(Experiment.parse(text), tmp_path / "a", Display())
-    plan, run = Experiment.parse(text).plan(), run_of(directory, "Ditto")
+    plan = Experiment.parse(text).plan()
+    run = run_of(directory, "Ditto")
     assert [name for name in files(directory) if "personal" in name] == [
         f"{run}/model-personal.safetensors"
     ]
@@ -146,7 +146,8 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     assert call("export", directory.path, "--run", run, "--client", 2, out).exit_code == 0
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
     result = call("predict", directory.path, "--run", run, "--client", 2, "test")
-    rows, x = list(csv.DictReader(io.StringIO(result.stdout))), plan.task.test[2]["x"]
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    x = plan.task.test[2]["x"]
     assert {row["client"] for row in rows} == {"2"}
     assert [int(row["label"]) for row in rows] == (x @ kept["kernel"][2] + kept["bias"][2]).argmax(
         1

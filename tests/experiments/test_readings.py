@@ -30,7 +30,8 @@ TABLES = sorted(name for name in papers.recipe_files() if name.startswith("fedbc
 
 
 def test_reading_curves():
-    curve, rounds = np.array([9.0, 3.0, 1.0, 2.0]), np.array([0, 10, 20, 30])
+    curve = np.array([9.0, 3.0, 1.0, 2.0])
+    rounds = np.array([0, 10, 20, 30])
     reads = {
         "last": 2.0,
         "best": 1.0,
@@ -72,7 +73,9 @@ def test_the_mean_is_over_the_observations_of_the_last_rounds(seed):
     """Whatever the cadence, and where the last observation is out of step, as the final one may
     be."""
     rng = np.random.default_rng(seed)
-    every, total, k = int(rng.integers(1, 7)), int(rng.integers(1, 60)), int(rng.integers(1, 70))
+    every = int(rng.integers(1, 7))
+    total = int(rng.integers(1, 60))
+    k = int(rng.integers(1, 70))
     rounds = np.array([*range(0, total, every), total])
     curve = rng.normal(size=len(rounds)).astype(np.float32)
     late = [value for value, at in zip(curve, rounds, strict=True) if at > max(total - k, 0)]

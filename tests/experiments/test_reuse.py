@@ -22,7 +22,8 @@ def first(tmp_path_factory):
 class Told(Display):
     def __init__(self):
         super().__init__()
-        self.begun, self.said = [], []
+        self.begun = []
+        self.said = []
 
     def begin(self, title, rounds):
         super().begin(title, rounds)

@@ -25,8 +25,10 @@ from samples import TINY, begin, put, record
 
 @pytest.mark.parametrize("name", ["run.json", "curves.npz"])
 def test_any_flipped_bit_of_a_run_is_noticed(name):
-    files, rng = to_files(record()), np.random.default_rng(0)
-    data, missed = files[name], []
+    files = to_files(record())
+    rng = np.random.default_rng(0)
+    data = files[name]
+    missed = []
     for bit in rng.choice(8 * len(data), 300, replace=False):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -129,7 +131,8 @@ def test_a_full_disk_is_said(tmp_path, full):
 
 @pytest.mark.parametrize("command", ["report --figures", "report --keep", "data prepare"])
 def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
-    path, file = directory(tmp_path).path, tmp_path / "file"
+    path = directory(tmp_path).path
+    file = tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("FEDAX_DATA", str(file / "data"))
     words = {

@@ -106,7 +106,8 @@ class InterruptAt(Display):
     """Presses Ctrl-C when the second run has done its first round."""
 
     def __init__(self):
-        self.begun, self.said = 0, []
+        self.begun = 0
+        self.said = []
 
     def begin(self, title, rounds):
         self.begun += 1
@@ -121,7 +122,8 @@ class InterruptAt(Display):
 
 @pytest.mark.slow
 def test_an_interrupted_run_leaves_a_valid_directory(tmp_path):
-    before, display = signal.getsignal(signal.SIGINT), InterruptAt()
+    before = signal.getsignal(signal.SIGINT)
+    display = InterruptAt()
     directory = run_experiment(
         Experiment.parse("seeds_together = false\n" + TINY), tmp_path / "a", display
     )

@@ -136,7 +136,8 @@ class FakeJob:
     """A job that has ended once somebody has looked at it as often as its number."""
 
     def __init__(self, number):
-        self.job_id, self.looks = str(number), 0
+        self.job_id = str(number)
+        self.looks = 0
         self.cancelled = False
 
     def done(self):
@@ -245,10 +246,12 @@ def test_a_killed_sweep_of_24_runs_gives_the_same_table(submitit, fedax, tmp_pat
     """Killed with the second of its two jobs, and resumed: the bits of a sweep in one process that
     is never killed."""
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", str(jax.device_count()))  # the same programs as here
-    file, log = tmp_path / "sweep.toml", tmp_path / "log.txt"
+    file = tmp_path / "sweep.toml"
+    log = tmp_path / "log.txt"
     file.write_text(SWEEP_OF_24)
     experiment = Experiment.parse(SWEEP_OF_24)
-    whole, out = tmp_path / "whole", tmp_path / "out"
+    whole = tmp_path / "whole"
+    out = tmp_path / "out"
     child = fedax("run", file, "--slurm", "--out", out)
     assert kill_after(child, out, 12, log) == 12
     other = resume(out, Display(), cluster=experiment.cluster)

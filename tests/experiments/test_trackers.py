@@ -78,7 +78,8 @@ def test_a_tracker_that_fails_does_not_end_the_run():
         if step == 1:
             raise ConnectionError("no network")
 
-    kept, task = [], fedax.task("synthetic", clients=3)
+    kept = []
+    task = fedax.task("synthetic", clients=3)
     tracking = fedax.Tracking([fails, lambda *seen: kept.append(seen)])
     with pytest.warns(UserWarning, match="fails .* failed and is left out: no network"):
         fedax.run(fedax.FedAvg(), task, rounds=2, progress=tracking)

@@ -31,13 +31,15 @@ name = "fedavg"
 [grid]
 solver.learning_rate = [1e-4, 0.5]
 """
-SLOW, FAST = "FedAvg, learning_rate=0.0001", "FedAvg, learning_rate=0.5"
+SLOW = "FedAvg, learning_rate=0.0001"
+FAST = "FedAvg, learning_rate=0.5"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Labels are the sign of x in training; in the test they are all the other way round."""
-    folder, rng = tmp_path_factory.mktemp("flipped"), np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("flipped")
+    rng = np.random.default_rng(0)
     for split, flip in (("train", False), ("test", True)):
         (folder / split).mkdir()
         for client in "abc":

@@ -16,7 +16,8 @@ from attacks import FAULTS, KINDS, LIMIT, OF_RANK_0, complaint, faulty, kill_and
 
 
 def kills(kind, count):
-    begun, equal = time.monotonic(), 0
+    begun = time.monotonic()
+    equal = 0
     with tempfile.TemporaryDirectory() as folder:
         expected = straight(kind, Path(folder))
         for number in range(count):
@@ -33,7 +34,9 @@ def kills(kind, count):
 
 
 def faults(count):
-    begun, bad, slowest = time.monotonic(), 0, 0.0
+    begun = time.monotonic()
+    bad = 0
+    slowest = 0.0
     cases = [(fault, 0) for fault in OF_RANK_0]
     cases += [(fault, (place + 1) % 4) for place, fault in enumerate(FAULTS)]
     cases += [
@@ -44,7 +47,8 @@ def faults(count):
     for fault, rank in cases[:count]:
         with tempfile.TemporaryDirectory() as folder:
             found = faulty(fault, rank, Path(folder))
-        slowest, words = max(slowest, found.seconds), complaint(fault, rank, found)
+        slowest = max(slowest, found.seconds)
+        words = complaint(fault, rank, found)
         bad += bool(words)
         print(
             f"  {fault:18} on rank {rank}: {found.seconds:5.1f} s "

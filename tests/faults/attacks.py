@@ -114,11 +114,9 @@ def process_of(rank, token):
 def kill_and_resume(kind, number, folder):
     """The results of a run that is killed at a random moment, of ranks the one whose turn it is,
     and then resumed."""
-    out, token, chance = (
-        folder / f"{kind}-{number}",
-        f"{os.getpid()}-{kind}-{number}",
-        random.Random(f"{kind} {number}"),
-    )
+    out = folder / f"{kind}-{number}"
+    token = f"{os.getpid()}-{kind}-{number}"
+    chance = random.Random(f"{kind} {number}")
     (folder / f"{kind}.toml").write_text(KINDS[kind][0])
     begin = command(kind, "run", f"{kind}.toml", "--out", out)
     tools = {"cwd": folder, "env": environment(FEDAX_ATTACK=token), "start_new_session": True}
@@ -174,7 +172,8 @@ def timed(begin, folder, moment):
             ended = time.time()
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            said, ended = process.communicate()[0] + "\nIT HUNG", float("inf")
+            said = process.communicate()[0] + "\nIT HUNG"
+            ended = float("inf")
     return Faulty(process.returncode, said, ended - float(moment.read_text()))
 
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-FAULT, ODD, FILE = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+FAULT = sys.argv[1]
+ODD = int(sys.argv[2])
+FILE = Path(sys.argv[3])
 jax.config.update("jax_platforms", "cpu")
 jax.config.update(
     "jax_enable_x64", FAULT != "precision" or int(os.environ["OMPI_COMM_WORLD_RANK"]) != ODD

@@ -39,8 +39,10 @@ def held():
 
 def runs(count):
     """Whether many runs stay where the first were."""
-    begun, seen = time.monotonic(), []
-    schedule, solver = fedax.Schedule(cohort=2, steps=2, batch_size=2), fedax.SGD(0.001)
+    begun = time.monotonic()
+    seen = []
+    schedule = fedax.Schedule(cohort=2, steps=2, batch_size=2)
+    solver = fedax.SGD(0.001)
     for number in range(count):
         fedax.run(fedax.FedAvg(), task(number), rounds=3, solver=solver, schedule=schedule)
         seen.append(held())
@@ -77,7 +79,8 @@ def watching(task):
 
 def rounds(count):
     """Whether the memory of one long run grows by the numbers that it records and no more."""
-    begun, seen = time.monotonic(), {}
+    begun = time.monotonic()
+    seen = {}
     task = fedax.task("synthetic", clients=4)
     observers = watching(task)
 
@@ -99,7 +102,8 @@ def rounds(count):
         observe=observers,
         progress=look,
     )
-    (_, middle), (_, end) = seen[count // 2], seen[count]
+    _, middle = seen[count // 2]
+    _, end = seen[count]
     recorded = sum(np.asarray(values).nbytes for values in history.metrics.values()) / 2**20
     print(
         f"{len(observers)} observers, {recorded:.1f} MB recorded; the second half of the rounds "

@@ -73,7 +73,8 @@ def models(out):
 
 
 def check_equal(out, other):
-    ours, theirs = models(out), models(other)
+    ours = models(out)
+    theirs = models(other)
     assert len(ours) == len(theirs) > 0
     for one, two in zip(ours, theirs, strict=True):
         assert set(one) == set(two)
@@ -93,7 +94,8 @@ def replayed(place, file, lost):
 
     class Losing(LocalGrid):
         def answers(self, message):
-            round, k = message.content["order"].get("round"), message.metadata.dst_node_id - 100
+            round = message.content["order"].get("round")
+            k = message.metadata.dst_node_id - 100
             return [] if (round, k) in lost else super().answers(message)
 
     with jax.enable_x64(False):
@@ -142,7 +144,9 @@ class Programs:
     """
 
     def __init__(self, place, file):
-        self.place, self.folder, self.running = place, place / "d", {}
+        self.place = place
+        self.folder = place / "d"
+        self.running = {}
         self.port = free_port()
         with jax.enable_x64(False):
             clients = make(file, self.folder, [], None, "127.0.0.1", self.port, 0.0)

@@ -11,7 +11,8 @@ from fedax.flower.server import Flower
 from fedax.flower.server.in_process import LocalGrid
 from problems import vector
 
-CLIENTS, SIZE = 4, 6
+CLIENTS = 4
+SIZE = 6
 SOLVER = fedax.SGD(0.05)
 SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=3)
 EVERYONE = fedax.Schedule(epochs=2, batch_size=3)
@@ -48,7 +49,10 @@ class Recorded(LocalGrid):
 
     def __init__(self, workers, spoil=None, kind="train"):
         super().__init__(workers)
-        self.spoil, self.kind, self.messages, self.replies = spoil, kind, [], []
+        self.spoil = spoil
+        self.kind = kind
+        self.messages = []
+        self.replies = []
 
     def answers(self, message):
         found = super().answers(message)

@@ -46,7 +46,8 @@ class Client:
 
     def __init__(self, connection, worker):
         self.node, self.receive, self.send, _, _, self.pull, self.push, self.confirm = connection
-        self.worker, self.first = worker, None
+        self.worker = worker
+        self.first = None
 
     def serve(self):
         while True:
@@ -63,7 +64,9 @@ class Client:
         self.confirm(run, tree.object_id)
         order = inflate_object_from_contents(tree.object_id, parts)
         order.metadata.__dict__["_message_id"] = tree.object_id
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run, 1, self.node
+        TaskIdentity.run_id = run
+        TaskIdentity.task_id = 1
+        TaskIdentity.node_id = self.node
         content = self.worker.answer(order.content)
         round = (
             order.content["order"].get("round") if order.metadata.message_type == "train" else None

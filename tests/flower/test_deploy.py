@@ -151,7 +151,8 @@ def test_every_observer_is_allowed_or_refused_by_name():
     from fedax.engine.driver.options import RunOptions
     from fedax.experiments.config.observers import OBSERVERS, make_observer
 
-    task, refused = fedax.task("digits", partition="iid", clients=3, validation=0.2), set[str]()
+    task = fedax.task("digits", partition="iid", clients=3, validation=0.2)
+    refused = set[str]()
     options = RunOptions.of({"engine": Rehearsal(None, clients=3), "observe": []})
     program = Grid([fedax.FedBC()], task, [0], options).program
     for name in OBSERVERS:
@@ -181,7 +182,8 @@ class Losing(LocalGrid):
     """Has no answer of client 2 in round 1."""
 
     def answers(self, message):
-        k, round = message.metadata.dst_node_id - 100, message.content["order"].get("round")
+        k = message.metadata.dst_node_id - 100
+        round = message.content["order"].get("round")
         return [] if (k, round) == (2, 1) else super().answers(message)
 
 
@@ -239,8 +241,10 @@ def test_no_secret_is_in_a_log_or_in_a_file_that_others_may_read(tmp_path, monke
     """Keys, seeds of masks, shares and uploads of a run under masks and with noise, in which
     answers are refused."""
     caplog.set_level(logging.DEBUG, "fedax")
-    secrets, spoiled = list[bytes](), set[str]()
-    derive, to_fixed_point = masks._derive, member.to_fixed_point
+    secrets = list[bytes]()
+    spoiled = set[str]()
+    derive = masks._derive
+    to_fixed_point = member.to_fixed_point
 
     def derived(secret, purpose):
         secrets.extend([secret, derive(secret, purpose)])

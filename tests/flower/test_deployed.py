@@ -57,7 +57,8 @@ def test_a_killed_client_and_a_reboot(tmp_path):
         programs.start_all()
         programs.wait_for_nodes(3)
         programs.run("--run-config", "deadline=120.0")
-        sites, out = programs.sites, programs.folder / "runs" / "run"
+        sites = programs.sites
+        out = programs.folder / "runs" / "run"
         wait_until(lambda: newest(sites[0]) >= 1, "round 1")
         programs.kill("client-0")
         programs.start("client-0")
@@ -142,7 +143,9 @@ Path({marker!r}).touch()
 
 
 def check_other_apps(programs, place):
-    marker, app, said = place / "marker", place / "other", place / "said"
+    marker = place / "marker"
+    app = place / "other"
+    said = place / "said"
     app.mkdir()
     said.touch()
     shutil.copy(programs.folder / "pyproject.toml", app)

@@ -216,7 +216,8 @@ def test_a_repeated_or_late_order_changes_nothing(tmp_path):
 @pytest.mark.parametrize("has_backup", [False, True], ids=["lost", "rolled back"])
 def test_a_disk_without_the_newest_state_is_named(has_backup, tmp_path):
     algorithm = fedax.SCAFFOLD()
-    states, backup = tmp_path / "client-3", tmp_path / "backup"
+    states = tmp_path / "client-3"
+    backup = tmp_path / "backup"
 
     def spoil(message, answer):
         round = message.content["order"]["round"]
@@ -258,7 +259,8 @@ def test_a_client_with_a_full_disk_is_left_out(tmp_path, monkeypatch):
 @pytest.mark.parametrize("size", [0, 1, 300], ids=["empty", "one byte", "cut off"])
 def test_a_damaged_memory_is_named(size, tmp_path):
     memory = {"a": np.arange(40, dtype=np.float32)}
-    store, version = Store(tmp_path), Version(3, "b" * 32, NEVER)
+    store = Store(tmp_path)
+    version = Version(3, "b" * 32, NEVER)
     store.keep("state-1", version, record_of(memory), 0)
     np.testing.assert_array_equal(store.read("state-1", version.name, memory)["a"], memory["a"])
     (path,) = tmp_path.rglob("0*-*-*")
@@ -346,7 +348,8 @@ def with_dead_clients(engine, dead, rounds=0, back_at=None, back=()):
 
     As Flower does, the grid no longer lists them, and answers an order to them with an error.
     """
-    listed, answered = engine.grid.get_node_ids, engine.grid.answers
+    listed = engine.grid.get_node_ids
+    answered = engine.grid.answers
     state = {"round": 0, "asked": [], "listings": 0}
 
     def is_dead(node):
@@ -366,7 +369,8 @@ def with_dead_clients(engine, dead, rounds=0, back_at=None, back=()):
             dead.difference_update(back)
         return [node for node in listed() if not is_dead(node)]
 
-    engine.grid.answers, engine.grid.get_node_ids = answers, get_node_ids
+    engine.grid.answers = answers
+    engine.grid.get_node_ids = get_node_ids
     return state
 
 
@@ -472,7 +476,8 @@ def test_answers_that_cannot_be_used_are_no_quorum(change, tmp_path):
 
 def with_greetings(engine, node, is_silent):
     """Lists the questions to a node which client it is, which a silent node does not answer."""
-    answered, asked = engine.grid.answers, []
+    answered = engine.grid.answers
+    asked = []
 
     def answers(message):
         if message.metadata.dst_node_id == node and message.metadata.message_type == "query":
@@ -520,7 +525,8 @@ class Slow:
     """A grid from which one answer does not come at first, and another one cannot be read."""
 
     def __init__(self):
-        self.asked, self.over = [], threading.Event()
+        self.asked = []
+        self.over = threading.Event()
         self.answer = LocalGrid([]).make_message(100, RecordDict(), "train", "", 1.0)
 
     def pull_messages(self, names):

@@ -79,7 +79,8 @@ class Repeating(Algorithm[Any]):
 def both(algorithm, folder, channel=None):
     """The parameters of a simulation, and those of the same rounds over Flower."""
     with jax.enable_x64(False):
-        task, options = make_task(), OPTIONS | {"channel": channel}
+        task = make_task()
+        options = OPTIONS | {"channel": channel}
         alone = fedax.run(algorithm, task, **options)
         assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
         engine = in_process(task, folder, [assignment], deadline=20.0)

@@ -17,7 +17,8 @@ SCHEDULE = fedax.Schedule(cohort=3, epochs=2, batch_size=3, weights="equal")
 
 def both(folder, privacy, rounds=2, algorithm=None, **options):
     """The deployed run and the simulated one."""
-    algorithm, channel = algorithm or fedax.FedAvg(), fedax.Channel(privacy=privacy)
+    algorithm = algorithm or fedax.FedAvg()
+    channel = fedax.Channel(privacy=privacy)
     engine = federation(folder, algorithm, schedule=SCHEDULE, channel=channel, **options)
     given = {"schedule": SCHEDULE, "channel": channel, "rounds": rounds, "observe": []}
     return run(algorithm, engine, **given), run(algorithm, **given)
@@ -62,7 +63,8 @@ def test_a_round_done_anew_with_other_uploads_has_other_noise(tmp_path):
     def lose(message, answer):
         return [] if message.metadata.dst_node_id == lost else [answer]
 
-    channel, found = fedax.Channel(privacy=private), []
+    channel = fedax.Channel(privacy=private)
+    found = []
     for lost in (None, 101, 102, 103):
         engine = federation(
             tmp_path / str(lost),

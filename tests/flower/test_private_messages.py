@@ -27,8 +27,13 @@ from fedax.flower.server import Flower
 from fedax.observe.base import Observer
 from marks import slow
 
-CLIENTS, DIM, CLIP, NOISE, DELTA = 4, 400, 0.5, 4.0, 1e-3
-EVERYONE, METHODS = fedax.Schedule(steps=1, weights="equal"), (fedax.FedAvg(),)
+CLIENTS = 4
+DIM = 400
+CLIP = 0.5
+NOISE = 4.0
+DELTA = 1e-3
+EVERYONE = fedax.Schedule(steps=1, weights="equal")
+METHODS = (fedax.FedAvg(),)
 LOCAL = fedax.Privacy(clip=CLIP, noise=NOISE, delta=DELTA, where="client")
 
 
@@ -50,7 +55,8 @@ def federation(
     folder, privacy, methods=METHODS, *, first=9.0, clients=CLIENTS, schedule=EVERYONE, **options
 ):
     """An engine with workers whose folders are below `folder`."""
-    channel, whole = fedax.Channel(privacy=privacy), task(first, clients)
+    channel = fedax.Channel(privacy=privacy)
+    whole = task(first, clients)
     given = {"whole": whole, "solver": fedax.SGD(1.0), "channel": channel, "deadline": 5.0}
     return federate(folder, *methods, schedule=schedule, **given | options)
 
@@ -114,14 +120,16 @@ def uploads_of(engine, client=0):
 def test_no_two_messages_share_noise(tmp_path):
     """Runs, methods, rounds, data and models: whatever differs, the noise of any two messages of a
     client is independent."""
-    methods, found = (fedax.FedAvg(), fedax.FedAvgM()), []
+    methods = (fedax.FedAvg(), fedax.FedAvgM())
+    found = []
     for first in (9.0, 8.0):
         engine = federation(tmp_path, LOCAL, methods, first=first)
         for method in methods:
             run(engine, LOCAL, method, rounds=2)
         # A model contains the client's earlier noise, and an upload contains the model.
         found += list(np.array(uploads_of(engine)) - np.array(models_of(engine)))
-    worker, order = engine.grid.workers[100], orders(engine)[0]
+    worker = engine.grid.workers[100]
+    order = orders(engine)[0]
     far = renamed(order, down=(np.full(DIM, 3.0, np.float32),))
     found.append(upload(worker.answer(far)) - 3.0)
     noise = np.array(found)[:, 1:]
@@ -136,8 +144,10 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
     name that is not its own."""
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=2)
-    worker, order = engine.grid.workers[100], orders(engine)[0]
-    sent, spent = upload(worker.answer(order)), worker.spent(DELTA)
+    worker = engine.grid.workers[100]
+    order = orders(engine)[0]
+    sent = upload(worker.answer(order))
+    spent = worker.spent(DELTA)
     assert np.array_equal(sent, uploads_of(engine)[0])
     again = Worker(task(), 0, tmp_path / "client-0", list(worker.assignments.values()))
     assert np.array_equal(upload(again.answer(order)), sent)
@@ -180,7 +190,8 @@ def test_a_resumed_run_gets_the_stored_messages(tmp_path):
 def test_damaged_files_of_stored_messages_are_named(damaged, tmp_path):
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=1)
-    client, order = engine.grid.workers[100], orders(engine)[0]
+    client = engine.grid.workers[100]
+    order = orders(engine)[0]
     (stored,) = (tmp_path / "client-0" / "sent").rglob("*-noisy")
     path = stored.with_name("floor") if damaged == "floor" else stored
     path.write_bytes(b"")
@@ -194,7 +205,8 @@ def test_damaged_files_of_stored_messages_are_named(damaged, tmp_path):
 def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
     engine = federation(tmp_path, LOCAL)
     run(engine, LOCAL, rounds=1)
-    worker, order = engine.grid.workers[100], orders(engine)[0]
+    worker = engine.grid.workers[100]
+    order = orders(engine)[0]
     later = renamed(order, round=9, floor=9)
     assert error(worker.answer(later)) is None
     assert "of round 0, whose messages are no longer stored" in error(worker.answer(order))
@@ -211,7 +223,8 @@ def test_a_client_keeps_its_account_and_stops_at_its_budget(tmp_path):
     they are one Gaussian number that moves by mu of its deviations."""
 
     def epsilon(count):
-        mu, tail = np.sqrt(count) * 2 / NOISE, stats.norm.cdf
+        mu = np.sqrt(count) * 2 / NOISE
+        tail = stats.norm.cdf
 
         def excess(eps):
             return tail(mu / 2 - eps / mu) - np.exp(eps) * tail(-mu / 2 - eps / mu) - DELTA
@@ -266,7 +279,8 @@ def test_every_upload_is_counted_once(method, up, uploads, tmp_path):
 @pytest.mark.slow
 def test_an_upload_without_noise_is_in_the_account(tmp_path):
     """A client that takes part in a run without privacy too has given everything away."""
-    whole, plain = task(), Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, None)
+    whole = task()
+    plain = Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, None)
     private = Assignment(fedax.FedAvg(), fedax.SGD(1.0), EVERYONE, fedax.Channel(privacy=LOCAL))
     workers = [Worker(whole, k, tmp_path / f"client-{k}", [plain, private]) for k in range(CLIENTS)]
     engine = Flower(Recorded(workers), deadline=5.0)
@@ -287,7 +301,8 @@ def proved(shift, delta):
     """The largest epsilon that a threshold on a Gaussian number of width 1 proves, which one of the
     inputs moves by `shift`."""
     points = np.linspace(-12, 12, 24001)
-    more, less = stats.norm.sf(points - shift) - delta, stats.norm.sf(points)
+    more = stats.norm.sf(points - shift) - delta
+    less = stats.norm.sf(points)
     return float(np.log(more[more > 0] / less[more > 0]).max(initial=0.0))
 
 
@@ -296,7 +311,8 @@ def proved(shift, delta):
 def test_the_best_attack_on_the_messages_is_at_most_epsilon(secure, tmp_path):
     """One client's two opposite inputs, known but for that. In the open every message; under masks
     the sum of all clients."""
-    rounds, options = 3, {"secure": 64.0} if secure else {}
+    rounds = 3
+    options = {"secure": 64.0} if secure else {}
     quiet = fedax.Privacy(clip=CLIP, noise=0.0, delta=DELTA, where="client")
     ends = [
         run(federation(tmp_path / str(first), quiet, first=first), quiet).params.astype(float)[0]
@@ -345,11 +361,9 @@ def test_no_mask_hides_two_contents(privacy, tmp_path):
 def test_cohorts_that_epsilon_counts_on_come_from_a_secret(sampling, tmp_path):
     """Whoever knows the seed predicts the cohorts of a run without privacy, and none of a private
     one. A secret repeats them."""
-    schedule, clients, rounds = (
-        fedax.Schedule(cohort=4, sampling=sampling, steps=1, weights="equal"),
-        8,
-        5,
-    )
+    schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=1, weights="equal")
+    clients = 8
+    rounds = 5
     privacy, off = (fedax.Privacy(clip=CLIP, noise=noise, delta=DELTA) for noise in (1.0, 0.0))
 
     def cohorts(name, secret, privacy):

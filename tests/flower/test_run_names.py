@@ -24,7 +24,8 @@ from fedax.flower.server.in_process import LocalGrid
 pytestmark = pytest.mark.slow
 
 OPTIONS = {"solver": fedax.SGD(0.3), "schedule": fedax.Schedule(steps=3), "rounds": 4}
-OLD, NEW = [[1.0, 2.0], [50.0, 60.0, 70.0]], [[1.0, 2.0], [5.0, 6.0, 7.0]]
+OLD = [[1.0, 2.0], [50.0, 60.0, 70.0]]
+NEW = [[1.0, 2.0], [5.0, 6.0, 7.0]]
 
 
 def task_of(clients):
@@ -64,7 +65,8 @@ def deployed(tmp_path, monkeypatch):
         if resume:
             config |= {"name": tomllib.loads(settings_of(out).read_text())["name"]}
         with jax.enable_x64(False):
-            task, own = task_of(server or clients), task_of(clients)
+            task = task_of(server or clients)
+            own = task_of(clients)
             assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
             workers = [Worker(own, k, tmp_path / f"client-{k}", [assignment]) for k in range(2)]
             deploy_app.run_on(grid(workers), config)
@@ -75,7 +77,8 @@ def deployed(tmp_path, monkeypatch):
 
 def test_a_new_run_in_a_used_folder_has_no_old_states(deployed, tmp_path):
     """SCAFFOLD: the first run had wrong data at a client, whose control variate would stay."""
-    out, method = tmp_path / "runs" / "run", fedax.SCAFFOLD()
+    out = tmp_path / "runs" / "run"
+    method = fedax.SCAFFOLD()
     deployed(method, OLD, out)
     shutil.rmtree(out)
     with jax.enable_x64(False):
@@ -105,7 +108,9 @@ class Killed(LocalGrid):
 
 
 def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
-    method, out, moved = fedax.SCAFFOLD(), tmp_path / "out", tmp_path / "elsewhere" / "out"
+    method = fedax.SCAFFOLD()
+    out = tmp_path / "out"
+    moved = tmp_path / "elsewhere" / "out"
 
     def checkpoints(folder):
         return {"checkpoint": folder / "checkpoints" / "0000", "checkpoint_every": 1}
@@ -123,7 +128,8 @@ def test_a_run_goes_on_after_its_folder_was_moved(deployed, tmp_path):
 
 def test_a_run_goes_on_with_the_clients_examples_alone(deployed, tmp_path):
     """As within one process: with other sizes, SCAFFOLD's control variates would not fit."""
-    method, out = fedax.SCAFFOLD(), tmp_path / "out"
+    method = fedax.SCAFFOLD()
+    out = tmp_path / "out"
     options = {"checkpoint": out / "checkpoints" / "0000", "checkpoint_every": 1}
     with pytest.raises(RuntimeError, match="killed"):
         deployed(method, OLD, out, grid=Killed, **options)

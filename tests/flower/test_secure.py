@@ -234,7 +234,8 @@ def test_a_client_shows_no_more_than_it_should(tmp_path):
     def error(content):
         return worker.answer(content)["answer"]["error"]
 
-    hide, show = asked[member.HIDE], asked[member.SHOW]
+    hide = asked[member.HIDE]
+    show = asked[member.SHOW]
     opened = RecordDict({name: record for name, record in hide.items() if name != "masks"})
     assert "answers under masks alone" in error(opened)
     assert "whose name is not that of its content" in error(changed_record(hide, "order", round=7))

@@ -101,7 +101,8 @@ name = "fedavg"
 @pytest.mark.slow
 def test_clients_of_another_number_train_on_their_data_and_no_stand_in(tmp_path):
     """The task has one client, whose rows enter no step and no metric."""
-    sites, mine = made_of_a_stand_in(tmp_path, "d", 3), tmp_path / "mine.py"
+    sites = made_of_a_stand_in(tmp_path, "d", 3)
+    mine = tmp_path / "mine.py"
     with jax.enable_x64(False):
         workers = [worker_for(site) for site in sites]
         assert [worker.task.train.total for worker in workers] == [5, 6, 7]
@@ -167,7 +168,8 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
     for k, count in enumerate((10, 25, 40)):
         write_rows(tmp_path / f"site-{k}", count)
     owns = [read(f"site-{k}") for k in range(3)]
-    method, solver = fedax.FedAvg(), fedax.SGD(0.01)
+    method = fedax.FedAvg()
+    solver = fedax.SGD(0.01)
     schedule = fedax.Schedule(cohort=2, steps=2)
     assignment = Assignment(method, solver, schedule, None)
     workers = [

@@ -48,7 +48,8 @@ def test_the_first_message_starts_a_worker_that_ends_with_its_node(tmp_path):
         check=True,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
     )
-    sizes, numbers = node.stdout.split()[::2], node.stdout.split()[1::2]
+    sizes = node.stdout.split()[::2]
+    numbers = node.stdout.split()[1::2]
     assert sizes[0] == sizes[1]
     assert int(sizes[0]) > 0
     assert numbers[0] == numbers[1]

@@ -9,7 +9,8 @@ import fedax
 from fedax import codecs
 from fedax.communication.channel import bits_of, decode
 
-DIM, DRAWS = 37, 2000
+DIM = 37
+DRAWS = 2000
 ALL = [
     codecs.Identity(),
     *(codecs.Quantizer(b=b) for b in (2, 8, 32)),
@@ -32,7 +33,8 @@ def vector(seed=0, dtype=float):
 @every_codec
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_bytes_are_the_declared_bits_and_carry_everything(codec, dtype):
-    v, key = vector(dtype=dtype), jax.random.key(1)
+    v = vector(dtype=dtype)
+    key = jax.random.key(1)
     message = codec.message(v, key)
     data = codec.encode(message.parts, DIM)
     assert message.bits == codec.bits(DIM, np.dtype(dtype).itemsize * 8) == bits_of({"a": message})
@@ -63,7 +65,8 @@ def test_codecs_are_biased_or_not_and_err_as_they_declare(codec):
     draws = np.asarray(
         jax.vmap(codec.roundtrip, (0, None))(jax.random.split(jax.random.key(0), DRAWS), v)
     )
-    sigma, off = draws.std(0) / np.sqrt(DRAWS), np.abs(draws.mean(0) - v)
+    sigma = draws.std(0) / np.sqrt(DRAWS)
+    off = np.abs(draws.mean(0) - v)
     error = ((draws - np.asarray(v)) ** 2).sum(1).mean()
     known = codec.relative_error(DIM)
     if codec.is_unbiased:
@@ -82,7 +85,8 @@ def test_codecs_are_biased_or_not_and_err_as_they_declare(codec):
 def test_relative_errors_are_reached():
     """Vectors for which the constants are exact: all entries alike, one entry, and for rounding
     just off the grid's points."""
-    ones, key = jnp.ones(10), jax.random.key(0)
+    ones = jnp.ones(10)
+    key = jax.random.key(0)
     for codec in (codecs.TopK(0.3), codecs.RandK(0.3)):
         error = ((codec.roundtrip(key, ones) - ones) ** 2).sum() / 10
         np.testing.assert_allclose(error, codec.relative_error(10), rtol=1e-6)
@@ -93,7 +97,9 @@ def test_relative_errors_are_reached():
 
 def test_codecs_within_others():
     """Bits, bytes and errors are those of the codec within; what does not fit is refused."""
-    inner, v, key = codecs.TopK(0.2, feedback=False), vector(), jax.random.key(0)
+    inner = codecs.TopK(0.2, feedback=False)
+    v = vector()
+    key = jax.random.key(0)
     outer = codecs.EF21(inner)
     parts = outer.compress(v, key)
     assert outer.bits(DIM, 64) == inner.bits(DIM, 64)
@@ -113,7 +119,8 @@ def test_codecs_within_others():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_uncompressed_bytes_are_read_in_the_type_they_were_written(dtype):
-    codec, v = codecs.Identity(), vector().astype(dtype)
+    codec = codecs.Identity()
+    v = vector().astype(dtype)
     parts = codec.compress(v, jax.random.key(0))
     arrived = codec.decode(codec.encode(parts, DIM), DIM)
     back = codec.restore(jax.tree.map(jnp.asarray, arrived), DIM, v.dtype)
@@ -122,7 +129,8 @@ def test_uncompressed_bytes_are_read_in_the_type_they_were_written(dtype):
 
 
 def test_random_entries_are_scaled_and_all_are_drawn_alike():
-    v, keys = vector(), jax.random.split(jax.random.key(0), DRAWS)
+    v = vector()
+    keys = jax.random.split(jax.random.key(0), DRAWS)
     sent = np.asarray(jax.vmap(codecs.RandK(0.2).roundtrip, (0, None))(keys, v))
     count = round(0.2 * DIM)
     assert ((sent != 0).sum(1) == count).all()
@@ -138,7 +146,8 @@ def test_random_entries_are_scaled_and_all_are_drawn_alike():
 
 def test_quantizer_is_the_papers():
     """Points of the grid around each entry, floor below it, the rest clipped."""
-    v, step = vector(), 0.25
+    v = vector()
+    step = 0.25
     floor = codecs.Quantizer(b=4, step=step, rounding="floor")
     exact = np.floor(np.asarray(v) / step)
     message = floor.message(v, jax.random.key(0))
@@ -208,7 +217,8 @@ def test_zeros_and_non_finite_vectors():
 
 
 def test_messages_are_opened_in_a_tree():
-    codec, v = codecs.Quantizer(b=2, step=0.1), vector()
+    codec = codecs.Quantizer(b=2, step=0.1)
+    v = vector()
     tree = decode({"a": codec.message(v, jax.random.key(0)), "b": v})
     np.testing.assert_array_equal(tree["a"], codec.roundtrip(jax.random.key(0), v))
     np.testing.assert_array_equal(tree["b"], v)
@@ -244,7 +254,8 @@ def test_the_mean_magnitude_of_large_entries_is_finite():
 
 @pytest.mark.slow
 def test_a_half_precision_model_moves_as_far_as_its_messages():
-    rng, rate = np.random.default_rng(0), 0.03
+    rng = np.random.default_rng(0)
+    rate = 0.03
     start = 1e-2 * rng.normal(size=40)
     clients = [
         {"c": (start + 1e-3 * rng.normal(size=(3 + i, 40))).astype(np.float16)} for i in range(3)

@@ -19,7 +19,8 @@ MADE = [Graph.named(name, 12) for name in TOPOLOGIES if name != "isolated"] + [
 def test_definition_of_a_mixing_matrix(graph):
     """Def. 1: support on the links, symmetric, null(I - W) = span(1), I >= W > -I; and rows that
     sum to one."""
-    w, m = graph.matrix(), graph.clients
+    w = graph.matrix()
+    m = graph.clients
     spectrum = np.linalg.eigvalsh(w)
     np.testing.assert_array_equal(w, w.T)
     np.testing.assert_allclose(w.sum(0), 1, atol=1e-15 * m, rtol=0)
@@ -47,7 +48,8 @@ def test_known_matrices():
     np.testing.assert_allclose(Graph.complete(5).matrix(), 0.2, rtol=1e-15)
     np.testing.assert_array_equal(Graph.isolated(3).matrix(), np.eye(3))
     star = np.eye(4) * 0.75
-    star[0], star[:, 0] = 0.25, 0.25
+    star[0] = 0.25
+    star[:, 0] = 0.25
     np.testing.assert_allclose(Graph.star(4).matrix(), star, rtol=1e-15)
     path = nx.path_graph(3)  # degrees 1, 2, 1
     np.testing.assert_allclose(
@@ -107,7 +109,8 @@ def test_sequence():
 
 
 def test_renumbered():
-    order, graph = [3, 0, 4, 2, 1], Graph.of(nx.path_graph(5))
+    order = [3, 0, 4, 2, 1]
+    graph = Graph.of(nx.path_graph(5))
     np.testing.assert_array_equal(
         graph.renumbered(order).matrix(), graph.matrix()[np.ix_(order, order)]
     )
@@ -144,13 +147,16 @@ def test_losses(repair):
     both directions."""
     graph = Graph.random_regular(10, 4).lossy(0.3, repair)
     assert graph.sums == {"receiver": "row", "sender": "column", "both": "both"}[repair]
-    w, lost, one_way = Graph.random_regular(10, 4).matrix(), 0, 0
+    w = Graph.random_regular(10, 4).matrix()
+    lost = 0
+    one_way = 0
     for t in range(60):
         neighbours, weights = graph.at(t, jax.random.key(t))
         found = np.zeros((10, 10))
         np.add.at(found, (np.arange(10)[:, None], np.asarray(neighbours)), np.asarray(weights))
         gone = (w > 0) & (found == 0)
-        lost, one_way = lost + gone.sum(), one_way + (gone & ~gone.T).sum()
+        lost = lost + gone.sum()
+        one_way = one_way + (gone & ~gone.T).sum()
         same = (found > 0) & ~np.eye(10, dtype=bool)
         np.testing.assert_allclose(found[same], w[same], rtol=1e-12)
         if repair != "sender":

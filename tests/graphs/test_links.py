@@ -19,7 +19,8 @@ ONE = fedax.Simulation(devices=1)
 PATH = Graph.of(nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 3)]))
 CIRCLE = nx.cycle_graph(5, nx.DiGraph)
 ONE_WAY = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
-ROUNDS, SEED = 6, 7
+ROUNDS = 6
+SEED = 7
 ROOT = jax.random.fold_in(jax.random.key(SEED), 1)
 
 
@@ -88,7 +89,8 @@ HARD = PATH.lossy(0.3, "both")
 @pytest.mark.slow
 def test_transcription():
     """DFedAvgM in NumPy: nodes mix with the weights that are left."""
-    world, x = World(), np.tile(World().start, (5, 1))
+    world = World()
+    x = np.tile(World().start, (5, 1))
     for t in range(ROUNDS):
         x = weights_of(HARD, t) @ np.array([world.sgd(k, x[k])[0] for k in range(5)])
     messages = ROUNDS * ((PATH.matrix() > 0) & ~np.eye(5, dtype=bool)).sum()

@@ -76,11 +76,14 @@ def test_what_cannot_be(field, make):
 def test_each_part_of_a_given_matrix_is_checked():
     """A pair that swaps has the eigenvalue -1, whatever another part has on its diagonal; a
     triangle without own weights has -1/2."""
-    swap, lazy, triangle = 1 - np.eye(2), np.full((2, 2), 0.5), (1 - np.eye(3)) / 2
+    swap = 1 - np.eye(2)
+    lazy = np.full((2, 2), 0.5)
+    triangle = (1 - np.eye(3)) / 2
     nothing = np.zeros((2, 2))
     matrix = np.block([[lazy, nothing], [nothing, swap]])
     with pytest.raises(InvalidInput, match="the eigenvalue -1"):
         Graph.given(matrix, connected=False)
     apart = np.zeros((4, 4))
-    apart[:3, :3], apart[3, 3] = triangle, 1
+    apart[:3, :3] = triangle
+    apart[3, 3] = 1
     assert np.linalg.eigvalsh(Graph.given(apart, connected=False).matrix()).min() > -0.6

@@ -155,7 +155,8 @@ def test_gradients_traced_are_computed(kind, monkeypatch):
 
     counted(EagerMinibatch, "minibatch")
     counted(EagerClient, "full")
-    task, schedule = regression(sizes=[5, 5]), fedax.Schedule(steps=1, batch_size=2)
+    task = regression(sizes=[5, 5])
+    schedule = fedax.Schedule(steps=1, batch_size=2)
     settings = [kind, *(choice for choice in choices_of(kind) if not choice.inherited)]
     if "inner_steps" in declared(kind):
         settings.append(functools.partial(kind, inner_steps=4))

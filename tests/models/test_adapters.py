@@ -16,7 +16,9 @@ from marks import slow
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
 
-RATE, BATCH, ROUNDS = 0.1, 4, 2
+RATE = 0.1
+BATCH = 4
+ROUNDS = 2
 RNG = np.random.default_rng(0)
 SIZES = {"anna": 7, "bert": 9, "cleo": 3}
 CLIENTS = {
@@ -136,7 +138,8 @@ def loop(params, state, apply):
     for _ in range(ROUNDS):
         ends = []
         for name in ("anna", "cleo"):
-            client, end = CLIENTS[name], (params, state)
+            client = CLIENTS[name]
+            end = (params, state)
             for begin in range(0, SIZES[name], BATCH):
                 rows = np.arange(begin, begin + BATCH) % SIZES[name]
                 end = step(*end, client["x"][rows], client["y"][rows])
@@ -277,7 +280,8 @@ def dropouts():
 def test_dropout_draws_from_the_key_of_a_step_alone(library):
     task = fedax.from_model(dropouts()[library], lambda z, e: z, CLIENTS)
     assert task.state is None
-    params, examples = task.start(jax.random.key(0)), task.train[0]
+    params = task.start(jax.random.key(0))
+    examples = task.train[0]
     loss = task.functions["loss"]
     evaluated = [loss(params, examples, None) for _ in range(2)]
     np.testing.assert_array_equal(*evaluated)

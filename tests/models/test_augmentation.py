@@ -19,7 +19,8 @@ def test_a_crop_is_one_of_the_windows_and_all_occur():
     )
     assert flat.shape == (64, 24)  # in the form in which they came
     images = flat.reshape(IMAGES.shape)
-    padded, seen = np.pad(IMAGES, ((0, 0), (1, 1), (1, 1), (0, 0))), set()
+    padded = np.pad(IMAGES, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    seen = set()
     for image, source in zip(np.asarray(images), padded, strict=True):
         windows = [
             (i, j)
@@ -68,7 +69,8 @@ def test_a_task_augments_training_steps_only():
     plain = classification(
         FederatedData.from_arrays([{**client, "x": client["x"] - 0.5}], classes=2), model
     )
-    params, loss = model.init(jax.random.key(0))[0], jax.jit(task.loss)
+    params = model.init(jax.random.key(0))[0]
+    loss = jax.jit(task.loss)
     examples, shifted = (jax.tree.map(jnp.asarray, t.train[0]) for t in (task, plain))
     np.testing.assert_allclose(
         loss(params, examples, None), plain.loss(params, shifted, None), rtol=1e-9

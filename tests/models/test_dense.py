@@ -43,7 +43,8 @@ def test_parameters_have_the_default_float_type(wide):
 
 
 def test_mlp_forward_has_no_activation_on_top():
-    model, rng = MLP((4, 6, 5, 3)), np.random.default_rng(1)
+    model = MLP((4, 6, 5, 3))
+    rng = np.random.default_rng(1)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), model.init(jax.random.key(0))[0]
     )

@@ -51,7 +51,8 @@ def without_extension(monkeypatch):
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_convolution_is_the_plain_one(case, is_native, monkeypatch):
     rows, columns, channels, height, width, outputs, stride, padding = case
-    x, kernel = normal(2, rows, columns, channels), normal(height, width, channels, outputs)
+    x = normal(2, rows, columns, channels)
+    kernel = normal(height, width, channels, outputs)
     if not is_native:
         without_extension(monkeypatch)
     same(
@@ -63,7 +64,8 @@ def test_convolution_is_the_plain_one(case, is_native, monkeypatch):
 
 def test_convolution_by_hand():
     # columns 1, 2, 3 with kernel (1, 10): 1 + 20, 2 + 30; with zeros around it also 3
-    x, kernel = jnp.array([1.0, 2, 3]).reshape(1, 1, 3, 1), jnp.array([1.0, 10]).reshape(1, 2, 1, 1)
+    x = jnp.array([1.0, 2, 3]).reshape(1, 1, 3, 1)
+    kernel = jnp.array([1.0, 10]).reshape(1, 2, 1, 1)
     assert convolve(x, kernel).ravel().tolist() == [21, 32]
     assert convolve(x, kernel, padding="SAME").ravel().tolist() == [21, 32, 3]
 
@@ -72,7 +74,8 @@ def test_convolution_by_hand():
 def test_kernels_of_several_clients_are_a_matrix_product_on_gpus(mapped, monkeypatch):
     without_extension(monkeypatch)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    x, kernel = normal(2, 6, 7, 3), normal(3, 2, 3, 4)
+    x = normal(2, 6, 7, 3)
+    kernel = normal(3, 2, 3, 4)
     operands = [
         value if axis is None else jnp.stack([value, 2 * value, value**2])
         for value, axis in zip((x, kernel), mapped)
@@ -97,7 +100,8 @@ def test_of_equal_pixels_the_first_gets_the_gradient():
 
 def naive(layer, x, forget_bias):
     """The cell's equations in a Python loop."""
-    sigmoid, hidden = jax.nn.sigmoid, layer.recurrent.shape[0]
+    sigmoid = jax.nn.sigmoid
+    hidden = layer.recurrent.shape[0]
     h = c = jnp.zeros((x.shape[1], hidden))
     p = jnp.zeros((3, 1, hidden)) if layer.peepholes is None else layer.peepholes[:, None, :]
     states = []
@@ -105,7 +109,8 @@ def naive(layer, x, forget_bias):
         a = now @ layer.inputs + h @ layer.recurrent + layer.bias[None, :]
         a = a if layer.second_bias is None else a + layer.second_bias[None, :]
         i, f, g, o = (a[:, k * hidden : (k + 1) * hidden] for k in range(4))
-        i, f = sigmoid(i + p[0] * c), sigmoid(f + p[1] * c + forget_bias)
+        i = sigmoid(i + p[0] * c)
+        f = sigmoid(f + p[1] * c + forget_bias)
         c = f * c + i * jnp.tanh(g)
         h = sigmoid(o + p[2] * c) * jnp.tanh(c)
         states.append(h)
@@ -132,10 +137,8 @@ def test_lstm_is_its_equations(biases, peepholes, forget, hidden):
 def test_hessian_products_of_an_lstm():
     """As Per-FedAvg and the theory's estimates take them."""
     hidden = 21
-    layer, x = (
-        LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True),
-        normal(4, 2, 3),
-    )
+    layer = LSTM.init(jax.random.key(0), 3, hidden, peepholes=True, uniform=True)
+    x = normal(4, 2, 3)
     direction = jax.tree.map(lambda leaf: normal(*leaf.shape), layer)
 
     @partial(jax.jit, static_argnums=0)
@@ -152,7 +155,9 @@ def test_hessian_products_of_an_lstm():
 
 
 def test_lstm_under_vmap_and_inside_a_loop():
-    xs, kernel, peepholes = normal(3, 4, 2, 8), normal(2, 8), jnp.zeros((3, 2))
+    xs = normal(3, 4, 2, 8)
+    kernel = normal(2, 8)
+    peepholes = jnp.zeros((3, 2))
     layers = LSTM(jnp.eye(8), kernel, jnp.zeros(8))
 
     def gradient(function):

@@ -154,9 +154,11 @@ def test_descent_with_curvature_inside_scan_and_vmap(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_pooling_with_bias_and_relu(dtype):
-    shape, window = (17, 7, 8, 3), (3, 2)
+    shape = (17, 7, 8, 3)
+    window = (3, 2)
     rng = np.random.default_rng(5)
-    x, bias = normal(rng, shape, dtype), normal(rng, shape[3:], dtype)
+    x = normal(rng, shape, dtype)
+    bias = normal(rng, shape[3:], dtype)
 
     def plain(x, bias):
         return jax.nn.relu(plain_pool(x, window) + bias[None, None, None, :])
@@ -182,10 +184,8 @@ def check_recurrence(sizes, dtype, spread=1.0):
     rng = np.random.default_rng(0)
     projected = spread * normal(rng, (groups, steps, batch, 4 * hidden), dtype)
     kernel = normal(rng, (groups, hidden, 4 * hidden), dtype) / np.sqrt(hidden).astype(dtype)
-    peepholes, gradient = (
-        normal(rng, (groups, 3, hidden), dtype),
-        normal(rng, (groups, steps, batch, hidden), dtype),
-    )
+    peepholes = normal(rng, (groups, 3, hidden), dtype)
+    gradient = normal(rng, (groups, steps, batch, hidden), dtype)
 
     def results(smallest):
         with pytest.MonkeyPatch.context() as patch:
@@ -230,7 +230,8 @@ def test_saturated_gates_are_one_and_zero(dtype):
 @pytest.mark.parametrize("mapped", [(0, None), (2, 1)])
 def test_recurrence_under_vmap(mapped):
     rng = np.random.default_rng(11)
-    projected, kernel = normal(rng, (3, 4, 80), "float64"), normal(rng, (20, 80), "float64") / 4
+    projected = normal(rng, (3, 4, 80), "float64")
+    kernel = normal(rng, (20, 80), "float64") / 4
     operands = [
         value if axis is None else jnp.moveaxis(jnp.stack([value, 2 * value]), 0, axis)
         for value, axis in zip((projected, kernel), mapped)
@@ -258,7 +259,9 @@ def plain_join(x, shortcut, stride):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_join_with_a_shortcut(dtype):
-    shape, shortcut, stride = (17, 3, 2, 4), (17, 6, 3, 2), 2
+    shape = (17, 3, 2, 4)
+    shortcut = (17, 6, 3, 2)
+    stride = 2
     rng = np.random.default_rng(10)
     arguments = normal(rng, shape, dtype), normal(rng, shortcut, dtype)
     agree(partial(join, stride=stride), partial(plain_join, stride=stride), arguments, rng)
@@ -279,7 +282,8 @@ def test_what_is_not_a_number_is_kept():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_group_norm(dtype):
-    shape, groups = (130, 2, 3, 6), 3
+    shape = (130, 2, 3, 6)
+    groups = 3
     rng = np.random.default_rng(7)
     arguments = (
         normal(rng, shape, dtype) + 2,

@@ -98,7 +98,8 @@ def test_in_a_scan_on_several_devices():
 
 @native
 def test_no_gradient_of_all_outputs_is_written():
-    model, x = lenet(), jnp.ones((8, 3072))
+    model = lenet()
+    x = jnp.ones((8, 3072))
     params = model.init(jax.random.key(0))[0]
 
     def loss(params):

@@ -42,16 +42,15 @@ def pair(stride, padding):
 def test_values_and_derivatives(sizes, dtype):
     batch, rows, columns, channels, window, stride, outputs, padding = sizes
     rng = np.random.default_rng(0)
-    x, kernel = (
-        normal(rng, (batch, rows, columns, channels), dtype),
-        normal(rng, (*window, channels, outputs), dtype),
-    )
+    x = normal(rng, (batch, rows, columns, channels), dtype)
+    kernel = normal(rng, (*window, channels, outputs), dtype)
     agree(*pair(stride, padding), (x, kernel), rng)
 
 
 def test_clients_side_by_side():
     rng = np.random.default_rng(1)
-    x, kernel = normal(rng, (2, 32, 8, 8, 32), "float32"), normal(rng, (2, 3, 3, 32, 48), "float32")
+    x = normal(rng, (2, 32, 8, 8, 32), "float32")
+    kernel = normal(rng, (2, 3, 3, 32, 48), "float32")
     agree(*(jax.vmap(function) for function in pair(1, "SAME")), (x, kernel), rng)
 
 
@@ -61,7 +60,8 @@ def shapes(draw):
     _, _, padding, rows, columns = placed(draw, 1, 12)
     width = draw(whole(3, 5))
     height, (least, most) = draw(st.sampled_from([(width, (20, 50)), (draw(whole(1, 6)), (3, 20))]))
-    rows, columns = max(rows, height), max(columns, width)
+    rows = max(rows, height)
+    columns = max(columns, width)
     batch = draw(st.sampled_from([16, 31, 50, 64, 129]))
     return (
         batch,
@@ -85,10 +85,8 @@ def test_any_shape(sizes):
 def test_many_channels_take_tiles():
     # what is not a number is seen by its whole tile of 4 x 4 outputs, where plain sums show it to
     # the taps that meet it
-    x, kernel = (
-        jnp.ones((50, 10, 10, 32), "float32").at[:, 2, 2].set(jnp.nan),
-        jnp.ones((3, 3, 32, 32), "float32"),
-    )
+    x = jnp.ones((50, 10, 10, 32), "float32").at[:, 2, 2].set(jnp.nan)
+    kernel = jnp.ones((3, 3, 32, 32), "float32")
     y = jnp.isnan(jax.jit(convolve)(x, kernel))
     assert y[:, :4, :4].all()
     assert not y[:, 4:].any()
@@ -100,10 +98,8 @@ def test_many_channels_take_tiles():
 
 def test_few_channels_take_rows():
     # rows of four outputs see it, in the rows of outputs that meet its own
-    x, kernel = (
-        jnp.ones((50, 10, 10, 8), "float32").at[:, 2, 2].set(jnp.nan),
-        jnp.ones((3, 3, 8, 8), "float32"),
-    )
+    x = jnp.ones((50, 10, 10, 8), "float32").at[:, 2, 2].set(jnp.nan)
+    kernel = jnp.ones((3, 3, 8, 8), "float32")
     y = jnp.isnan(jax.jit(convolve)(x, kernel))
     assert y[:, :3, :4].all()
     assert y.sum() == y[:, :3, :4].size

@@ -44,10 +44,8 @@ CASES = [  # batch, rows, columns, channels, height, width, outputs, stride, pad
 def test_gradients_of_few_numbers(sizes, dtype):
     batch, rows, columns, channels, height, width, outputs, stride, padding = sizes
     rng = np.random.default_rng(0)
-    x, kernel = (
-        normal(rng, (batch, rows, columns, channels), dtype),
-        normal(rng, (height, width, channels, outputs), dtype),
-    )
+    x = normal(rng, (batch, rows, columns, channels), dtype)
+    kernel = normal(rng, (height, width, channels, outputs), dtype)
     strides = (stride, stride) if isinstance(stride, int) else stride
     shape = jax.eval_shape(partial(plain_conv, stride=strides, padding=padding), x, kernel).shape
     for share in (0.2, 0.01, 0.0):
@@ -61,10 +59,8 @@ def test_gradients_of_few_numbers(sizes, dtype):
 def test_zeros_are_left_out_where_they_are_many():
     # what is not a number times zero would be none: it shows which numbers are multiplied
     rng = np.random.default_rng(1)
-    x, kernel = (
-        jnp.full((16, 8, 8, 16), jnp.nan, "float32"),
-        jnp.full((3, 3, 16, 8), jnp.nan, "float32"),
-    )
+    x = jnp.full((16, 8, 8, 16), jnp.nan, "float32")
+    kernel = jnp.full((3, 3, 16, 8), jnp.nan, "float32")
     few = jnp.zeros((16, 8, 8, 8), "float32").at[:, 3, 3, 5].set(1.0)
     of_image, of_kernel = gradients(x, kernel, few, 1, "SAME")
     assert not jnp.isnan(of_kernel[..., :5]).any()
@@ -98,7 +94,8 @@ def test_images_laid_out_are_the_same(shape, dtype):
 def test_fully_connected(sizes, share, dtype):
     rng = np.random.default_rng(0)
     n, k, o = sizes
-    x, kernel = thinned(rng, normal(rng, (n, k), dtype), share), normal(rng, (k, o), dtype)
+    x = thinned(rng, normal(rng, (n, k), dtype), share)
+    kernel = normal(rng, (k, o), dtype)
     agree(affine.outputs, jnp.matmul, (x, kernel), rng)
 
 
@@ -106,7 +103,8 @@ def test_fully_connected(sizes, share, dtype):
 @pytest.mark.parametrize("mapped", [(0, None), (1, 1)])
 def test_fully_connected_under_vmap(mapped):
     rng = np.random.default_rng(1)
-    x, kernel = normal(rng, (9, 30), "float64"), normal(rng, (30, 19), "float64")
+    x = normal(rng, (9, 30), "float64")
+    kernel = normal(rng, (30, 19), "float64")
     x, kernel = (
         value
         if axis is None
@@ -120,8 +118,10 @@ def test_fully_connected_under_vmap(mapped):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_leaving_zeros_out_changes_no_bit(dtype):
     rng = np.random.default_rng(3)
-    few, many = thinned(rng, normal(rng, (40, 300), dtype), 0.1), normal(rng, (400, 300), dtype)
-    kernel, y = normal(rng, (300, 200), dtype), normal(rng, (300, 200), dtype)
+    few = thinned(rng, normal(rng, (40, 300), dtype), 0.1)
+    many = normal(rng, (400, 300), dtype)
+    kernel = normal(rng, (300, 200), dtype)
+    y = normal(rng, (300, 200), dtype)
     # among many rows, or columns, without zeros no lists are made
     assert (
         affine.outputs(few, kernel) == affine.outputs(jnp.concatenate([few, many]), kernel)[:40]

@@ -94,7 +94,8 @@ def test_cnn_forward(padding):
         h = jax.nn.relu(plain_convolution(h, params.convolutions[1], padding)).reshape(2, -1)
         return params.dense[1](jax.nn.relu(params.dense[0](h)))
 
-    expected, forward = plain(params, x), jax.jit(lambda p, x: outputs(model, p, x))
+    expected = plain(params, x)
+    forward = jax.jit(lambda p, x: outputs(model, p, x))
     np.testing.assert_allclose(forward(params, x), expected, rtol=1e-9)
     np.testing.assert_allclose(forward(params, x.reshape(2, -1)), expected, rtol=1e-9)
 
@@ -156,7 +157,8 @@ def test_char_lstm_reads_its_vectors_in_order():
 
 def test_dropout_acts_with_a_key_only():
     model = MLP((50, 4000, 2), dropout=0.25)
-    params, x = model.init(jax.random.key(0))[0], jnp.asarray(RNG.random((1, 50)))
+    params = model.init(jax.random.key(0))[0]
+    x = jnp.asarray(RNG.random((1, 50)))
     plain = MLP((50, 4000, 2))
     assert np.array_equal(outputs(model, params, x), outputs(plain, params, x))
     assert np.array_equal(outputs(plain, params, x, jax.random.key(1)), outputs(plain, params, x))

@@ -12,7 +12,8 @@ from fedax.ops import convolve, convolve_activate, join
 from fedax.tasks import classification
 from fedax.tasks.from_model import cross_entropy
 
-IMAGE, KERNEL = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 2))
+IMAGE = jnp.ones((1, 4, 4, 1))
+KERNEL = jnp.ones((3, 3, 1, 2))
 
 
 def labelled(*labels, **parts):
@@ -53,7 +54,8 @@ def test_what_does_not_fit(field, make):
 @pytest.mark.parametrize("part", ["train", "test", "central"])
 def test_labels_that_are_no_class(label, part):
     """Such a label has no logit: the loss would be that of a logit of 0, and nothing would fail."""
-    good, wrong = labelled([0.0, 1.0]), labelled([0, label])
+    good = labelled([0.0, 1.0])
+    wrong = labelled([0, label])
     parts = {"test": wrong.train} if part == "test" else {}
     if part == "central":
         parts = {"central": wrong.train[0]}

@@ -18,11 +18,14 @@ from problems import quadratic, random_quadratic
 
 A, B = random_quadratic(clients=4, dim=3, high=3.0)
 # of both signs; no convex combination of gradients vanishes
-A, B = A - np.diag([1.0, 0.0, 0.0]), B + 20
+A = A - np.diag([1.0, 0.0, 0.0])
+B = B + 20
 TASK = quadratic(A, B, sizes=[2, 5, 7, 1])
 SHARE = np.array([2, 5, 7, 1]) / 15
 ENGINES = {"chunked": lambda: fedax.Simulation(chunk=3, devices=2), "eager": fedax.Eager}
-MU, RATE, STEPS = 4.0, 0.05, 6
+MU = 4.0
+RATE = 0.05
+STEPS = 6
 
 
 def gradients(x):
@@ -56,9 +59,11 @@ def test_the_curvature_of_indefinite_clients(watched):
 def test_inexactness_is_that_of_the_definition(watched):
     """Full-gradient steps in NumPy, and the minimiser by a linear system."""
     for t, w in enumerate(models(watched)):
-        g, own = SHARE @ gradients(w), gradients(w)
+        g = SHARE @ gradients(w)
+        own = gradients(w)
         for k in range(4):
-            exact, solution = w - np.linalg.solve(A[k] + MU * np.eye(3), g), w
+            exact = w - np.linalg.solve(A[k] + MU * np.eye(3), g)
+            solution = w
             for _ in range(STEPS):
                 step = A[k] @ (solution - B[k]) + g - own[k] + MU * (solution - w)
                 solution = solution - RATE * step
@@ -98,7 +103,8 @@ def test_methods_without_such_a_problem_have_none():
 @pytest.mark.slow
 def test_the_optimum():
     convex = A + np.diag([1.0, 0.0, 0.0])
-    task, p = quadratic(convex, B, sizes=[2, 5, 7, 1]), np.full(4, 0.25)
+    task = quadratic(convex, B, sizes=[2, 5, 7, 1])
+    p = np.full(4, 0.25)
     best = np.linalg.solve(
         np.einsum("k,kij->ij", p, convex), np.einsum("k,kij,kj->i", p, convex, B)
     )

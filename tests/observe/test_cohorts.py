@@ -44,7 +44,8 @@ class Twice(fedax.Algorithm):
     """Two draws; only the clients of the second one train. They are noted."""
 
     def round(self, fed, state):
-        first, second = fed.sample(), fed.sample()
+        first = fed.sample()
+        second = fed.sample()
         fed.log(ids=second.ids)
         fed.average(self.look, first, state)
         return fed.average(self.train, second, state)
@@ -114,7 +115,8 @@ def test_with_replacement_and_nobody(engine):
 def test_extremes_of_a_draw_with_replacement():
     """A client that was drawn twice has two draws' weight in the mean, and its share once."""
     with jax.enable_x64(False):
-        task, sizes = regression((7, 20, 33, 4, 11)), np.array([7, 20, 33, 4, 11])
+        task = regression((7, 20, 33, 4, 11))
+        sizes = np.array([7, 20, 33, 4, 11])
         task = dataclasses.replace(
             task,
             data=fedax.FederatedData.from_arrays(task.data, test=[task.train[k] for k in range(5)]),

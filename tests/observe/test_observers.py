@@ -48,8 +48,10 @@ def test_dissimilarity_by_its_definition(piece, monkeypatch):
     for k in range(5):
         g = jax.grad(local)(params, k)
         gradients.append(np.concatenate([np.ravel(g["b"]), g["w"]]))
-    gradients, p = np.array(gradients), np.array(SIZES) / sum(SIZES)
-    mean, squared = p @ gradients, (gradients**2).sum(1)
+    gradients = np.array(gradients)
+    p = np.array(SIZES) / sum(SIZES)
+    mean = p @ gradients
+    squared = (gradients**2).sum(1)
     expected = {
         "dissimilarity": np.sqrt(p @ squared) / np.linalg.norm(mean),
         "gradient_diversity": np.sqrt(squared.mean()) / np.linalg.norm(gradients.mean(0)),
@@ -119,7 +121,8 @@ def test_methods_with_own_models_show_these_by_default():
 
 def test_means_of_clients_of_any_size_in_single_precision():
     """Named clients with none to thousands of test examples, whose values add up in groups."""
-    rng, sizes = np.random.default_rng(0), [700, 0, 1, 64, 0, 30_000, 5]
+    rng = np.random.default_rng(0)
+    sizes = [700, 0, 1, 64, 0, 30_000, 5]
     test = {f"client {k}": rng.uniform(size=n).astype("f") for k, n in enumerate(sizes)}
     with jax.enable_x64(False):
         data = fedax.FederatedData.from_arrays({name: np.ones(1, "f") for name in test}, test=test)
@@ -186,7 +189,8 @@ def test_extremes_of_the_last_cohort(engine):
     """The cohort's numbers by hand from the history of a method that notes whom it drew, with
     FedBC's multipliers and without."""
     task = scored([[0.0, 2.0], [0.0], [1.5], [2.0, 2.0, 2.0]])
-    sizes, accuracies = np.array([3, 1, 5, 2]), np.array([0.5, 1.0, 0.0, 0.0])
+    sizes = np.array([3, 1, 5, 2])
+    accuracies = np.array([0.5, 1.0, 0.0, 0.0])
     options = {
         "schedule": fedax.Schedule(cohort=2, steps=1, batch_size="full"),
         "solver": fedax.SGD(1e-3),
@@ -197,10 +201,8 @@ def test_extremes_of_the_last_cohort(engine):
     }
     drawn = fedax.run(Drawn(), task, **options).logged["ids"]
     assert len({tuple(sorted(ids)) for ids in drawn.tolist()}) > 2
-    plain, own = (
-        fedax.run(fedax.FedAvg(), task, **options),
-        fedax.run(fedax.FedBC(dual_lr=0.5), task, **options),
-    )
+    plain = fedax.run(fedax.FedAvg(), task, **options)
+    own = fedax.run(fedax.FedBC(dual_lr=0.5), task, **options)
     multipliers = np.zeros(4)
     for t, ids in enumerate(drawn):
         multipliers[ids] = np.asarray(
@@ -208,7 +210,8 @@ def test_extremes_of_the_last_cohort(engine):
             .state.clients.all()
             .dual.lam
         )[ids]
-        small, large = ids[np.argmin(sizes[ids])], ids[np.argmax(sizes[ids])]
+        small = ids[np.argmin(sizes[ids])]
+        large = ids[np.argmax(sizes[ids])]
         expected = {"share": sizes / sizes[ids].sum(), "drawn_accuracy": accuracies}
         for history, weights in (
             (plain, sizes),
@@ -239,10 +242,8 @@ def test_weights_of_all_clients(engine):
         "engine": engine(),
         "seed": 3,
     }
-    plain, own = (
-        fedax.run(fedax.FedAvg(), task, **options),
-        fedax.run(fedax.FedBC(dual_lr=0.5), task, **options),
-    )
+    plain = fedax.run(fedax.FedAvg(), task, **options)
+    own = fedax.run(fedax.FedBC(dual_lr=0.5), task, **options)
     lam = np.asarray(own.state.clients.all().dual.lam)
     assert lam.sum() > 0
     for history, t, weight in ((plain, -1, share), (own, 0, share), (own, -1, lam / lam.sum())):

@@ -48,7 +48,8 @@ def test_auc_and_f1_are_scikit_learns(digits, history, tmp_path_factory):
     params = named(history, tmp_path_factory)
     for split in ("test", "validation"):
         data = getattr(digits, split).arrays
-        p, y = probabilities(params, data["x"]), np.asarray(data["y"])
+        p = probabilities(params, data["x"])
+        y = np.asarray(data["y"])
         np.testing.assert_allclose(
             history.last(f"{split}_auc"), roc_auc_score(y, p, multi_class="ovr"), rtol=1e-12
         )

@@ -31,13 +31,15 @@ def run(rounds, engine=None, **options):
 def expected(w, cohort):
     """Every minibatch counts alike, before its step; the batches of a client are in the given
     order."""
-    world, losses = World(), []
+    world = World()
+    losses = []
     for k in cohort:
         v = w
         for _ in range(2):
             for begin in range(0, SIZES[k], 4):
                 rows = slice(begin, begin + 4)
-                x, y = world.x[k][rows], world.y[k][rows]
+                x = world.x[k][rows]
+                y = world.y[k][rows]
                 losses.append(np.mean((x @ v - y) ** 2) / 2 + 0.005 * v @ v)
                 v = v - LR * world.gradient(k, v, rows)
     return np.mean(losses)
@@ -45,8 +47,10 @@ def expected(w, cohort):
 
 @pytest.mark.parametrize("engine", [None, fedax.Eager()])
 def test_every_minibatch_of_the_last_cohort_counts_alike(engine):
-    world, history = World(), run(3, engine)
-    w, seen = world.start, [np.nan]
+    world = World()
+    history = run(3, engine)
+    w = world.start
+    seen = [np.nan]
     for cohort in world.cohorts()[:3]:
         w = np.average(
             [world.sgd(k, w)[0] for k in cohort], axis=0, weights=[SIZES[k] for k in cohort]

@@ -20,7 +20,9 @@ from fedax.observe.base import Observer
 from marks import slow
 from problems import SIZES, kinds_of_laws, named, squares
 
-CLIP, DIM, CLIENTS = 0.5, 200, 50
+CLIP = 0.5
+DIM = 200
+CLIENTS = 50
 ONE = fedax.Simulation(devices=1)
 POISSON = {"cohort": 10, "sampling": "poisson"}
 
@@ -78,7 +80,8 @@ def best_epsilon(one, other, delta):
     found = 0.0
     for side in (1, -1):
         for law, against in ((one, other), (other, one)):
-            more, less = tail(law, side) - delta, tail(against, side)
+            more = tail(law, side) - delta
+            less = tail(against, side)
             proved = (more > 0) & (less > 1e-300)
             found = max(found, float(np.log(more[proved] / less[proved]).max(initial=0.0)))
     return found
@@ -100,8 +103,10 @@ def test_central_noise_with_everyone(rounds):
     """One client less, which takes the sum back by C."""
     privacy = fedax.Privacy(clip=CLIP, noise=1.5, delta=1e-3)
     with_, without = (history([9.0] * count, privacy, rounds) for count in (CLIENTS, CLIENTS - 1))
-    one, other = sums(with_, CLIENTS), sums(without, CLIENTS - 1)
-    shift, noise = np.abs(one - other)[:, 0], one[:, 1:]
+    one = sums(with_, CLIENTS)
+    other = sums(without, CLIENTS - 1)
+    shift = np.abs(one - other)[:, 0]
+    noise = one[:, 1:]
     np.testing.assert_allclose(shift, CLIP, rtol=1e-3)
     # epsilon is exact: it lies between what the ends of the deviation's interval prove
     error = 4 / math.sqrt(2 * noise.size)
@@ -115,13 +120,16 @@ def test_central_noise_with_everyone(rounds):
 @pytest.mark.slow
 def test_poisson_sampling():
     """The sum moves by C in the rounds in which the client is drawn, a fifth of them."""
-    privacy, rounds = fedax.Privacy(clip=CLIP, noise=0.8, delta=1e-3), 120
-    present, absent = [9.0] * CLIENTS, [0.0, *[9.0] * (CLIENTS - 1)]
+    privacy = fedax.Privacy(clip=CLIP, noise=0.8, delta=1e-3)
+    rounds = 120
+    present = [9.0] * CLIENTS
+    absent = [0.0, *[9.0] * (CLIENTS - 1)]
     one, other = (
         sums(history(lengths, privacy, rounds, **POISSON), 10) for lengths in (present, absent)
     )
     moved = np.abs(one - other)[:, 0]
-    drawn, deviation = moved > CLIP / 2, one[:, 1:].std()
+    drawn = moved > CLIP / 2
+    deviation = one[:, 1:].std()
     np.testing.assert_allclose(moved[drawn], CLIP, rtol=2e-2)
     assert abs(drawn.mean() - 0.2) < 4 * math.sqrt(0.2 * 0.8 / rounds)
     shift = CLIP / deviation
@@ -134,13 +142,16 @@ def test_poisson_sampling():
 def test_draws_of_a_fixed_number(cohort, noise):
     """One client is replaced by its opposite, and the others are like the new one: a sum moves by 2
     C where it is drawn."""
-    privacy, rounds = fedax.Privacy(clip=CLIP, noise=noise, delta=1e-3), 80
+    privacy = fedax.Privacy(clip=CLIP, noise=noise, delta=1e-3)
+    rounds = 80
     pair = ([9.0, *[-9.0] * (CLIENTS - 1)], [-9.0] * CLIENTS)
     one, other = (
         sums(history(lengths, privacy, rounds, cohort=cohort), cohort) for lengths in pair
     )
-    moved, rate = np.abs(one - other)[:, 0], cohort / CLIENTS
-    drawn, deviation = moved > CLIP / 2, one[:, 1:].std()
+    moved = np.abs(one - other)[:, 0]
+    rate = cohort / CLIENTS
+    drawn = moved > CLIP / 2
+    deviation = one[:, 1:].std()
     np.testing.assert_allclose(moved[drawn], 2 * CLIP, rtol=2e-2)
     assert abs(drawn.mean() - rate) < 4 * math.sqrt(rate * (1 - rate) / rounds)
     proved = best_epsilon([(1 - rate, 0.0), (rate, 2 * CLIP / deviation)], [(1.0, 0.0)], 1e-3)
@@ -163,7 +174,9 @@ def test_adaptive_clipping(noise, count_noise):
     privacy = fedax.Privacy(
         clip=CLIP, noise=noise, delta=1e-3, quantile=0.5, count_noise=count_noise, clip_rate=1e-9
     )
-    rounds, clients, short = 120, 40, 0.999 * CLIP
+    rounds = 120
+    clients = 40
+    short = 0.999 * CLIP
     runs = [
         history([first, *[short] * (clients - 1)], privacy, rounds, on_bad_client="drop")
         for first in (short, 1e30)

@@ -12,7 +12,8 @@ import pytest
 import fedax
 from marks import slow
 
-RATE, DIM = 0.5, 3
+RATE = 0.5
+DIM = 3
 DATA = (
     np.random.default_rng(0).normal(size=(6, 1, DIM))
     * np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])[:, None, None]
@@ -172,7 +173,8 @@ RANDOM_COUNTS = {
 @pytest.mark.parametrize(("schedule", "expected"), RANDOM_COUNTS.values(), ids=list(RANDOM_COUNTS))
 def test_the_part_of_the_federation_is_the_expected_one(schedule, expected):
     """The actual one would tell how many clients worked."""
-    private, engine = fedax.Privacy(clip=9.0, noise=0.0), fedax.Simulation(devices=1)
+    private = fedax.Privacy(clip=9.0, noise=0.0)
+    engine = fedax.Simulation(devices=1)
     history = go(Told(), private, schedule, rounds=5, engine=engine)
     np.testing.assert_allclose(history.logged["coverage"], expected)
     assert len(set(history.logged["answered"].tolist())) > 1
@@ -200,7 +202,8 @@ def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
         for _ in range(3):
             state, _ = session.step(state)
         (carry,) = session._program.split(state.value)
-    c, own = np.asarray(carry.state.c), np.asarray(carry.state.clients.all()).mean(0)
+    c = np.asarray(carry.state.c)
+    own = np.asarray(carry.state.clients.all()).mean(0)
     assert (np.abs(c) > 0.1).all()
     np.testing.assert_allclose(c, own, rtol=1e-5)
 
@@ -209,7 +212,8 @@ def test_a_private_sum_of_memories_moves_as_they_do(schedule, control_weights):
 def test_mixed_ids_do_not_change_a_private_mean():
     """All weights are equal, so that their order says nothing. The clients stay those of the draw:
     its expected number divides the mean, and its chance counts in epsilon."""
-    wide, noisy = fedax.Privacy(clip=1e4, noise=0.0), fedax.Privacy(noise=1.0, delta=1e-3)
+    wide = fedax.Privacy(clip=1e4, noise=0.0)
+    noisy = fedax.Privacy(noise=1.0, delta=1e-3)
     results = []
     for ids in ("aligned", "mixed"):
         method = fedax.FedAvg(ids=ids)
@@ -274,12 +278,10 @@ def test_an_upload_that_is_not_finite_counts_as_zero_and_stays_hidden(engine):
 @pytest.mark.slow
 def test_bounds_adapt_as_in_the_paper():
     """C <- C exp(-0.2 (b - 0.5)), b the share of lengths up to C."""
-    private, w, bound, bounds = (
-        fedax.Privacy(clip=0.3, noise=0.0, quantile=0.5),
-        np.full(DIM, 0.2),
-        0.3,
-        [],
-    )
+    private = fedax.Privacy(clip=0.3, noise=0.0, quantile=0.5)
+    w = np.full(DIM, 0.2)
+    bound = 0.3
+    bounds = []
     for _ in range(6):
         moves = [RATE * (x[0] - w) for x in DATA]
         lengths = [np.linalg.norm(d) for d in moves]

@@ -98,11 +98,9 @@ def resnet18():
 class Text(nn.Module):
     def __init__(self):
         super().__init__()
-        self.vectors, self.layers, self.last = (
-            nn.Embedding(80, 8),
-            nn.LSTM(8, 32, 2),
-            nn.Linear(32, 10),
-        )
+        self.vectors = nn.Embedding(80, 8)
+        self.layers = nn.LSTM(8, 32, 2)
+        self.last = nn.Linear(32, 10)
 
     def forward(self, x):
         return self.last(self.layers(self.vectors(x.T))[0][-1])
@@ -111,12 +109,11 @@ class Text(nn.Module):
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.tokens, self.places = (
-            nn.Embedding(80, 16, padding_idx=0),
-            nn.Parameter(torch.randn(12, 16)),
-        )
+        self.tokens = nn.Embedding(80, 16, padding_idx=0)
+        self.places = nn.Parameter(torch.randn(12, 16))
         layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, "gelu", batch_first=True)
-        self.layers, self.last = nn.TransformerEncoder(layer, 2), nn.Linear(16, 10)
+        self.layers = nn.TransformerEncoder(layer, 2)
+        self.last = nn.Linear(16, 10)
 
     def forward(self, x):
         return self.last(self.layers(self.tokens(x) + self.places).mean(1))

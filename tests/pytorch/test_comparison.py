@@ -31,8 +31,10 @@ class Net(nn.Module):
 
     def __init__(self, between=None, before=None):
         super().__init__()
-        self.trunk, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
-        self.between, self.before = between, before
+        self.trunk = nn.Linear(4, 6)
+        self.head = nn.Linear(6, 3)
+        self.between = between
+        self.before = before
         self.calls = 0
 
     def forward(self, x):

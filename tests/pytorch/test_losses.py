@@ -24,7 +24,8 @@ def cross_entropy(logits, examples):
 
 def losses_in_torch(net, x, y, rate):
     """Returns the losses in evaluation before the first step and after each."""
-    optimizer, losses = torch.optim.SGD(net.parameters(), lr=rate), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    losses = []
     for step in range(STEPS + 1):
         with torch.no_grad():
             losses.append(float(nn.functional.cross_entropy(net.eval()(x), y)))

@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 from networks import NETWORKS, images  # noqa: E402
 from torch import nn  # noqa: E402
 
-RATE, STEPS = 0.05, 20
+RATE = 0.05
+STEPS = 20
 FULL = fedax.Schedule(steps=1, batch_size="full")
 
 
@@ -39,7 +40,8 @@ def double(make):
 
 
 def train_in_torch(net, x, y):
-    optimizer, losses = torch.optim.SGD(net.parameters(), lr=RATE), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
+    losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(net(x), y)
@@ -122,10 +124,8 @@ def test_statistics_that_clients_keep_go_back_as_their_mean():
 
 
 def test_dropout_draws_in_training_alone():
-    net, x = (
-        nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 3, bias=False)).double(),
-        np.ones((1000, 3)),
-    )
+    net = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 3, bias=False)).double()
+    x = np.ones((1000, 3))
     with torch.no_grad():
         net[1].weight.copy_(torch.eye(3))
     task = make_task(net, [x], lambda z, e: z.sum(1))
@@ -139,7 +139,8 @@ def test_dropout_draws_in_training_alone():
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_dropout_of_channels_draws_for_each_example_and_channel(axes):
-    layer, size = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)[axes - 1], 2**axes
+    layer = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)[axes - 1]
+    size = 2**axes
     net = nn.Sequential(layer(0.25), nn.Flatten(), nn.Linear(3 * size, 1, bias=False)).double()
     with torch.no_grad():
         net[2].weight.copy_(2.0 ** torch.arange(3 * size))
@@ -173,7 +174,8 @@ def test_parameters_keep_names_ties_and_what_is_not_trained():
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens, self.out = nn.Embedding(6, 4), nn.Linear(4, 6, bias=False)
+            self.tokens = nn.Embedding(6, 4)
+            self.out = nn.Linear(4, 6, bias=False)
             self.base = nn.Linear(4, 4).requires_grad_(False)
             self.out.weight = self.tokens.weight
             self.register_buffer("scale", torch.tensor(2.0))
@@ -181,7 +183,9 @@ def test_parameters_keep_names_ties_and_what_is_not_trained():
         def forward(self, x):
             return self.out(self.base(self.tokens(x)).mean(1)) * self.scale
 
-    net, x, y = Tied().double(), torch.arange(12).reshape(4, 3) % 6, torch.arange(4)
+    net = Tied().double()
+    x = torch.arange(12).reshape(4, 3) % 6
+    y = torch.arange(4)
     history = run(make_task(net, [{"x": x, "y": y}]), 3)
     assert sorted(history.params) == ["base.bias", "base.weight", "tokens.weight"]
     other = copy.deepcopy(net)
@@ -233,12 +237,14 @@ def test_several_arguments_are_a_tuple():
     class Both(nn.Module):
         def __init__(self):
             super().__init__()
-            self.one, self.two = nn.Linear(3, 10), nn.Linear(4, 10)
+            self.one = nn.Linear(3, 10)
+            self.two = nn.Linear(4, 10)
 
         def forward(self, x, z):
             return self.one(x) * self.two(z)
 
-    net, x = Both(), torch.randn(6, 4)
+    net = Both()
+    x = torch.randn(6, 4)
     model = fedax.models.torch(net, (x[:, :3], x))
     clients = [{"a": x[:, :3], "b": x, "y": torch.arange(6)}]
     task = fedax.from_model(model, cross_entropy, clients, inputs=("a", "b"))

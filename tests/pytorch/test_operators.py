@@ -23,7 +23,8 @@ class Call(nn.Module):
 
     def __init__(self, function):
         super().__init__()
-        self.function, self.weight = function, nn.Parameter(torch.tensor(1.3))
+        self.function = function
+        self.weight = nn.Parameter(torch.tensor(1.3))
 
     def forward(self, x):
         return self.function(x * self.weight)
@@ -248,7 +249,9 @@ def test_functions_take_the_arguments_of_their_operators():
 class Recurrent(nn.Module):
     def __init__(self, layer, *, start=False, last=0):
         super().__init__()
-        self.layer, self.start, self.last = layer, start, last
+        self.layer = layer
+        self.start = start
+        self.last = last
 
     def forward(self, x):
         layer = self.layer
@@ -323,7 +326,8 @@ def test_several_arguments_and_structures():
             return {"sum": self.a(x) + z, "x": x}
 
     net = Two().double()
-    x, z = normal(3, 3), normal(3, 2)
+    x = normal(3, 3)
+    z = normal(3, 2)
     exported = export(net, [x[:2].numpy(), z[:2].numpy()], training=False)
     found, _ = exported(
         {name: np.asarray(t.detach()) for name, t in net.state_dict().items()},

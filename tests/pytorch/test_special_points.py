@@ -31,7 +31,8 @@ def test_roots_of_zero_have_the_gradient_zero(name):
     assert values[0] == 0
     np.testing.assert_array_equal(gradient[0], 0)
     # elsewhere nothing changes
-    size, sign = np.abs(x[1]), np.sign(x[1])
+    size = np.abs(x[1])
+    sign = np.sign(x[1])
     expected = {
         "norm": x[1] / np.sqrt(26),
         "norm of order 3": sign * size**2 / np.sum(size**3) ** (2 / 3),

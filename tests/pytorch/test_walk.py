@@ -45,7 +45,8 @@ def test_the_walk_of_a_module_to_the_loss():
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     examples = {"x": np.ones((8, 3), np.float32), "y": np.arange(8) % 2}
     fedax.models.torch(net, examples["x"])  # what is imported on the way is no part of it
-    entered, walks = {}, []
+    entered = {}
+    walks = []
 
     def enter(frame):
         name = name_of(frame)

@@ -74,7 +74,8 @@ def test_fedbc_has_the_data_of_its_appendix(name):
 def test_images_of_fedbc_are_those_of_its_code(name):
     """Random crops at every step and no flips on CIFAR-10, normalised by constants, as MNIST."""
     for experiment, _ in parts(name):
-        options, kind = experiment.task.options, experiment.task.name
+        options = experiment.task.options
+        kind = experiment.task.name
         assert options.get("normalize") == ("published" if kind in ("cifar10", "mnist") else None)
         assert options.get("crop") == (4 if kind == "cifar10" else None)
         assert not {"flip", "frozen"} & set(options)

@@ -34,11 +34,9 @@ def runs(label, accuracies, task="T", **more):
     ]
 
 
-BEST, LEVEL_, WORSE = (
-    0.8 + 0.01 * COMMON,
-    0.799 + 0.01 * COMMON[::-1],
-    0.7 + 0.01 * COMMON + 0.001 * RNG.normal(size=6),
-)
+BEST = 0.8 + 0.01 * COMMON
+LEVEL_ = 0.799 + 0.01 * COMMON[::-1]
+WORSE = 0.7 + 0.01 * COMMON + 0.001 * RNG.normal(size=6)
 RISEN = {"train_loss": np.array([2.0, 1.0, 3.0])}
 RECORDS = [*runs("Best_1", BEST), *runs("Level", LEVEL_), *runs("Worse", WORSE)]
 

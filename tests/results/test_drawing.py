@@ -91,7 +91,8 @@ def test_accuracies_against_a_value_of_the_variants():
 def test_the_papers_numbers_stand_beside_ours_against_a_value():
     """A panel for each method on one axis: its colour for ours, a diamond with the printed
     deviation for the paper's."""
-    sizes, shift = {"N = 10": 10, "N = 30": 30}, {"FedAvg": 0.0, "FedBC": 0.1}
+    sizes = {"N = 10": 10, "N = 30": 30}
+    shift = {"FedAvg": 0.0, "FedBC": 0.1}
     runs = [
         run(m, n, seed, end=0.5 + c / 100 + s + 0.02 * seed, settings=clients(c))
         for n, c in sizes.items()

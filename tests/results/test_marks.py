@@ -17,11 +17,14 @@ from fedax.results.record import Record
 from fedax.results.tables.statistics import effect_of, holm, mean_text
 from problems import quadratic, random_quadratic, regression
 
-OK, NON_FINITE = Outcome(), Outcome("non-finite", 1)
+OK = Outcome()
+NON_FINITE = Outcome("non-finite", 1)
 
 
 def run(label, seed, last, first=2.0, draw=0, metric="train_loss", task="T", outcome: Outcome = OK):
-    rounds, zeros, curve = np.array([0, 5]), np.zeros(2), np.array([first, last])
+    rounds = np.array([0, 5])
+    zeros = np.zeros(2)
+    curve = np.array([first, last])
     return Record(task, label, seed, draw, rounds, zeros, zeros, {metric: curve}, outcome)
 
 

@@ -11,7 +11,8 @@ from fedax.experiments.results.planned import planned_runs
 from fedax.results import Record
 from fedax.results.looks import choose_looks
 
-ROUNDS, BITS = "communication rounds", "bits sent, both directions"
+ROUNDS = "communication rounds"
+BITS = "bits sent, both directions"
 
 
 @functools.cache
@@ -19,7 +20,8 @@ def pictures(name):
     """By name, the figures of a recipe, from three observations of every run on its first draw."""
     recipe = papers.load(name)
     recipe = recipe.model_copy(update={"draws": recipe.draws and recipe.draws[:1]})
-    made, records = recipe.experiments("paper"), []
+    made = recipe.experiments("paper")
+    records = []
     wanted = {
         recipe.metric,
         *(metric for metric, _, _ in recipe.cells),
@@ -59,7 +61,8 @@ def test_dfedavgm_figure_6_has_rounds_beside_bits():
 @pytest.mark.parametrize("name", list(papers.recipe_files()))
 def test_recipes_are_drawn(name):
     """With at most six lines in a panel, and all numbers of the paper that belong to a figure."""
-    recipe, made = papers.load(name), pictures(name)
+    recipe = papers.load(name)
+    made = pictures(name)
     assert set(made) == {figure.name for figure in recipe.figure}
     for picture in made.values():
         assert recipe.shows in picture.note

@@ -23,7 +23,9 @@ class Reader(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.inside, self.texts = [], [], {}
+        self.tags = []
+        self.inside = []
+        self.texts = {}
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):

@@ -75,7 +75,8 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
     texts = re.findall(r'<p class="note">(\w+)</p><pre>(.*?)</pre>', page, flags=re.DOTALL)
     found = {name: json.loads(html.unescape(text)) for name, text in texts}
     assert set(found) == {"plain", "proximal"}
-    plain, proximal = found["plain"], found["proximal"]
+    plain = found["plain"]
+    proximal = found["proximal"]
     assert [run["origin"]["seed"] for run in (*plain, *proximal)] == [5, 8, 11]
     assert {"type": "FedProx", "mu": 0.375}.items() <= proximal[0]["settings"]["algorithm"].items()
     for run in (*plain, *proximal):

@@ -14,7 +14,10 @@ from fedax.results.tables.statistics import (
 )
 
 COUNTS = (3, 5, 10)
-TASKS, PAIRS, SEEDS, TIMES = 5, 4, 3, 4000
+TASKS = 5
+PAIRS = 4
+SEEDS = 3
+TIMES = 4000
 
 
 def draws_of(rng, count, heavy, shape=()):
@@ -82,11 +85,13 @@ def test_claims_are_seldom_confirmed_falsely(count):
 
 def test_the_decision_is_the_paired_t_test():
     """Against SciPy's own test, on differences around its threshold."""
-    rng, seen = np.random.default_rng(1), set()
+    rng = np.random.default_rng(1)
+    seen = set()
     for shift in (-0.9, -0.5, 0.0, 0.5, 0.9):
         for _ in range(20):
             values = rng.normal(shift, 1.0, 6)
-            test, effect = stats.ttest_1samp(values, 0.0), effect_of(values, "seeds")
+            test = stats.ttest_1samp(values, 0.0)
+            effect = effect_of(values, "seeds")
             interval = test.confidence_interval()
             np.testing.assert_allclose((effect.low, effect.high), (interval.low, interval.high))
             np.testing.assert_allclose(min(effect.ahead, effect.behind), test.pvalue)
@@ -144,7 +149,8 @@ def test_the_interval_of_a_ratio_is_where_the_paired_test_does_not_reject(seed):
 
 def test_ratios_without_an_interval():
     """A mean below that may be zero, one run, runs that never get there, no chance, no runs."""
-    one, three = np.array([1.0]), np.array([1.0, 2.0, 3.0])
+    one = np.array([1.0])
+    three = np.array([1.0, 2.0, 3.0])
     effects = [
         ratio_of(three, np.array([-1.0, 1.0, 0.5]), "seeds"),
         ratio_of(1.5 * one, one, "seeds"),

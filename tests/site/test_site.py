@@ -79,7 +79,11 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.links, self.anchors, self.loaded, self.text, self._silent = [], set(), [], [], 0
+        self.links = []
+        self.anchors = set()
+        self.loaded = []
+        self.text = []
+        self._silent = 0
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):

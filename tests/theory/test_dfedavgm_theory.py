@@ -20,11 +20,9 @@ class Bounded:
 
     def __init__(self, rng, clients, dim=3):
         shape = (clients, dim)
-        self.c, self.b, self.u = (
-            rng.uniform(0.1, 1, shape),
-            rng.normal(size=shape),
-            rng.uniform(0.5, 2, shape),
-        )
+        self.c = rng.uniform(0.1, 1, shape)
+        self.b = rng.normal(size=shape)
+        self.u = rng.uniform(0.5, 2, shape)
 
     def gradients(self, x):
         return self.c * np.tanh((x - self.b) / self.u)
@@ -89,7 +87,8 @@ def quantise(v, width, kind, rng):
 def opposed(clients, slopes, w, rounds, step):
     """Linear losses -<b_i, x>: local training adds a constant; the mean square distance from the
     mean after each round."""
-    x, seen = np.zeros((clients, 1)), []
+    x = np.zeros((clients, 1))
+    seen = []
     for _ in range(rounds):
         x = w @ (x + step * slopes)
         seen.append(np.mean(((x - x.mean(0)) ** 2).sum(-1)))
@@ -122,7 +121,8 @@ def test_lemma_4_as_printed_fails_on_the_ring_of_100():
 def test_without_mixing_of_the_models_no_bound_holds():
     """Eq. (7) with nothing rounded, x + W q: the distance grows with every round."""
     slopes = np.array([[1.0], [-1.0], [0.5], [-0.5]])
-    w, lam = np.asarray(nx.to_numpy_array(nx.cycle_graph(4))) / 3 + np.eye(4) / 3, 1 / 3
+    w = np.asarray(nx.to_numpy_array(nx.cycle_graph(4))) / 3 + np.eye(4) / 3
+    lam = 1 / 3
     setting = Setting(
         0.1, 0.0, float(np.mean(slopes**2)), gradient_bound=1.0, local_steps=1, rate=1.0, mixing=lam
     )
@@ -147,16 +147,15 @@ def test_effective_steps_are_those_of_a_linear_loss(momentum):
 def test_theorem_1_as_printed_fails_with_much_momentum():
     """All clients have x^2 / 2; a round multiplies x by a constant, and the printed bound counts on
     seven times its progress."""
-    start, setting = (
-        1.0,
-        Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=2, rate=1e-9, momentum=0.95),
-    )
+    start = 1.0
+    setting = Setting(1.0, 0.0, 0.0, gradient_bound=1.0, local_steps=2, rate=1e-9, momentum=0.95)
     rounds = round(0.5 / setting.rate / dfedavgm.effective_steps(local_steps=2, momentum=0.95))
     y1 = 1 - setting.rate
     factor = y1 - setting.rate * y1 + setting.momentum * (y1 - 1)
     least = start * math.exp(2 * rounds * math.log(factor))
     # the constants of Theorem 1 as printed; alpha is 0 without variances
-    k, eta = setting.local_steps, setting.rate
+    k = setting.local_steps
+    eta = setting.rate
     steps = (k - setting.momentum) / (1 - setting.momentum)
     descent = k**2 * eta**3 / steps + eta**2
     gamma = eta * steps - 64 * k**2 * descent
@@ -173,7 +172,8 @@ def test_theorems_1_and_3_along_runs(momentum, code):
         rng = np.random.default_rng(seed)
         problem = Bounded(rng, 8)
         w = np.asarray(nx.to_numpy_array(nx.cycle_graph(8))) / 3 + np.eye(8) / 3
-        lam, steps = float(np.sort(np.abs(np.linalg.eigvalsh(w)))[-2]), 3
+        lam = float(np.sort(np.abs(np.linalg.eigvalsh(w)))[-2])
+        steps = 3
         setting = problem.setting(
             rate=1.0, local_steps=steps, momentum=momentum, mixing=lam, local_variance=0.0
         )
@@ -182,7 +182,10 @@ def test_theorems_1_and_3_along_runs(momentum, code):
         )
         setting = replace(setting, rate=0.4 * most)
         rounding = None if code is None else Rounding(dim=3, width=1e-3, kind=code, clients=8)
-        x, squares, values, rounds = np.full((8, 3), 5.0), [], [], 400
+        x = np.full((8, 3), 5.0)
+        squares = []
+        values = []
+        rounds = 400
         for _ in range(rounds):
             mean = x.mean(0)
             squares.append(np.sum(problem.gradients(mean).mean(0) ** 2))
@@ -252,18 +255,17 @@ def test_best_step_size_is_the_best_of_a_grid():
 def test_theorem_2_on_a_strongly_convex_loss():
     """Clients x^2/2 up to a shift, on a domain that bounds their gradients."""
     shifts = np.array([[0.3], [-0.3], [0.1], [-0.1]])
-    w, lam, rounds = (
-        np.asarray(nx.to_numpy_array(nx.cycle_graph(4))) / 3 + np.eye(4) / 3,
-        1 / 3,
-        300,
-    )
+    w = np.asarray(nx.to_numpy_array(nx.cycle_graph(4))) / 3 + np.eye(4) / 3
+    lam = 1 / 3
+    rounds = 300
     spread = float(np.mean(shifts**2))
     setting = Setting(
         1.0, 0.0, spread, gradient_bound=2.3, local_steps=2, rate=2e-3, momentum=0.5, mixing=lam
     )
     x = np.full((4, 1), 2.0)
     for _ in range(rounds):
-        y0, y1 = x, x - setting.rate * (x - shifts)
+        y0 = x
+        y1 = x - setting.rate * (x - shifts)
         x = w @ (y1 - setting.rate * (y1 - shifts) + 0.5 * (y1 - y0))
     assert x.mean() ** 2 / 2 <= dfedavgm.pl_bound(setting, gap=2.0, rounds=rounds, curvature=1.0)
 

@@ -55,7 +55,8 @@ def test_curvature_of_quadratics(dim, shift, monkeypatch):
 @pytest.mark.slow
 def test_losses_gradients_and_weights(monkeypatch):
     rng = np.random.default_rng(0)
-    q, w = quadratics(rng), rng.normal(size=4)
+    q = quadratics(rng)
+    w = rng.normal(size=4)
     shares = np.array([3, 1, 1, 1, 1]) / 7
     for weights, p in (("shares", shares), ("equal", q.p)):
         for piece in (1, 2):
@@ -107,14 +108,16 @@ def logistic_task(rng):
 @pytest.mark.slow
 def test_optimum_of_logistic_regression():
     task, a, signs = logistic_task(np.random.default_rng(0))
-    found, ours = estimate.optimum(estimate.Losses(task)), newton(a, signs, 0.05)
+    found = estimate.optimum(estimate.Losses(task))
+    ours = newton(a, signs, 0.05)
     np.testing.assert_allclose(found.w, ours, atol=1e-8)
     assert found.value == pytest.approx(value(ours, a, signs, 0.05))
 
 
 def test_local_variance_is_that_of_all_minibatches():
     task, a, signs = logistic_task(np.random.default_rng(0))
-    losses, w = estimate.Losses(task), np.array([0.3, -0.2, 0.5])
+    losses = estimate.Losses(task)
+    w = np.array([0.3, -0.2, 0.5])
     each = np.array(
         [-s * x / (1 + np.exp(s * x @ w)) for x, s in zip(a[5:12], signs[5:12], strict=True)]
     )
@@ -128,7 +131,8 @@ def test_local_variance_is_that_of_all_minibatches():
 @pytest.mark.slow
 def test_sampled_variance_is_right_in_the_mean():
     task, _, _ = logistic_task(np.random.default_rng(0))
-    losses, w = estimate.Losses(task), np.array([0.3, -0.2, 0.5])
+    losses = estimate.Losses(task)
+    w = np.array([0.3, -0.2, 0.5])
     found = [estimate.local_variance(losses, w, 2, samples=9, seed=seed) for seed in range(200)]
     assert np.mean(found) == pytest.approx(estimate.local_variance(losses, w, 2), rel=0.03)
 

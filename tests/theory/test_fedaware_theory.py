@@ -24,7 +24,8 @@ def shortest(vectors):
 def test_diversity_is_feddanes_dissimilarity():
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        gradients, weights = rng.normal(size=(5, 3)), rng.dirichlet(np.ones(5))
+        gradients = rng.normal(size=(5, 3))
+        weights = rng.dirichlet(np.ones(5))
         found = fedaware.diversity(gradients, weights)
         assert found == pytest.approx(feddane.dissimilarity(gradients, weights))
 
@@ -36,7 +37,8 @@ def test_surrogate_diversity_may_be_below_1():
 
 def test_divergence():
     rng = np.random.default_rng(0)
-    weights, surrogate = rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6))
+    weights = rng.dirichlet(np.ones(6))
+    surrogate = rng.dirichlet(np.ones(6))
     found = fedaware.divergence(surrogate, weights)
     assert found.square == pytest.approx(np.sum(surrogate**2 / weights**2))
     assert found.gap == pytest.approx(6 + found.square - 2 * found.linear)
@@ -58,7 +60,8 @@ def test_surrogate_gradient():
     for seed in range(300):
         rng = np.random.default_rng(seed)
         gradients = rng.normal(size=(5, 3)) + rng.choice([0.0, 3.0])
-        weights, surrogate = rng.dirichlet(np.ones(5) * 3), rng.dirichlet(np.ones(5))
+        weights = rng.dirichlet(np.ones(5) * 3)
+        surrogate = rng.dirichlet(np.ones(5))
         found = fedaware.divergence(surrogate, weights)
         given = {
             "global_variance": float(weights @ fedaware.dissimilarities(gradients, weights)),
@@ -74,7 +77,8 @@ def test_surrogate_gradient():
 def test_the_sharp_bound_is_reached():
     """Deviations from the mean that are proportional to the change of the weights' ratio."""
     rng = np.random.default_rng(1)
-    weights, surrogate = rng.dirichlet(np.ones(5) * 3), rng.dirichlet(np.ones(5))
+    weights = rng.dirichlet(np.ones(5) * 3)
+    surrogate = rng.dirichlet(np.ones(5))
     v = np.array([1.0, 2.0])
     gradients = 3 * v + (surrogate / weights - 1)[:, None] * v
     variance = float(weights @ fedaware.dissimilarities(gradients, weights))
@@ -86,14 +90,16 @@ def test_the_sharp_bound_is_reached():
 
 
 def test_eq_14_fails_at_a_stationary_point():
-    gradients, surrogate = np.array([[1.0], [-1.0]]), np.array([1.0, 0.0])
+    gradients = np.array([[1.0], [-1.0]])
+    surrogate = np.array([1.0, 0.0])
     gap = fedaware.divergence(surrogate).gap
     assert np.sum(((surrogate - 0.5) @ gradients) ** 2) > gap * np.sum(gradients.mean(0) ** 2) == 0
 
 
 def drift(q, x, steps, rate):
     """The largest square distance from x of each client within its steps."""
-    y, most = np.tile(x, (len(q.p), 1)), np.zeros(len(q.p))
+    y = np.tile(x, (len(q.p), 1))
+    most = np.zeros(len(q.p))
     for k in range(steps.max()):
         y = np.where((k < steps)[:, None], y - rate * q.gradients(y), y)
         most = np.maximum(most, np.sum((y - x) ** 2, axis=1))
@@ -112,12 +118,11 @@ def test_lemma_4_1_as_printed_fails():
     """A momentum that is hardly renewed keeps its old value while the model moves on; nothing
     drifts."""
     q = quadratics(np.random.default_rng(3), lowest=0.5)
-    momenta, x = q.gradients(np.ones(4)), np.zeros(4)
-    error, share, drift_square = (
-        float(np.mean(np.sum((momenta - q.gradients(x)) ** 2, axis=1))),
-        1e-3,
-        1e-4,
-    )
+    momenta = q.gradients(np.ones(4))
+    x = np.zeros(4)
+    error = float(np.mean(np.sum((momenta - q.gradients(x)) ** 2, axis=1)))
+    share = 1e-3
+    drift_square = 1e-4
     assert error > share**2 * q.smoothness**2 * drift_square
 
 
@@ -126,18 +131,17 @@ def test_stationarity_along_runs_of_the_shortest_combination():
     for seed in range(100):
         rng = np.random.default_rng(seed)
         q = quadratics(rng, lowest=0.05)
-        x, rate, squares, errors = (
-            5 * rng.normal(size=4),
-            rng.uniform(0.1, 1) / q.smoothness,
-            [],
-            [],
-        )
+        x = 5 * rng.normal(size=4)
+        rate = rng.uniform(0.1, 1) / q.smoothness
+        squares = []
+        errors = []
         gap = q.gap(x)
         for _ in range(30):
             gradients = q.gradients(x)
             momenta = gradients + 0.1 * rng.normal(size=gradients.shape)
             weights = shortest(momenta) if rng.integers(2) else rng.dirichlet(np.ones(5))
-            d, gradient = weights @ momenta, q.p @ gradients
+            d = weights @ momenta
+            gradient = q.p @ gradients
             squares.append(gradient @ gradient)
             errors.append(float(np.linalg.norm(d - gradient)))
             x = x - rate * d

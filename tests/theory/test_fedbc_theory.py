@@ -13,7 +13,8 @@ def solve(q, z, lam, error, rng):
     eye = np.eye(len(z))
     found = []
     for a, b, each in zip(q.a, q.b, lam, strict=True):
-        hessian, direction = a + 2 * each * eye, rng.normal(size=len(z))
+        hessian = a + 2 * each * eye
+        direction = rng.normal(size=len(z))
         residual = np.sqrt(error) * direction / np.linalg.norm(direction)
         found.append(np.linalg.solve(hessian, a @ b + 2 * each * z + residual))
     return np.array(found)
@@ -30,11 +31,16 @@ class Run:
             1 + self.smoothness.max(),
             1 + self.smoothness.max() + rng.choice([0.5, 5.0]),
         )
-        self.dual_rate, self.error = rng.choice([0.01, 1.0]), rng.choice([0.0, 1e-4, 0.1])
+        self.dual_rate = rng.choice([0.01, 1.0])
+        self.error = rng.choice([0.0, 1e-4, 0.1])
         self.tolerances = rng.uniform(0, 0.1, size=5)
         z = rng.choice([1.0, 10.0]) * rng.normal(size=4)
-        x, lam = np.tile(z, (5, 1)), rng.uniform(self.low, self.high, size=5)
-        self.z, self.x, self.lam, self.violation = [z], [x], [lam], []
+        x = np.tile(z, (5, 1))
+        lam = rng.uniform(self.low, self.high, size=5)
+        self.z = [z]
+        self.x = [x]
+        self.lam = [lam]
+        self.violation = []
         for _ in range(rounds):
             x = solve(self.q, z, lam, self.error, rng)
             c = np.sum((x - z) ** 2, axis=1) - self.tolerances
@@ -79,7 +85,8 @@ def test_consensus_along_runs():
 def test_consensus_is_reached_by_opposed_linear_losses():
     """Gradients +-g, solved exactly: the models are g/lam apart, which the bound says of each
     model's distance to z."""
-    g, lam = 3.0, 2.0
+    g = 3.0
+    lam = 2.0
     delta = fedbc.heterogeneity(np.array([[g], [-g]]), low=lam, high=lam)
     bound = fedbc.consensus_bound(smoothness=1e-12, multiplier=lam, error=0.0, heterogeneity=delta)
     assert delta == 2 * lam * g

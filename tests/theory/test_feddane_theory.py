@@ -19,8 +19,11 @@ def local_solution(q, k, w, g, mu):
 def expected_value(q, w, mu, gamma, rng):
     """E f(w^t) when both draws are one device with probability p; the solution is off by gamma in a
     random direction."""
-    total, gradients, dim = 0.0, q.gradients(w), len(w)
-    mu, gamma = np.broadcast_to(mu, len(q.p)), np.broadcast_to(gamma, len(q.p))
+    total = 0.0
+    gradients = q.gradients(w)
+    dim = len(w)
+    mu = np.broadcast_to(mu, len(q.p))
+    gamma = np.broadcast_to(gamma, len(q.p))
     for j, g in enumerate(gradients):
         for k in range(len(q.p)):
             exact = local_solution(q, k, w, g, mu[k])
@@ -43,7 +46,8 @@ def indefinite(rng):
 def test_a_round_decreases_f_by_rho_at_least():
     """Theorem 5 (3 where nothing is concave), with the best mu and others, wherever rho says
     something."""
-    said, tightest = 0, 0.0
+    said = 0
+    tightest = 0.0
     for seed in range(500):
         rng = np.random.default_rng(seed)
         q, concavity, smoothness = indefinite(rng)
@@ -60,7 +64,8 @@ def test_a_round_decreases_f_by_rho_at_least():
         mu = feddane.best_mu(**given).mu * rng.choice([0.7, 1.0, 4.0])
         if mu <= concavity:
             continue
-        rho, square = feddane.decrease(mu=mu, **given), np.sum(q.gradient(w) ** 2)
+        rho = feddane.decrease(mu=mu, **given)
+        square = np.sum(q.gradient(w) ** 2)
         measured = q.value(w) - expected_value(q, w, mu, gamma, rng)
         assert rho <= 0 or measured >= rho * square - 1e-9 * abs(q.value(w))
         said += rho > 0
@@ -72,7 +77,8 @@ def test_a_round_decreases_f_by_rho_at_least():
 def test_a_constant_of_the_proof_cannot_be_halved():
     """Homogeneous devices, tiny steps: the decrease is |grad|^2/mu, the first term, to first
     order."""
-    mu, smoothness = 1e4, 1.0
+    mu = 1e4
+    smoothness = 1.0
     w = 1 - 1 / (mu + smoothness)
     measured = (1 - w**2) / 2
     rho = feddane.decrease(mu=mu, smoothness=smoothness, dissimilarity=1.0)
@@ -81,10 +87,12 @@ def test_a_constant_of_the_proof_cannot_be_halved():
 
 def test_theorem_7_as_corrected_holds_and_as_printed_fails():
     """A flat device beside a curved one; the gradients agree at 1, so B = 1."""
-    flat, mu = 1e-3, 5.0
+    flat = 1e-3
+    mu = 5.0
     q = quadratics(np.random.default_rng(0), clients=2, dim=1)
     q = q._replace(a=np.array([[[1.0]], [[flat]]]), b=np.array([[0.0], [1 - 1 / flat]]))
-    w, own = np.ones(1), np.array([1.0, flat])
+    w = np.ones(1)
+    own = np.array([1.0, flat])
     assert feddane.dissimilarity(q.gradients(w)) == pytest.approx(1)
     printed = np.mean(1 / (mu * own) - 2.5 * own / (mu * own) ** 2)
     decrease = q.value(w) - expected_value(q, w, mu * own, 0.0, np.random.default_rng(0))
@@ -117,7 +125,9 @@ def test_a_round_with_constants_of_each_device():
 
 def test_special_cases_agree():
     given = {"smoothness": 1.3, "dissimilarity": 1.7, "inexactness": 0.1}
-    square, gamma, mu = 1.7**2 - 1, 0.1, 40.0
+    square = 1.7**2 - 1
+    gamma = 0.1
+    mu = 40.0
     theorem_3 = (2 - 3 * gamma) / (2 * mu) - (2 * 1.3 * (1 + gamma) ** 2 + 3 * 1.3) / (2 * mu**2)
     theorem_3 -= square * ((1.3 * (1 + gamma) ** 2 + 1.3) / mu**2 + gamma / mu)
     assert feddane.decrease(mu=mu, **given) == pytest.approx(theorem_3, rel=1e-12)
@@ -179,7 +189,9 @@ def test_edges():
 def test_rounds_are_enough():
     """Gradient descent in disguise: a homogeneous problem, each round with the decrease that the
     theorem counts on."""
-    mu, w, squares = 5.0, 3.0, []
+    mu = 5.0
+    w = 3.0
+    squares = []
     rho = feddane.decrease(mu=mu, smoothness=1.0, dissimilarity=1.0)
     found = feddane.rounds(gap=w**2 / 2, rho=rho, accuracy=0.05)
     for _ in range(found):

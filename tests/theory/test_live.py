@@ -79,7 +79,8 @@ def test_consensus_of_a_run_is_below_its_bound():
         **options,
     )
     found = np.asarray(history.metrics["consensus_square"])
-    nodes, w = np.zeros((8, 3)), np.asarray(fedax.Graph.ring(8).matrix())
+    nodes = np.zeros((8, 3))
+    w = np.asarray(fedax.Graph.ring(8).matrix())
     worth = dfedavgm.effective_steps(local_steps=4, momentum=0.5)
     for t in range(1, 61):
         nodes = w @ (nodes - 1e-2 * worth * slopes)

@@ -13,19 +13,20 @@ from random_problems import quadratics
 class Quadratic:
     def __init__(self, rng):
         self.q = quadratics(rng, spread=rng.choice([0.0, 0.3, 3.0]))
-        self.clients, self.optimum, self.smoothness = (
-            len(self.q.p),
-            self.q.optimum,
-            self.q.smoothness,
-        )
-        self.gradients, self.gap = self.q.gradients, self.q.gap
+        self.clients = len(self.q.p)
+        self.optimum = self.q.optimum
+        self.smoothness = self.q.smoothness
+        self.gradients = self.q.gradients
+        self.gap = self.q.gap
 
 
 class Logistic:
     """Labels by a rule of each client's own."""
 
     def __init__(self, rng):
-        self.clients, dim, l2 = 4, 3, 0.05
+        self.clients = 4
+        dim = 3
+        l2 = 0.05
         a = rng.normal(size=(self.clients, 12, dim))
         signs = np.sign(
             np.einsum("kij,kj->ki", a, rng.normal(size=(self.clients, dim)))
@@ -104,7 +105,8 @@ def test_theorem_on_random_problems(kind, problems):
 
 def test_the_first_term_is_loose_by_a_factor_of_ten_at_most():
     """One worker and the curvature 1.26/(gamma T): the constant 2 cannot be 0.2."""
-    rate, steps = 0.25, 400
+    rate = 0.25
+    steps = 400
     curvature = 1.26 / (rate * steps)
     mean = np.mean((1 - rate * curvature) ** np.arange(steps))
     bound = local_gd.bound(

@@ -8,16 +8,19 @@ import pytest
 @pytest.mark.parametrize("seed", range(20))
 def test_a_step_contracts_in_the_mean(seed):
     rng = np.random.default_rng(seed)
-    clients, dim = int(rng.integers(1, 6)), int(rng.integers(1, 5))
+    clients = int(rng.integers(1, 6))
+    dim = int(rng.integers(1, 5))
     curves = np.array(
         [q @ np.diag(rng.uniform(0.1, 3.0, dim)) @ q.T for q in _orthogonal(rng, clients, dim)]
     )
     targets = rng.normal(size=(clients, dim))
     optimum = np.linalg.solve(curves.sum(0), np.einsum("mij,mj->i", curves, targets))
     values = np.linalg.eigvalsh(curves)
-    p, rate = rng.choice([0.1, 0.5, 1.0]), rng.choice([0.2, 1.0]) / values.max()
+    p = rng.choice([0.1, 0.5, 1.0])
+    rate = rng.choice([0.2, 1.0]) / values.max()
     best = np.einsum("mij,mj->mi", curves, optimum - targets)
-    x, h = rng.normal(size=(clients, dim)), rng.normal(size=(clients, dim))
+    x = rng.normal(size=(clients, dim))
+    h = rng.normal(size=(clients, dim))
     h -= h.mean(0)  # the shifts have the sum 0 from the start on
 
     def psi(x, h):

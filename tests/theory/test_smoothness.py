@@ -96,11 +96,9 @@ def test_softmax_with_opposed_clients_reaches_its_closed_form():
 @pytest.mark.parametrize("seed", range(5))
 def test_closed_forms_are_above_the_curvature_anywhere(seed):
     rng = np.random.default_rng(seed)
-    sizes, features, classes = (
-        rng.integers(1, 12, size=3),
-        int(rng.integers(1, 4)),
-        int(rng.integers(2, 5)),
-    )
+    sizes = rng.integers(1, 12, size=3)
+    features = int(rng.integers(1, 4))
+    classes = int(rng.integers(2, 5))
     softmax = classification(
         FederatedData.from_arrays(clients_of(rng, sizes, features, classes), classes=classes),
         Softmax(features, classes),
@@ -110,9 +108,11 @@ def test_closed_forms_are_above_the_curvature_anywhere(seed):
     )
     bounds = [constants.Measured(task).smoothness for task in (softmax, binary)]
     for client in range(3):
-        x, z = examples(softmax, client), examples(binary, client)
+        x = examples(softmax, client)
+        z = examples(binary, client)
         for scale in (0.0, 0.1, 1.0, 10.0, 100.0):
-            w, bias = scale * rng.normal(size=(features, classes)), scale * rng.normal(size=classes)
+            w = scale * rng.normal(size=(features, classes))
+            bias = scale * rng.normal(size=classes)
             assert softmax_curvature(x, w, bias) <= bounds[0][client]
             assert logistic_curvature(z, w[:, 0]) + 0.1 <= bounds[1][client]
         assert logistic_curvature(z, np.zeros(features)) + 0.1 == pytest.approx(
@@ -178,7 +178,8 @@ def test_a_start_far_out_hides_no_curvature(start):
     """The curvature at the start underflows. At the bottom, which fits all examples, it is the
     largest there is."""
     rng = np.random.default_rng(0)
-    truth, inputs = rng.normal(size=2), rng.normal(size=(3, 6, 2))
+    truth = rng.normal(size=2)
+    inputs = rng.normal(size=(3, 6, 2))
     clients = [{"x": x, "y": x @ truth} for x in inputs]
     task = fedax.Task(np.full(2, start), log_cosh(9.0), clients)
     right = max(9 * top(x) for x in inputs)

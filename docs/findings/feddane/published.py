@@ -84,7 +84,8 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=5)
     chosen = parser.parse_args()
-    seeds, rows = list(range(chosen.seeds)), []
+    seeds = list(range(chosen.seeds))
+    rows = []
     for name in SETS:
         curves = compare(
             published_task(Path(os.environ["FEDAX_DATA"]), name),

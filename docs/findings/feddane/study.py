@@ -46,7 +46,8 @@ ORDER = ("1", "0.5", "0", "iid")
 def run(name: str, variant: str, seed: int) -> Record:
     """One run: every round observed; curvature and exactness in the first seed of some."""
     options = dict(VARIANTS[variant])
-    mu, cohort = options.pop("mu"), options.pop("cohort")
+    mu = options.pop("mu")
+    cohort = options.pop("cohort")
     mu = mu[name] if isinstance(mu, dict) else mu
     observers = [TrainLoss(), Objective(), Dissimilarity()]
     if variant in WATCHED and seed == 0:
@@ -81,7 +82,8 @@ def against_theory(record: Record) -> dict[str, np.ndarray]:
     """Returns the curves of a run with the exact correction, with what Theorems 3 and 5 promise and
     ask for.
     """
-    curves, metrics = watched(record), record.metrics
+    curves = watched(record)
+    metrics = record.metrics
     constants = {
         "smoothness": np.nanmax(metrics["smoothness_largest"]),
         "concavity": max(-np.nanmin(metrics["eigenvalue_lowest"]), 0.0),

@@ -21,10 +21,19 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[2] / "examples"))
 from language_model import Transformer, loss, sequences  # noqa: E402
 
-LETTERS, LENGTH, CLIENTS, SEQUENCES = "abcdefghijkl", 16, 4, 250
-STEPS, BATCH, ROUNDS, EVERY, RANK = 10, 10, 16, 2, 4
-SEEDS, TUNING_SEED = (0, 1, 2, 3, 4), 100
-RATES, ADAPTER_RATES = (1e-3, 3e-3, 1e-2), (1e-2, 3e-2, 1e-1, 3e-1)
+LETTERS = "abcdefghijkl"
+LENGTH = 16
+CLIENTS = 4
+SEQUENCES = 250
+STEPS = 10
+BATCH = 10
+ROUNDS = 16
+EVERY = 2
+RANK = 4
+SEEDS = (0, 1, 2, 3, 4)
+TUNING_SEED = 100
+RATES = (1e-3, 3e-3, 1e-2)
+ADAPTER_RATES = (1e-2, 3e-2, 1e-1, 3e-1)
 MODEL = Transformer(len(LETTERS))
 OUTER = optax.sgd(0.7, momentum=0.9, nesterov=True)
 
@@ -61,7 +70,8 @@ def table(rng: np.random.Generator) -> np.ndarray:
 
 def text(rng: np.random.Generator, probabilities: np.ndarray, count: int) -> str:
     """Returns letters that a table makes."""
-    limits, found = probabilities.cumsum(-1), [0, 1]
+    limits = probabilities.cumsum(-1)
+    found = [0, 1]
     for draw in rng.random(count):
         next_letter = int((limits[found[-2], found[-1]] < draw).sum())
         found.append(min(next_letter, len(LETTERS) - 1))
@@ -75,11 +85,13 @@ def scene(seed: int) -> tuple[fedax.Task, Any]:
     A client's language is half the common one, 0.3 another one that all share, and 0.2 its own.
     """
     rng = np.random.default_rng(seed)
-    common, shared = table(rng), table(rng)
+    common = table(rng)
+    shared = table(rng)
     own = [0.5 * common + 0.3 * shared + 0.2 * table(rng) for _ in range(CLIENTS)]
 
     def task(texts: Sequence[str]) -> fedax.Task:
-        train, test = [], []
+        train = []
+        test = []
         for each in texts:
             arrays = sequences(each, LETTERS, LENGTH)
             count = len(arrays["y"]) * 4 // 5
@@ -102,7 +114,8 @@ def scene(seed: int) -> tuple[fedax.Task, Any]:
 
 def run(name: str, rate: float, seed: int, rounds: int = ROUNDS) -> fedax.History:
     """Returns a run of one method."""
-    method, (task, params) = METHODS[name], scene(seed)
+    method = METHODS[name]
+    task, params = scene(seed)
     if method.average is not None:
         targets = ["*.attention.kernel", "*.wide.kernel", "*.narrow.kernel"]
         task = fedax.lora(task, RANK, targets=targets, params=params, average=method.average)

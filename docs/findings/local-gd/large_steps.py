@@ -22,7 +22,9 @@ from fedax.theory.constants import closed_form
 HERE = Path(__file__).parent
 RUNS = HERE / "large_steps.csv"
 COLUMNS = ("data", "interval", "step size", "communications", "objective")
-WORKERS, COMMUNICATIONS, EVERY = 20, 512, 4
+WORKERS = 20
+COMMUNICATIONS = 512
+EVERY = 4
 INTERVALS = (1, 4, 16, 64)
 SCALES = {"1/(4LH)": None, "1/L": 1.0, "16/L": 16.0, "64/L": 64.0}
 """Step sizes: the theorem's largest one, and some that do not depend on H."""
@@ -63,7 +65,8 @@ def run_all() -> None:
         for name, interval, label in SETTINGS:
             if (name, interval, label) in done:
                 continue
-            task, scale = task_of(name), SCALES[label]
+            task = task_of(name)
+            scale = SCALES[label]
             smoothness = float(np.max(closed_form(task)))
             rate = 1 / (4 * smoothness * interval) if scale is None else scale / smoothness
             history = fedax.run(

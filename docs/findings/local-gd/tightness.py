@@ -29,7 +29,8 @@ def needed(kind, seed):
     problem = kind(rng)
     start = problem.optimum + rng.choice([0.0, 1.0, 10.0]) * rng.normal(size=problem.optimum.size)
     interval = int(rng.choice([1, 2, 5, 8]))
-    steps, fraction = interval * int(rng.integers(1, 4)), rng.choice([0.1, 0.5, 1.0])
+    steps = interval * int(rng.integers(1, 4))
+    fraction = rng.choice([0.1, 0.5, 1.0])
     rate = fraction * local_gd.step_size(problem.smoothness, interval)
     runs = descend(problem, start, interval, rate, steps)
     bound = local_gd.bound(

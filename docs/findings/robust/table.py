@@ -9,14 +9,17 @@ from collections import defaultdict
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2]
-PAGE, RUNS = DOCS / "robust.md", DOCS / "findings" / "robust" / "runs.csv"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+PAGE = DOCS / "robust.md"
+RUNS = DOCS / "findings" / "robust" / "runs.csv"
+BEGIN = "<!-- measured: begin -->"
+END = "<!-- measured: end -->"
 
 
 def page() -> str:
     """Returns the page with the tables of the runs as they are."""
     text = PAGE.read_text(encoding="utf-8")
-    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
+    before = text[: text.index(BEGIN)]
+    after = text[text.index(END) :]
     return f"{before}{BEGIN}\n\n{tables()}\n{after}"
 
 

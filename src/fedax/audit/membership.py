@@ -271,7 +271,8 @@ def check_auditable(task: Task) -> None:
         raise InvalidInput.found("membership(task=...)", got, "classification tasks")
     sizes = np.asarray(task.train.sizes)
     if sizes.min() < 4:
-        got, allowed = f"{sizes.min()} examples", "at least 4 for each client, one for each part"
+        got = f"{sizes.min()} examples"
+        allowed = "at least 4 for each client, one for each part"
         raise DataError.of(f"train[{int(sizes.argmin())}]", got, allowed)
 
 

@@ -123,7 +123,8 @@ class Bench:
             self._show([method.shown() for method in methods])
 
     def _run_task(self, task: BenchTask, methods: Sequence[AlgorithmSection]) -> None:
-        known, data = self.results(), None
+        known = self.results()
+        data = None
         keys = set(known.loc[known["task"] == task.name, "key"])
         for method in methods:
             space = self.space(task, method)

@@ -42,7 +42,8 @@ class Range(NamedTuple):
     def value(self, place: float) -> float:
         """Returns the value at a place: 0 is the lower end, 1 the upper one."""
         if self.log:
-            low, high = math.log(self.low), math.log(self.high)
+            low = math.log(self.low)
+            high = math.log(self.high)
             return math.exp(low + (high - low) * place)
         return self.low + (self.high - self.low) * place
 
@@ -122,7 +123,8 @@ def space_of(
             its program.
         InvalidInput: a range that is none.
     """
-    known, found = declared(kind), {"learning_rate": Range(*learning_rate, log=True)}
+    known = declared(kind)
+    found = {"learning_rate": Range(*learning_rate, log=True)}
     statics = {field.name for field in dataclasses.fields(kind) if field.metadata.get("static")}
     searched = {key: one for key, one in known.items() if key not in statics}
     entry = spaces.get(kind.__name__.lower())

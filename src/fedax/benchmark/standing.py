@@ -27,7 +27,9 @@ RUN = ["draw", "study", "seed"]
 """Columns that tell the runs of a method on a task apart."""
 LIMIT = 4.0
 """Factor between costs from which on it does not matter how large it is."""
-FLIPS, DRAWS, SEED = 100_000, 10_000, 0
+FLIPS = 100_000
+DRAWS = 10_000
+SEED = 0
 """Draws of the test's signs, of the bootstrap over tasks, and their seed."""
 POWER = 0.8
 """Chance with which a detectable gain is found."""
@@ -66,7 +68,8 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
         `POWER`); of costs also `area`, `area_low`, `area_high` (its interval over the tasks), and
         `round` (the cost of a round over that of the reference's, NaN where no run arrives).
     """
-    reference, names = tasks[0].reference.shown(), [task.name for task in tasks]
+    reference = tasks[0].reference.shown()
+    names = [task.name for task in tasks]
     own = results[results["task"].isin(names)]
     counts = own.groupby("method")["task"].nunique()
     methods = sorted(counts.index[counts == len(tasks)], key=str.lower)
@@ -182,7 +185,8 @@ def flip_signs(gains: Sequence[Runs]) -> pd.DataFrame:
     columns = {"gain": mean, "low": mean - reach, "high": mean + reach, "p": holm(p.tolist())}
     # as of a t-test at Holm's first level, which is close to the power of sign flips
     spread = np.median(np.concatenate(gains, axis=1).std(1, ddof=1))
-    n, level = pairs.shape[1], LEVEL / len(mean)
+    n = pairs.shape[1]
+    level = LEVEL / len(mean)
     found = (special.stdtrit(n - 1, 1 - level / 2) + special.ndtri(POWER)) * spread / math.sqrt(n)
     # no p-value is smaller than that of equal signs
     found = found if 2.0 ** (1 - n) <= level else math.inf

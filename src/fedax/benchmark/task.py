@@ -88,7 +88,8 @@ class BenchTask:
         """Returns the options that are not searched: those of the reference that the method has,
         such as the graph, and its own ones.
         """
-        known, common = declared(algorithm_class(method.name)), self.reference.options
+        known = declared(algorithm_class(method.name))
+        common = self.reference.options
         return {key: value for key, value in common.items() if key in known} | method.options
 
     def experiment_of(

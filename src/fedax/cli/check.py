@@ -51,7 +51,9 @@ def check(
     for law in only or ():
         if law not in laws:
             raise UnknownName.among("--only", law, laws)
-    section, console, counts = parse_section(name), Console(highlight=False), Counter()
+    section = parse_section(name)
+    console = Console(highlight=False)
+    counts = Counter()
     subject: Any = (make_task if task else make_algorithm)(**section)
     try:
         session = None if task else start(subject, regression())

@@ -39,7 +39,8 @@ def export(
     # the file of personal models has all clients'; the task says how they are laid out
     if client is not None:
         client_params, task = own_model(path, client, task_of(directory, run, trust))
-        arrays, facts = named_arrays(client_params, task.state), facts | {"client": client}
+        arrays = named_arrays(client_params, task.state)
+        facts = facts | {"client": client}
     write(out, to_bytes(arrays, facts))
     echo(f"Model: {out}")
     next_step(f'`fedax.load_params("{out}", like=task)` reads it in Python.')

@@ -40,7 +40,8 @@ def graph(
     for topology in parsed:
         # shape (rounds of the period, clients)
         degrees = np.asarray(topology.degrees)
-        low, high = degrees.min(), degrees.max()
+        low = degrees.min()
+        high = degrees.max()
         links = np.mean([topology.network(t).number_of_edges() for t in range(topology.period)])
         # messages of a round, in the mean over the period
         messages = degrees.sum(1).mean()

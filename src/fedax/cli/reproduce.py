@@ -42,7 +42,8 @@ def reproduce(
             echo(f"{file}: {recipe.title}. {recipe.paper}, {recipe.shows}.")
         next_step("runs one of them.", "reproduce", "NAME")
         return
-    console, recipe = Console(), load(name).only(scale, variant or (), algorithm or ())
+    console = Console()
+    recipe = load(name).only(scale, variant or (), algorithm or ())
     path = out or fresh(Path("runs"), slug(f"{Path(name).stem} {scale}"))
     directory = run_recipe(recipe, scale, path, Display(console), jobs)
     comparison = directory.comparison()

@@ -224,9 +224,11 @@ def noise_of(ledger: Ledger, epsilon: float, delta: float, rounds: int) -> float
     """
     _require("epsilon", epsilon, 0 < epsilon < math.inf, "finite numbers > 0")
     # doubles until the noise suffices
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while epsilon_of(ledger, high, delta, rounds) > epsilon:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     # `high` always meets the budget, `low` never does
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
@@ -251,7 +253,8 @@ def rounds_of(ledger: Ledger, noise: float, delta: float, budget: float, most: i
         InvalidInput: a number out of its range.
     """
     _require("rounds_of(budget=...)", budget, budget > 0, "numbers > 0")
-    low, high = 0, most
+    low = 0
+    high = most
     # `low` rounds always fit, and the answer is at most `high`
     while low < high:
         # rounded up, so that the interval shrinks when two numbers are left

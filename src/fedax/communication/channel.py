@@ -228,10 +228,12 @@ def encode(
     Of the first vector its difference to `near` is sent.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_message)
-    indices, new_memories = [i for i, leaf in enumerate(leaves) if is_vector(leaf)], []
+    indices = [i for i, leaf in enumerate(leaves) if is_vector(leaf)]
+    new_memories = []
     # `memories` has an entry for each vector, not for each leaf
     for number, index in enumerate(indices):
-        v, vector_key = leaves[index], jax.random.fold_in(key, number)
+        v = leaves[index]
+        vector_key = jax.random.fold_in(key, number)
         reference = None if number else near
         if memories is None:
             leaves[index] = codec.message(v, vector_key, reference)

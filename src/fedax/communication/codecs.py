@@ -289,7 +289,8 @@ class RandK(TopK):
             raise InvalidInput.of("RandK(feedback=...)", self.feedback, "False, as it is unbiased")
 
     def compress(self, v: Float[Array, "dim"], key: Key[Array, ""]) -> Any:
-        dim, count = v.shape[0], self.count(v.shape[0])
+        dim = v.shape[0]
+        count = self.count(v.shape[0])
         indices = jax.random.permutation(key, jnp.arange(dim, dtype=jnp.int32))[:count]
         # a client that diverged must not look healthy, whichever of its entries are sent
         scaled = v[indices].astype(accumulator(v.dtype)) * (dim / count)

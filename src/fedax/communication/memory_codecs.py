@@ -138,7 +138,8 @@ class EF21(SharedMemory):
         return 1.0
 
     def restore(self, parts: Any, dim: int, dtype: Any) -> Float[Array, "dim"]:
-        decoded, scale = self.codec.restore(parts, dim, dtype), self._scale(dim)
+        decoded = self.codec.restore(parts, dim, dtype)
+        scale = self._scale(dim)
         return decoded if scale == 1 else scale * decoded
 
     def _scale(self, dim: int) -> float:

@@ -183,10 +183,12 @@ def clip_leaves(
     # `bounds` follows the order of the leaves
     for i, leaf in enumerate(leaves):
         if reference is not None and jnp.ndim(leaf) == 1:
-            leaf, reference = leaf - reference, None
+            leaf = leaf - reference
+            reference = None
         wide = jnp.asarray(leaf, accumulator(leaf.dtype))
         scale = scale_of(wide)  # squares of a long upload do not fit
-        scaled, bound = wide / scale, bounds[i].astype(wide.dtype)
+        scaled = wide / scale
+        bound = bounds[i].astype(wide.dtype)
         length = jnp.sqrt(jnp.sum(scaled * scaled))
         # compared in units of `scale`, in which squares fit
         is_inside = length <= bound / scale
@@ -254,7 +256,8 @@ def system_gaussians(shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     # two words of 53 bits make two Gaussian numbers
     words = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs) >> np.uint64(11)
     # the length in (0, 1]
-    length, angle = (words[0] + 1.0) * 2.0**-53, 2 * np.pi * words[1] * 2.0**-53
+    length = (words[0] + 1.0) * 2.0**-53
+    angle = 2 * np.pi * words[1] * 2.0**-53
     radius = np.sqrt(-2 * np.log(length))
     numbers = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
     chunks = np.split(numbers[: sum(sizes)], np.cumsum(sizes)[:-1]) if sizes else []
@@ -273,5 +276,6 @@ def add_reference(tree: PyTree, reference: Float[Array, "dim"] | None) -> PyTree
     leaves, structure = jax.tree.flatten(tree)
     for i, leaf in enumerate(leaves):
         if reference is not None and jnp.ndim(leaf) == 1:
-            leaves[i], reference = reference.astype(leaf.dtype) + leaf, None
+            leaves[i] = reference.astype(leaf.dtype) + leaf
+            reference = None
     return jax.tree.unflatten(structure, leaves)

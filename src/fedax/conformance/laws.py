@@ -129,7 +129,8 @@ def agrees_in_chunks(method: Method) -> None:
 
 
 def _require_agreement(method: Method, engine: Any, rounds: int) -> None:
-    expected, actual = method.run(rounds=rounds), method.run(rounds=rounds, engine=engine)
+    expected = method.run(rounds=rounds)
+    actual = method.run(rounds=rounds, engine=engine)
     name = type(engine).__name__
     require_close(expected, actual, f"another model than on the engine {name}")
     same_traffic = all(
@@ -147,9 +148,11 @@ def ignores_the_order(method: Method) -> None:
     if getattr(algorithm, "ids", "aligned") not in ("aligned", None):
         raise Skipped("this form pairs clients by their numbers")
     # all examples of all clients: cohorts and minibatches are drawn by the clients' numbers
-    schedule, permutation = Schedule(steps=2, batch_size="full"), (3, 0, 4, 2, 1)
+    schedule = Schedule(steps=2, batch_size="full")
+    permutation = (3, 0, 4, 2, 1)
     phases = method.footprint.phases
-    fields, renumbered_fields = dict[str, Any](), dict[str, Any]()
+    fields = dict[str, Any]()
+    renumbered_fields = dict[str, Any]()
     # other codecs draw by the client's number
     if any(phase.coded for phase in phases) and hasattr(algorithm, "code"):
         fields["code"] = renumbered_fields["code"] = Identity()
@@ -204,7 +207,8 @@ def varies_in_a_grid(method: Method) -> None:
     "int().",
 )
 def compiles_once(method: Method) -> None:
-    task, schedule = regression(), Schedule(cohort=2, steps=1, batch_size=4, order="given")
+    task = regression()
+    schedule = Schedule(cohort=2, steps=1, batch_size=4, order="given")
     values = method.scaled(0.75)
     # a task of its own, for which nothing is compiled yet
     task = dataclasses.replace(task, owner=ProgramOwner())
@@ -225,7 +229,8 @@ def compiles_once(method: Method) -> None:
     "What a work function uses beside its client comes down as an argument, so that it counts.",
 )
 def counts_its_traffic(method: Method) -> None:
-    algorithm, phases = method.make(), method.footprint.phases
+    algorithm = method.make()
+    phases = method.footprint.phases
     links = 0
     if any(phase.links for phase in phases):
         network: Any = getattr(algorithm, "network", None)
@@ -389,7 +394,8 @@ def keeps_a_flat_model(method: Method) -> None:
 def keeps_its_state_without_clients(method: Method) -> None:
     # of two clients with probability 1/2 each, none is drawn in a quarter of the rounds
     schedule = Schedule(cohort=1, sampling="poisson", steps=1, batch_size=4, order="given")
-    task, common = regression(sizes=(4, 5)), {"schedule": schedule, "observe_every": 1}
+    task = regression(sizes=(4, 5))
+    common = {"schedule": schedule, "observe_every": 1}
     history = method.run(task, rounds=0, **common)
     # resumed after every round, to compare the states before and after it
     for t in range(1, 13):
@@ -432,7 +438,8 @@ def weighs_examples_alike(method: Method) -> None:
         {name: values[rows] for name, values in clients[2].items()}
         for rows in (slice(0, 4), slice(4, None))
     ]
-    begin, schedule = {"b": 0.0, "w": np.zeros(3)}, Schedule(steps=1, batch_size="full")
+    begin = {"b": 0.0, "w": np.zeros(3)}
+    schedule = Schedule(steps=1, batch_size="full")
     unsplit, split = (
         method.run(Task(begin, squares, group), schedule=schedule, rounds=1)
         for group in (clients, [*clients[:2], *halves])

@@ -225,7 +225,8 @@ def require_equal(first: History, second: History, reason: str) -> None:
 
 def require_close(first: History, second: History, reason: str, tolerance: float = 1e-12) -> None:
     """Requires the same final models up to rounding."""
-    a, b = vector(first), vector(second)
+    a = vector(first)
+    b = vector(second)
     distance = float(np.abs(a - b).max())
     require(
         np.allclose(a, b, rtol=tolerance, atol=tolerance),

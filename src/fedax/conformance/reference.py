@@ -40,12 +40,14 @@ class EagerClient(Client):
             setup.layout,
             stream(root, "client", round, index, occurrence),
         )
-        self.index, self.round = index, round
+        self.index = index
+        self.round = round
         self.data = {name: jnp.asarray(values) for name, values in setup.task.train[index].items()}
         self.size: int = int(setup.task.train.sizes[index])
         self.share = jnp.asarray(self.size / setup.population.total, setup.layout.dtype)
         work = local_work(setup.schedule, root, round, index, self.size)
-        self.steps, self.stride = int(work.steps), int(work.batch)
+        self.steps = int(work.steps)
+        self.stride = int(work.batch)
         self.batch = min(self.stride, self.size)
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "EagerMinibatch":
@@ -54,7 +56,8 @@ class EagerClient(Client):
         return EagerMinibatch(self, chosen, None)
 
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
-        full, per_epoch = self.schedule.batch_size == "full", -(-self.size // self.batch)
+        full = self.schedule.batch_size == "full"
+        per_epoch = -(-self.size // self.batch)
         for step_index in range(self.steps):
             epoch, batch_index = divmod(step_index, per_epoch)
             if batch_index == 0:
@@ -85,7 +88,9 @@ class EagerMinibatch(Minibatch):
     """A minibatch without padding."""
 
     def __init__(self, client: EagerClient, data: dict[str, Array], key: Any) -> None:
-        self.client, self.data, self.key = client, data, key
+        self.client = client
+        self.data = data
+        self.key = key
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
         return self._with_state(params)[0]

@@ -26,7 +26,8 @@ def keeps_examples_apart(task: Task) -> None:
     # has other examples beside the first one
     alone = jax.tree.map(lambda values: values[:, None], batch)
     together = jax.tree.map(lambda values: jnp.stack([values, values[np.arange(ROWS) // 2]]), batch)
-    start, functions = task.start(jax.random.key(0)), dict(task.functions)
+    start = task.start(jax.random.key(0))
+    functions = dict(task.functions)
     if task.predictions is not None:
         functions["predict"] = task.predictions
     # many models give equal values for all examples where they start

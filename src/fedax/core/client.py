@@ -123,11 +123,15 @@ class Client(ABC):
         layout: Layout,
         streams: Key[Array, ""],
     ) -> None:
-        self.task, self.solver, self.schedule, self.layout = task, solver, schedule, layout
+        self.task = task
+        self.solver = solver
+        self.schedule = schedule
+        self.layout = layout
         self._streams = streams
         self.staleness: Index = 0
         # `_step_trace` is the trace in which gradients train the state, None outside of steps
-        self.model_state, self.trained = task.state, False
+        self.model_state = task.state
+        self.trained = False
         self._step_trace: object = None
         self.solver_state: PyTree = None
         self._has_solved = False
@@ -153,7 +157,8 @@ class Client(ABC):
         self, w: Float[Array, "dim"], direction: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         """Returns the Hessian of f_k at w times a direction, see `Minibatch.hessian_product`."""
-        examples, unravel = self.first(MOST_COUNT), self.layout.unravel
+        examples = self.first(MOST_COUNT)
+        unravel = self.layout.unravel
         return self.layout.ravel(examples.hessian_product(unravel(w), unravel(direction)))
 
     def mean_of(self, function: PerExample, w: Float[Array, "dim"]) -> PyTree:
@@ -219,7 +224,8 @@ class Client(ABC):
         ) -> tuple[Carry, PyTree]:
             # the trace of the step tells later which gradients are training steps, see `take_over`
             previous = self.model_state, self._step_trace
-            self.model_state, self._step_trace = carry[1], get_opaque_trace_state()
+            self.model_state = carry[1]
+            self._step_trace = get_opaque_trace_state()
             try:
                 return step(carry[0], *minibatches), self.model_state
             finally:
@@ -273,14 +279,14 @@ class Client(ABC):
             allowed = "False for methods that train some leaves apart from the others"
             raise InvalidInput.of("run(solver=...), keep", True, allowed)
         # a copy sees the chosen leaves as the whole model, so that any solver works on them
-        partial_client, others = copy.copy(self), part.others
-        partial_client.layout, partial_client.task = (
-            part.layout,
-            self.task.holding(others.layout.unravel(others.take(w))),
-        )
+        partial_client = copy.copy(self)
+        others = part.others
+        partial_client.layout = part.layout
+        partial_client.task = self.task.holding(others.layout.unravel(others.take(w)))
         w = part.put(w, partial_client.minimize(start=part.take(w)))
         # training moved the state of the copy
-        self.model_state, self.trained = partial_client.model_state, partial_client.trained
+        self.model_state = partial_client.model_state
+        self.trained = partial_client.trained
         return w
 
     def store_solver_state(self, state: PyTree) -> None:
@@ -292,7 +298,8 @@ class Client(ABC):
         if self._has_solved:
             allowed = "False for methods whose clients solve several local problems in a round"
             raise InvalidInput.of("run(solver=...), keep", True, allowed)
-        self.solver_state, self._has_solved = state, True
+        self.solver_state = state
+        self._has_solved = True
 
     def key(self, purpose: str) -> Key[Array, ""]:
         """Returns this client's random stream of this round for one purpose."""

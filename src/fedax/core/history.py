@@ -124,7 +124,8 @@ class RunDetails(NamedTuple):
     personal_state: PyTree = None
 
 
-SECONDS, JOULES = "round_seconds", "round_joules"
+SECONDS = "round_seconds"
+JOULES = "round_joules"
 """Notes of a run with devices: what each round takes on the virtual clock."""
 
 

@@ -366,7 +366,8 @@ def bound_to(owner: Owner, names: Sequence[str] | None, clients: int) -> Owner:
     """
     changes = dict[str, Any]()
     for name in declared(owner):
-        value, where = getattr(owner, name), f"{type(owner).__name__}({name}=...)"
+        value = getattr(owner, name)
+        where = f"{type(owner).__name__}({name}=...)"
         if isinstance(value, Mapping):
             changes[name] = np.asarray(in_order(value, names, clients, where), dtype=float)
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]

@@ -65,7 +65,8 @@ class LocalProblem(eqx.Module):
                 lambda g, shift: g + shift, gradient, layout.unravel(self.linear)
             )
         if self.anchor is not None:
-            anchor, prox = layout.unravel(self.anchor), self.prox
+            anchor = layout.unravel(self.anchor)
+            prox = self.prox
             gradient = jax.tree.map(lambda g, w, a: g + prox * (w - a), gradient, params, anchor)
         return gradient
 

@@ -384,7 +384,8 @@ class Exact(Solver):
         def _(primals: tuple[Array, None], tangents: tuple[Array, None]) -> tuple[Array, Array]:
             # the full loss is a loop of dynamic length, which reverse mode cannot differentiate;
             # its gradient is known
-            w, tangent = primals[0], tangents[0]
+            w = primals[0]
+            tangent = tangents[0]
             return objective(w, None), client.gradient_of(problem, w) @ tangent
 
         # after `max_steps` the best point so far
@@ -431,7 +432,8 @@ class Inexact(Solver):
         self, client: Client, problem: LocalProblem, start: Float[Array, "dim"]
     ) -> Float[Array, "dim"]:
         problem.require_function("Inexact")
-        anchor, mu = problem.anchor, problem.prox
+        anchor = problem.anchor
+        mu = problem.prox
         if anchor is None or mu is None:
             got = "Inexact, with a method whose local problem has no proximal term"
             raise InvalidInput.found(

@@ -171,7 +171,8 @@ def from_table(
     names: list[str] = []
     if client is not None:
         rows_by_name = named_users(train[client], where=f"column {client!r}", **options)
-        names, rows = list(rows_by_name), list(rows_by_name.values())
+        names = list(rows_by_name)
+        rows = list(rows_by_name.values())
     elif isinstance(partition, str):
         labels = encoding.apply(train).get("y", np.zeros(len(train)))
         rows = partition_by(partition, labels, clients, seed, **options)
@@ -325,7 +326,8 @@ def _fit(
     if y is None:
         classes = None
     elif classes is None and y in numbers:
-        low, high = frame[y].min(), frame[y].max()
+        low = frame[y].min()
+        high = frame[y].max()
         if low != 0 or high >= MOST_LABELS:
             allowed = f"labels from 0 to less than {MOST_LABELS}"
             hint = "Write them in the order of their classes, classes=[...], or 0 for real labels."

@@ -124,7 +124,9 @@ def check_range(values: np.ndarray, kind: Any, where: str) -> None:
     is_whole = values.dtype.kind in "iu" and kind.kind in "iu"
     if not is_whole or not values.size or np.can_cast(values.dtype, kind):
         return
-    limits, low, high = np.iinfo(kind), int(values.min()), int(values.max())
+    limits = np.iinfo(kind)
+    low = int(values.min())
+    high = int(values.max())
     if low < limits.min or high > limits.max:
         hint = "Number ids from 0 on, or turn quantities into real numbers: .astype(float)."
         allowed = f"{limits.min} to {limits.max}, the type {kind.name} of programs"

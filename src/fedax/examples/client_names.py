@@ -224,7 +224,8 @@ def names_of_frame(matrix: Any, where: str) -> ClientNames | None:
     """
     if not (hasattr(matrix, "columns") and hasattr(matrix, "index")):
         return None
-    index, columns = list(matrix.index), list(matrix.columns)
+    index = list(matrix.index)
+    columns = list(matrix.columns)
     if index != columns:
         allowed = "the same names in the same order in both"
         raise InvalidInput.found(where, "a frame whose index and columns differ", allowed)

@@ -86,7 +86,8 @@ class FederatedData(eqx.Module):
         if self.classes is not None and not 1 <= self.classes <= MOST_CLASSES:
             raise DataError.of("classes", self.classes, f"whole numbers from 1 to {MOST_CLASSES}")
         if self.names is not None and len(self.names) != clients:
-            got, allowed = f"{len(self.names)} names", f"{clients}, one for each client"
+            got = f"{len(self.names)} names"
+            allowed = f"{clients}, one for each client"
             raise DataError.found("names", got, allowed)
         for name, part in (("validation", self.validation), ("test", self.test)):
             if part is not None and part.clients != clients:
@@ -182,7 +183,8 @@ class FederatedData(eqx.Module):
                     got = f"the arrays {list(clients)} of one client"
                     raise DataError.found("clients", got, "the clients by name, or a list", hint)
                 by_name = by_client_name(clients, "clients")
-                clients, names = list(by_name.values()), list(by_name)
+                clients = list(by_name.values())
+                names = list(by_name)
             clients = clients if isinstance(clients, Ragged) else list(clients)
             plain = isinstance(clients, list) and not isinstance(next(iter(clients), {}), Mapping)
             labels: Sequence[str] = ()

@@ -29,8 +29,10 @@ class RowReader:
     """
 
     def __init__(self, values: np.ndarray) -> None:
-        self.values, self.bytes = values, values.dtype.itemsize * int(np.prod(values.shape[1:]))
-        self._file, self._file_offset = None, 0
+        self.values = values
+        self.bytes = values.dtype.itemsize * int(np.prod(values.shape[1:]))
+        self._file = None
+        self._file_offset = 0
         if (
             isinstance(values, np.memmap)
             and values.filename is not None

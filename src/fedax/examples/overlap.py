@@ -186,7 +186,8 @@ def _divide_windows(
     gap: int,
 ) -> Divided:
     """Puts the last windows of each client aside, without those that overlap with trained ones."""
-    trained, held_out = list[np.ndarray](), list[np.ndarray]()
+    trained = list[np.ndarray]()
+    held_out = list[np.ndarray]()
     for rows, count in zip(orders, counts, strict=True):
         ordered = np.sort(rows)
         trained.append(ordered[:count])
@@ -207,7 +208,8 @@ def _draw_with_copies(
         for copy in copies[rows].tolist():
             owners[copy].append(client)
     # by copy, whether it is put aside, once that is decided; by client, how many rows stay
-    is_held_out, remaining = dict[int, bool](), [len(rows) for rows in orders]
+    is_held_out = dict[int, bool]()
+    remaining = [len(rows) for rows in orders]
     for client, (rows, count) in enumerate(zip(orders, counts, strict=True)):
         # rows that are still to be put aside
         excess = remaining[client] - count

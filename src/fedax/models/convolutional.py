@@ -111,9 +111,12 @@ class CNN(Sized):
         for outputs, size, pool in self.stages:
             # a kernel inside the image loses size - 1 pixels along each axis
             lost = 0 if self.padding == "SAME" else size - 1
-            rows, columns, channels = max(rows - lost, 0), max(columns - lost, 0), outputs
+            rows = max(rows - lost, 0)
+            columns = max(columns - lost, 0)
+            channels = outputs
             if pool:
-                rows, columns = rows // 2, columns // 2
+                rows = rows // 2
+                columns = columns // 2
         return rows * columns * channels
 
     def init(self, key: Key[Array, ""]) -> tuple[CNNParams, None]:

@@ -56,7 +56,8 @@ class CharLSTM(Sized):
         """Draws parameters as `start` says."""
         uniform = self.start == "uniform"
         # two layers, the vectors, the last kernel
-        keys, hidden = jax.random.split(key, 4), self.hidden
+        keys = jax.random.split(key, 4)
+        hidden = self.hidden
         layers = [
             LSTM.init(
                 k, inputs, hidden, biases=self.biases, peepholes=self.peepholes, uniform=uniform

@@ -68,9 +68,11 @@ class ClientVectors(eqx.Module):
             start: weights near the solution, above 0 for some vector that was set.
             unit: combines $m_i / \lVert m_i \rVert$ instead.
         """
-        norms, sizes = jnp.sqrt(jnp.diagonal(self.gram)), scale_of(self.vectors, axis=1)
+        norms = jnp.sqrt(jnp.diagonal(self.gram))
+        sizes = scale_of(self.vectors, axis=1)
         # in units in which the shortest vectors' squares fit, as long as the longest ones' do
-        counted, most = norms > 0, 2.0 ** min(50, int(jnp.finfo(norms.dtype).maxexp) * 2 // 5)
+        counted = norms > 0
+        most = 2.0 ** min(50, int(jnp.finfo(norms.dtype).maxexp) * 2 // 5)
         longest = jnp.max(jnp.where(counted, sizes, 0))
         reference = jnp.maximum(jnp.min(jnp.where(counted, sizes, jnp.inf)), longest / most)
         reference = jnp.where(counted.any(), reference, 1)

@@ -32,7 +32,8 @@ def extremes(
 
     Source: Golub and Van Loan, Matrix Computations, 4th edition, Alg. 10.1.1.
     """
-    dim, dtype = start.shape[0], start.dtype
+    dim = start.shape[0]
+    dtype = start.dtype
     steps = min(steps, dim)
     zero = jnp.zeros(steps, dtype)
 

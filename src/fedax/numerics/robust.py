@@ -45,7 +45,8 @@ def mix_neighbours(uploads: Gathered[Vector], byzantine: int, center: Vector) ->
     Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, Fixing by Mixing: A Recipe
     for Optimal Byzantine ML under Heterogeneity, AISTATS 2023 (NNM).
     """
-    valid, count = uploads.valid, uploads.valid.sum(dtype=jnp.int32)
+    valid = uploads.valid
+    count = uploads.valid.sum(dtype=jnp.int32)
     squares = squared_distances(uploads.value - center[None], valid)
     squares = jnp.where(valid[None], squares, jnp.inf)
     # among equally far ones the earlier in the cohort; each is its own nearest
@@ -91,7 +92,8 @@ def krum_ranks(
     The score is the sum of a row's squared distances to its n - f - 2 closest other ones, or to one
     if that is none.
     """
-    position, count = jnp.arange(valid.shape[0], dtype=jnp.int32), valid.sum(dtype=jnp.int32)
+    position = jnp.arange(valid.shape[0], dtype=jnp.int32)
+    count = valid.sum(dtype=jnp.int32)
     is_other = valid[None] & (position[:, None] != position[None])
     closest = jnp.sort(jnp.where(is_other, squares, jnp.inf), axis=1)
     # the only one that is left has no neighbours

@@ -56,7 +56,8 @@ def min_norm(
     Source: Lacoste-Julien and Jaggi, On the Global Linear Convergence of Frank-Wolfe Optimization
     Variants, NeurIPS 2015, Alg. 2.
     """
-    dtype, squares = gram.dtype, jnp.diagonal(gram)
+    dtype = gram.dtype
+    squares = jnp.diagonal(gram)
     if centre is None:
         centre = jax.nn.one_hot(
             jnp.argmin(jnp.where(valid, squares, jnp.inf)), squares.shape[0], dtype=dtype
@@ -134,7 +135,8 @@ def _refine(
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
         weights, index, move, _, steps = state
-        away, toward = index // weights.shape[0], index % weights.shape[0]
+        away = index // weights.shape[0]
+        toward = index % weights.shape[0]
         weights = weights.at[away].add(-move).at[toward].add(move)
         weights = weights.at[away].max(low[away]).at[toward].min(high[toward])
         return weights, *choose_move(weights), steps + 1

@@ -129,7 +129,8 @@ class TrainScore(_MeanScore):
             the task does not say it.
     """
 
-    split, prefix = "train", "train"
+    split = "train"
+    prefix = "train"
 
 
 class CentralScore(_MeanScore):
@@ -143,7 +144,8 @@ class CentralScore(_MeanScore):
             the task does not say it.
     """
 
-    split, prefix = "central", "test"
+    split = "central"
+    prefix = "test"
 
 
 class ValidationScore(_MeanScore):
@@ -155,7 +157,8 @@ class ValidationScore(_MeanScore):
             the task does not say it.
     """
 
-    split, prefix = "validation", "validation"
+    split = "validation"
+    prefix = "validation"
 
 
 def TestAccuracy() -> CentralScore:
@@ -195,7 +198,9 @@ class NodeAccuracy(ScoreObserver):
             the task does not say it.
     """
 
-    split, prefix, endings = "central", "node", ("_mean", "_min", "_max")
+    split = "central"
+    prefix = "node"
+    endings = ("_mean", "_min", "_max")
 
     def __call__(self, view: View) -> dict[str, Array]:
         values = view.per_node(self.score)
@@ -228,7 +233,8 @@ class Unseen(ScoreObserver):
 
     steps: int = hyper(5, low=1)
 
-    prefix, endings = "unseen", ("", "_adapted")
+    prefix = "unseen"
+    endings = ("", "_adapted")
 
     def __call__(self, view: View) -> dict[str, Array]:
         metrics = {}
@@ -277,7 +283,8 @@ class ClientAccuracy(ScoreObserver):
     split: Any = hyper("test", choices=("test", "validation"))
 
     endings = "_mean", "_pooled", "_worst_tenth", "_smallest", "_largest"
-    lower_endings, needs_mode = ("_variance",), True
+    lower_endings = ("_variance",)
+    needs_mode = True
 
     @property
     def prefix(self) -> str:  # type: ignore[override]
@@ -349,8 +356,10 @@ class Extremes(ScoreObserver):
     13.
     """
 
-    prefix, endings = "drawn", ("_smallest", "_largest")
-    lower_is_better, lower_endings = ("weight_gap",), ("_gap",)
+    prefix = "drawn"
+    endings = ("_smallest", "_largest")
+    lower_is_better = ("weight_gap",)
+    lower_endings = ("_gap",)
 
     def __call__(self, view: View) -> dict[str, Array]:
         # shape (capacity,), with padding from `count` on
@@ -413,7 +422,8 @@ class ClientWeights(Observer):
 
     def __call__(self, view: View) -> dict[str, Array]:
         sizes = jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
-        weight, share = view.share, normalized(sizes)
+        weight = view.share
+        share = normalized(sizes)
         if view.weights is not None:
             weight = jnp.where(view.weights.sum() > 0, view.weights, weight)
         weight = normalized(weight)

@@ -16,7 +16,10 @@ from jaxtyping import Array, Float
 from fedax.ops.conv import bilinear
 from fedax.ops.extension import call, derive_by, fold_batches, serves, status
 
-LEAST_PRODUCTS, LEAST_NARROW, NARROWEST, LARGEST = 1 << 18, 1 << 15, 16, 1 << 22
+LEAST_PRODUCTS = 1 << 18
+LEAST_NARROW = 1 << 15
+NARROWEST = 16
+LARGEST = 1 << 22
 """The extension is asked from so many multiplications on, fewer of layers with few outputs, below
 which the call costs more; for rows of so many numbers, below which the vectors' ends do; and up to
 a kernel of so many, beyond which all wait for memory."""

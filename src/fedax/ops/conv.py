@@ -223,7 +223,8 @@ def _convolve_by_patches(x: Images, kernel: Kernel, plan: Plan) -> Images:
     """
     padded = jnp.pad(x, ((0, 0), *plan.borders, (0, 0)))
     height, width, channels, outputs = kernel.shape
-    (rows, columns), (down, across) = plan.outputs, plan.strides
+    rows, columns = plan.outputs
+    down, across = plan.strides
     pixels = [
         padded[:, i : i + down * (rows - 1) + 1 : down, j : j + across * (columns - 1) + 1 : across]
         for i in range(height)

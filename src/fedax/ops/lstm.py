@@ -53,7 +53,8 @@ class LSTM(NamedTuple):
             (3, hidden),
         ]
         # a key for each, used or not: no option changes the draws of another
-        keys, bound = jax.random.split(key, len(shapes)), hidden**-0.5
+        keys = jax.random.split(key, len(shapes))
+        bound = hidden**-0.5
         if uniform:
             arrays = [
                 jax.random.uniform(k, shape, minval=-bound, maxval=bound)
@@ -156,8 +157,11 @@ def _compute_states(projected: Gates, kernel: Array, peepholes: Array, peep: boo
         h, c = state
         i, f, g, o = jnp.split(projected + h @ kernel, 4, axis=1)
         if peep:
-            i, f = i + peepholes[0][None, :] * c, f + peepholes[1][None, :] * c
-        i, f, g = _sigmoid(i), _sigmoid(f), jnp.tanh(g)
+            i = i + peepholes[0][None, :] * c
+            f = f + peepholes[1][None, :] * c
+        i = _sigmoid(i)
+        f = _sigmoid(f)
+        g = jnp.tanh(g)
         c = f * c + i * g
         o = _sigmoid(o + peepholes[2][None, :] * c if peep else o)
         h = o * jnp.tanh(c)
@@ -177,12 +181,15 @@ def _compute_gradient(
         gradient, gates, c, c_before = inputs
         i, f, g, o = jnp.split(gates, 4, axis=1)
         # from the step after it, and from this step's own output
-        dh, tanh = dh + gradient, jnp.tanh(c)
+        dh = dh + gradient
+        tanh = jnp.tanh(c)
         do = dh * tanh * o * (1 - o)
         dc = dc + dh * o * (1 - tanh * tanh)
         if peep:
             dc = dc + do * peepholes[2][None, :]
-        di, df, dg = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g)
+        di = dc * g * i * (1 - i)
+        df = dc * c_before * f * (1 - f)
+        dg = dc * i * (1 - g * g)
         # what reaches the cell before: along c, and through the gates that see it
         dc = dc * f
         if peep:

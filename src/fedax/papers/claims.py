@@ -113,7 +113,8 @@ class Claim(Table):
             tasks, algorithms: that the claim is about, if it names none; by default the tasks that
                 have run.
         """
-        metric, read = self.metric or metric, self.read or read
+        metric = self.metric or metric
+        read = self.read or read
         titles = list(self.tasks or tasks or results.tasks)
         rows = [
             [
@@ -156,7 +157,8 @@ class Claim(Table):
 
     def _describe(self, results: Results, metric: str, read: str) -> str:
         """Returns the quantity of the comparisons, and the claim about it."""
-        margin, quantity = digits(self.margin), quantity_of(metric, read)
+        margin = digits(self.margin)
+        quantity = quantity_of(metric, read)
         if self.check in ("below", "above"):
             # accuracies themselves are in percent, their differences in points
             quantity = quantity.replace("points", "percent", 1)

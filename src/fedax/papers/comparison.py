@@ -167,7 +167,8 @@ def metric_heading(metric: str) -> str:
 
 def format_number(cell: Mapping[Any, Any], name: str) -> str:
     """Returns a mean of a row of `compare_cells`, with its deviation where it is known."""
-    mean, deviation = cell[f"{name}_mean"], cell[f"{name}_deviation"]
+    mean = cell[f"{name}_mean"]
+    deviation = cell[f"{name}_deviation"]
     if math.isnan(mean):
         return "-"
     return f"{mean:.2f}" + (f" ± {deviation:.2f}" if math.isfinite(deviation) else "")

@@ -111,7 +111,8 @@ def save(
     for name in formats:
         if name not in FORMATS:
             raise InvalidInput.of("format", name, "one of " + ", ".join(FORMATS))
-    files, taken = [], set[str]()
+    files = []
+    taken = set[str]()
     for picture in pictures:
         base = portable(picture.name)
         # two names that differ in their case only would be one file on some systems
@@ -177,14 +178,16 @@ def mean_curve(runs: pd.DataFrame) -> pd.DataFrame:
     kept = (seen | ~running).all(axis=1)
     # a run keeps its last value, also of a round at which others were not observed
     values = table["value"].where(running, table["value"].ffill())[kept]
-    steps, running = table["x"][kept], running[kept]
+    steps = table["x"][kept]
+    running = running[kept]
     x = steps.iloc[0].mean() + steps.diff().mean(axis=1).fillna(0).cumsum()
     if "lost" in runs and runs["lost"].any():
         worst = runs["worst"].iloc[0]
         missing = (~running | ~np.isfinite(values)) & runs.groupby("run")["lost"].first()
         # where all are gone there is nothing to average
         values = values.mask(missing, worst).mask(missing.all(axis=1), math.nan)
-    mean, spread = values.mean(axis=1, skipna=False), values.std(axis=1, ddof=1)
+    mean = values.mean(axis=1, skipna=False)
+    spread = values.std(axis=1, ddof=1)
     low = np.maximum(mean - spread, values.min(axis=1))
     high = np.minimum(mean + spread, values.max(axis=1))
     return pd.DataFrame({"x": x, "mean": mean, "low": low, "high": high})
@@ -226,7 +229,8 @@ def curves(
         order: labels in the order in which they take their looks, before those of the figure.
         paper: the paper's numbers.
     """
-    hues, cols = listed(hue), listed(col)
+    hues = listed(hue)
+    cols = listed(col)
     cols += [name for name in ("metric", "axis") if name not in (*cols, *hues)]
     stated = frame.attrs.get("modes", {})
     directions = {name: stated.get(name) or mode_of(name) for name in listed(y)}
@@ -235,7 +239,9 @@ def curves(
     most = 60 if on_page else 500  # points of a line
     looks = _looks_of(panels, order)
     for panel in panels:
-        axes, drawn, numbers = panel.axes, dict[str, pd.DataFrame](), list[float]()
+        axes = panel.axes
+        drawn = dict[str, pd.DataFrame]()
+        numbers = list[float]()
         for label, rows in panel.rows.groupby("label", sort=False):
             first = rows.iloc[0]
             curve = mean_curve(rows)
@@ -324,7 +330,8 @@ def _divide(
     import matplotlib.figure
 
     # a single panel where no column divides the figure
-    rows, cols = rows.assign(figure=""), [*cols, "figure"]
+    rows = rows.assign(figure="")
+    cols = [*cols, "figure"]
     orders = {name: list(dict.fromkeys(rows[name])) for name in cols}
     parts = dict(iter(rows.groupby(cols, sort=False)))
     keys = [key for key in itertools.product(*orders.values()) if key in parts]
@@ -332,7 +339,8 @@ def _divide(
     columns = -(-len(keys) // -(-len(keys) // 4))
     if len(differing) > 1 and len(keys) == math.prod(map(len, orders.values())):
         columns = len(orders[differing[-1]])
-    width, count = width or _WIDTHS.get(columns, _WIDTH), -(-len(keys) // columns)
+    width = width or _WIDTHS.get(columns, _WIDTH)
+    count = -(-len(keys) // columns)
     size = width, count * _HEIGHTS.get(columns, 1.6)
     figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
     places = figure.subplots(count, columns, squeeze=False, **options)
@@ -409,10 +417,12 @@ def _zoom(axes: Any, drawn: pd.DataFrame, numbers: Sequence[float]) -> None:
     """Lets a vertical axis begin where accuracies are; in the first tenth of the horizontal one
     they rise from chance.
     """
-    start, end = drawn["x"].min(), drawn["x"].max()
+    start = drawn["x"].min()
+    end = drawn["x"].max()
     late = drawn[drawn["x"] >= start + 0.1 * (end - start)]
     values = np.append(late[_RANGE].to_numpy().ravel(), numbers)
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    low = float(np.nanmin(values))
+    high = float(np.nanmax(values))
     pad = 0.06 * (high - low) or 1.0
     axes.set_ylim(low - pad, high + pad)
 
@@ -447,7 +457,9 @@ def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) 
 def _name_ends(axes: Any) -> bool:
     """Writes the labels of lines at their ends, if they fit there."""
     named = [line for line in axes.lines if not line.get_label().startswith("_")]
-    to_axes, places, last = (axes.transScale + axes.transLimits).transform, [], -math.inf
+    to_axes = (axes.transScale + axes.transLimits).transform
+    places = []
+    last = -math.inf
     ends = {line: to_axes(np.transpose(line.get_data()))[-1, 1] for line in named}
     for line, height in sorted(ends.items(), key=lambda item: item[1]):
         # a line of text is some 7 % of a panel
@@ -511,7 +523,8 @@ def against_value(
         hue, col, y_title, log, order, paper: as for `curves`.
         x_title: of the horizontal axes.
     """
-    hues, cols = listed(hue), listed(col)
+    hues = listed(hue)
+    cols = listed(col)
     cols += ["metric"] * ("metric" not in (*cols, *hues))
     values = sorted(frame[x].unique())
     panels = _divide(frame, hues, cols, sharex=True, sharey="row")
@@ -519,10 +532,12 @@ def against_value(
     step = 2 if len(values) > 4 < panels[0].axes.get_gridspec().ncols else 1
     looks = _looks_of(panels, order)
     for panel in panels:
-        axes, shown = panel.axes, list[float]()
+        axes = panel.axes
+        shown = list[float]()
         lines = panel.rows.groupby("label", sort=False)
         for position, (label, rows) in enumerate(lines):
-            look, line = looks[label].options, []
+            look = looks[label].options
+            line = []
             # the paper's diamonds stand before the first line
             shift = 0.6 * (position + 1) / (len(lines) + 1) - 0.25
             for value, runs in rows.groupby(x):
@@ -535,7 +550,8 @@ def against_value(
                     shown += [mean - deviation, mean + deviation]
                     axes.errorbar(place - 0.25, mean, deviation, label=PUBLISHED, **_DIAMOND)
                 numbers, _ = units_of(runs["value"].to_numpy(), runs["draw"].to_numpy())
-                mean, deviation = numbers.mean(), np.nan_to_num(deviation_of(numbers))
+                mean = numbers.mean()
+                deviation = np.nan_to_num(deviation_of(numbers))
                 shown += [mean - deviation, mean + deviation]
                 line.append((place + shift, mean, deviation))
             # a panel of one method has its name as title

@@ -115,7 +115,8 @@ class Figure(BaseModel):
             # so that a method looks the same in all figures
             "order": list(by_label(records)) if "method" in lines else (),
         }
-        read, xs = self.read or read, drawing.listed(self.x)
+        read = self.read or read
+        xs = drawing.listed(self.x)
         if self.against_value:
             frame = numbers_frame(runs, {run.task: read for run in runs}, metrics)
         else:

@@ -62,7 +62,8 @@ def note_of(table: Sequence[Row]) -> str:
     """Returns what the numbers of a table are, what marks mean, and what was left out."""
     rows = [row for row in table if row["runs"]]
     counts = [row["runs"] for row in rows]
-    fewest, most = min(counts, default=1), max(counts, default=1)
+    fewest = min(counts, default=1)
+    most = max(counts, default=1)
     runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
     sentences = ["Single runs."]
     if most > 1:

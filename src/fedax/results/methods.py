@@ -19,7 +19,8 @@ def describe_algorithm(kind: type[Algorithm[Any]]) -> dict[str, Any]:
     """
     # your own method need not have a citation
     citation = getattr(kind, "citation", None)
-    default, fields = footprint(kind()), declared(kind)
+    default = footprint(kind())
+    fields = declared(kind)
     forms = {}
     for name, limits in fields.items():
         # each choice on its own, with the defaults of everything else

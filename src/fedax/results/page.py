@@ -113,7 +113,8 @@ def render(page: Page) -> str:
 def _describe_task(
     page: Page, title: str, runs: Sequence[Record], order: Sequence[str], axes: Iterable[str]
 ) -> dict[str, Any]:
-    columns, labels = columns_of(runs), by_label(runs)
+    columns = columns_of(runs)
+    labels = by_label(runs)
     compared = compare_runs(runs, page.reads, selected=page.selected).to_dict("records")
     has_several_runs = any(len(own) > 1 for own in labels.values())
     frame = curves_frame(runs)

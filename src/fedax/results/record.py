@@ -91,7 +91,9 @@ class Record:
         `gap` of methods that step along the shortest combination is the metric `frank_wolfe_gap`,
         of the last round before each observation.
         """
-        rounds, logged, details = history.rounds, history.logged, history.details
+        rounds = history.rounds
+        logged = history.logged
+        details = history.details
         # by rounds completed; the first number is that of the initial model
         counted: dict[str, np.ndarray] = {}
         if "dropped" in logged:

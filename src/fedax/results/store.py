@@ -54,7 +54,8 @@ def from_files(files: Mapping[str, bytes]) -> Record:
     Raises:
         Exception: damaged or missing files; zip, zlib, JSON, any layer below can fail.
     """
-    about, curves = json.loads(files["run.json"]), files["curves.npz"]
+    about = json.loads(files["run.json"])
+    curves = files["curves.npz"]
     if about.pop("sha256") != _checksum(about, curves):
         raise ValueError("its checksum does not fit")
     metrics = dict[str, np.ndarray]()

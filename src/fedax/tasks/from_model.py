@@ -392,7 +392,8 @@ def _warn_of_ranges(x: Any) -> None:
     if np.ndim(x) != 2 or not 1 < x.shape[1] <= 100:
         return
     ranges = np.ptp(np.asarray(x[:MOST_LOOKED_AT], float), axis=0)
-    widest, narrowest = ranges.max(), ranges[ranges > 0].min(initial=np.inf)
+    widest = ranges.max()
+    narrowest = ranges[ranges > 0].min(initial=np.inf)
     if widest > MOST_UNEQUAL * narrowest:
         text = (
             f"the columns of x have ranges from {narrowest:.3g} to {widest:.3g}, and a model may "

@@ -73,7 +73,8 @@ class ImageTask:
             ]
             data = dataclasses.replace(data, train=Ragged.of(train, where="train"))
             # nothing is left to be drawn in every step
-            crop, flip = 0, False
+            crop = 0
+            flip = False
         augment = None
         if crop or flip or normalize != "none":
             augment = Augmentation(self.shape, crop, flip, mean, deviation)
@@ -101,12 +102,14 @@ def _crop_and_flip(
 ) -> Rows:
     """Crops each image at random from itself with zeros around it, and mirrors half of them."""
     # (examples, 1, 1), to index each image by itself
-    images, example = x.reshape(-1, *shape), np.arange(len(x))[:, None, None]
+    images = x.reshape(-1, *shape)
+    example = np.arange(len(x))[:, None, None]
     if crop:
         padded = np.pad(images, ((0, 0), (crop, crop), (crop, crop), (0, 0)))
         # row and column of the corner of each window, from 0 to 2 crop
         corners = rng.integers(0, 2 * crop + 1, (2, len(x), 1))
-        rows, columns = corners[0] + np.arange(shape[0]), corners[1] + np.arange(shape[1])
+        rows = corners[0] + np.arange(shape[0])
+        columns = corners[1] + np.arange(shape[1])
         images = padded[example, rows[:, :, None], columns[:, None, :]]
     if flip:
         images = np.where(rng.random((len(x), 1, 1, 1)) < 0.5, images[:, :, ::-1], images)

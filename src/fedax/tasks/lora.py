@@ -71,7 +71,8 @@ class Adapted(eqx.Module, OnBase):
     def _add_adapter(self, name: str, leaf: Any) -> Any:
         if name not in self.left:
             return leaf
-        left, right = self.left[name], self.right[name]
+        left = self.left[name]
+        right = self.right[name]
         return leaf + (self.scale.astype(left.dtype) * (left @ right)).astype(leaf.dtype)
 
 

@@ -45,7 +45,8 @@ class Measured:
     """
 
     def __init__(self, task: Task, weights: str = "shares", seeds: Sequence[int] = (0,)) -> None:
-        self.task, self._weights = task, weights
+        self.task = task
+        self._weights = weights
         self._starts = [initial_params(task, seed)[0] for seed in seeds]
 
     @functools.cached_property

@@ -68,7 +68,8 @@ class Setting:
         B^2)$,
         of Lemma 3.
         """
-        k, inertia = self.local_steps, self.momentum / (1 - self.momentum)
+        k = self.local_steps
+        inertia = self.momentum / (1 - self.momentum)
         noise = self.local_variance + self.gradient_bound**2
         return (
             8 * k * self.local_variance
@@ -145,7 +146,8 @@ def consensus_bound(setting: Setting, rounding: Rounding | None = None) -> float
     largest = 1 / (8 * setting.smoothness * setting.local_steps)
     check_rate("Setting(rate=...)", setting.rate, largest, "1/(8LK)")
     # the parts of training and of rounding, without the factor of the mixing matrix
-    moved, rounded = setting.c2 * setting.rate**2, rounding.square if rounding else 0.0
+    moved = setting.c2 * setting.rate**2
+    rounded = rounding.square if rounding else 0.0
     down = rounding is not None and rounding.kind == "down"
     # an error with a mean adds up in norm, one without bias only in squares
     total = (math.sqrt(moved) + math.sqrt(rounded)) ** 2 if down else moved + rounded / 4
@@ -224,10 +226,13 @@ def constants(setting: Setting, rounding: Rounding | None = None) -> Constants:
 
     Source: Theorems 1 and 3, eqs. (20) and (23), corrected.
     """
-    eta, smooth, k = setting.rate, setting.smoothness, setting.local_steps
+    eta = setting.rate
+    smooth = setting.smoothness
+    k = setting.local_steps
     steps = effective_steps(local_steps=k, momentum=setting.momentum)
     # `rounding_term` is R, and 0 if nothing is rounded
-    curved, rounding_term = eta * steps * smooth**2, 0.0
+    curved = eta * steps * smooth**2
+    rounding_term = 0.0
     # D, whose second part doubles where rounding has a mean
     descent = curved + smooth / 2
     if rounding and rounding.kind == "down":

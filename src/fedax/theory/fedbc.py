@@ -209,7 +209,8 @@ def stationarity_bound(
         tolerance=tolerance,
     )
     # L, and the mean of 1 / (2 L_i)
-    largest, halves = float(np.max(smoothness)), float(np.mean(0.5 / np.asarray(smoothness)))
+    largest = float(np.max(smoothness))
+    halves = float(np.mean(0.5 / np.asarray(smoothness)))
     if multiplier < 1 + largest:
         raise InvalidInput.of(
             "stationarity_bound(multiplier=...)", multiplier, f"numbers >= 1 + L = {1 + largest:g}"

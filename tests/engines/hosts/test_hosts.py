@@ -40,7 +40,8 @@ def launch(processes, folder, *cases, limit=400):
         )
         for k in range(processes)
     ]
-    end, outputs = time.monotonic() + limit, []
+    end = time.monotonic() + limit
+    outputs = []
     try:
         for child in children:
             outputs.append(child.communicate(timeout=max(1.0, end - time.monotonic())))

@@ -37,7 +37,8 @@ def task(rank):
 
 def centred(params, examples, *, state, training):
     """Of a model with batch statistics."""
-    x, mean = examples["x"], state["mean"]
+    x = examples["x"]
+    mean = state["mean"]
     if training:
         mean = x.mean(0)
     losses = squares(params, {"x": x - mean, "y": examples["y"]})
@@ -111,7 +112,8 @@ def apart(a, b):
 
 
 def main(names, own):
-    engine, results = mpi.MPI(), {}
+    engine = mpi.MPI()
+    results = {}
     rank = engine.comm.rank
     for name in names:
         algorithm = cases()[name]

@@ -19,7 +19,9 @@ class Shared:
     belong together."""
 
     def __init__(self, size):
-        self.size, self.lock, self.calls = size, threading.Condition(), {}
+        self.size = size
+        self.lock = threading.Condition()
+        self.calls = {}
 
     def arrive(self, number, kind, rank, value):
         with self.lock:
@@ -41,7 +43,10 @@ class Shared:
 
 class Comm:
     def __init__(self, shared, rank):
-        self.shared, self.rank, self.size, self.count = shared, rank, shared.size, 0
+        self.shared = shared
+        self.rank = rank
+        self.size = shared.size
+        self.count = 0
 
     def __eq__(self, other):
         return isinstance(other, Comm) and self.shared is other.shared and self.rank == other.rank

@@ -81,7 +81,8 @@ class BEER(Gossip):
         return fed.client_states(Beer(w, zero, zero, Known(w, w), Known(zero, zero)))
 
     def send(self, client: Client, state: Beer) -> Upload[Any]:
-        rate, code = client.learning_rate, self.code or Quantizer(8)
+        rate = client.learning_rate
+        code = self.code or Quantizer(8)
         g = client.mean_gradient(state.x - client.minimize(start=state.x))
         v = state.v + self.gamma * state.trackers.pull() + g - state.g
         x = state.x + self.gamma * state.models.pull() - rate * v

@@ -87,7 +87,8 @@ class APFL(Algorithm[ModelAndStates]):
         return state.alpha * state.v + (1 - state.alpha) * w
 
     def train(self, client: Client, w: Vector, state: Mixture) -> Upload[Vector]:
-        rate, layout = client.plain_learning_rate, client.layout
+        rate = client.plain_learning_rate
+        layout = client.layout
 
         def step(carry: tuple[Vector, Mixture], batch: Minibatch) -> tuple[Vector, Mixture]:
             w_i, state = carry

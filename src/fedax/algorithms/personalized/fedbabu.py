@@ -53,7 +53,8 @@ class FedBABU(FedPer):
 
     def fine_tune(self, client: Client, shared: SharedVector, personal: PersonalVector) -> Vector:
         """Returns the client's model after fine-tuning."""
-        w, head = self.join(client, shared, personal), self.personal_leaves(client.layout)
+        w = self.join(client, shared, personal)
+        head = self.personal_leaves(client.layout)
         if self.tuned == "all":
             return client.minimize(start=w)
         return client.minimize_only(head if self.tuned == "head" else head.others, w)

@@ -43,7 +43,8 @@ class FedRep(FedPer):
 
     def train_locally(self, client: Client, w: Vector) -> Vector:
         head = self.personal_leaves(client.layout)
-        w, body = client.minimize_only(head, w), head.others
+        w = client.minimize_only(head, w)
+        body = head.others
         if self.body == "work":
             return client.minimize_only(body, w)
         return body.put(w, body.take(w - client.plain_learning_rate * client.gradient(w)))

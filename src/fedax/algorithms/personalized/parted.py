@@ -66,7 +66,8 @@ class Parted(Algorithm[Parts]):
         """Refuses a model of which all leaves, or none, would stay, unless that was asked for in so
         many words.
         """
-        chosen, which = self.personal_leaves(layout).chosen, getattr(self, self.chooses)
+        chosen = self.personal_leaves(layout).chosen
+        which = getattr(self, self.chooses)
         # equal if all leaves stay, or none
         if any(chosen) == all(chosen) and which not in ((), "*", ("*",)):
             got = f"{which!r}, by which {'every' if all(chosen) else 'no'} leaf stays"
@@ -91,7 +92,8 @@ class Parted(Algorithm[Parts]):
 
     def join(self, client: Client, shared: SharedVector, personal: PersonalVector) -> Vector:
         """Returns the client's model."""
-        leaves, w = self.personal_leaves(client.layout), jnp.zeros(client.layout.dim, shared.dtype)
+        leaves = self.personal_leaves(client.layout)
+        w = jnp.zeros(client.layout.dim, shared.dtype)
         return leaves.put(leaves.others.put(w, shared), personal)
 
     def train(

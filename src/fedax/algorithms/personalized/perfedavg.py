@@ -70,7 +70,8 @@ class PerFedAvg(Algorithm[Vector]):
         return client.adapted(w, self.alpha, self.adapt_on)  # type: ignore[arg-type]
 
     def train(self, client: Client, w: Vector) -> Upload[Vector]:
-        rate, add_scale = client.plain_learning_rate, optax.tree.add_scale
+        rate = client.plain_learning_rate
+        add_scale = optax.tree.add_scale
 
         def step(
             w: Any, inner: Minibatch, outer: Minibatch, curvature: Minibatch | None = None

@@ -83,7 +83,9 @@ class PerFedBC(FedBCFineTune):
         return z
 
     def primal(self, client: Client, z: Vector, x: Vector, lam: Float[Array, ""]) -> Vector:
-        layout, rate, add_scale = client.layout, client.plain_learning_rate, optax.tree.add_scale
+        layout = client.layout
+        rate = client.plain_learning_rate
+        add_scale = optax.tree.add_scale
         centre = layout.unravel(z)
 
         def step(x: Any, *batches: Minibatch) -> Any:

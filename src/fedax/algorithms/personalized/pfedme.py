@@ -91,7 +91,8 @@ class PFedMe(Algorithm[ModelAndStates]):
         )
 
     def round(self, fed: Federation, state: ModelAndStates) -> ModelAndStates:
-        cohort, all_train = fed.sample(), self.trained == "all"
+        cohort = fed.sample()
+        all_train = self.trained == "all"
         change, states = fed.average(
             self.train, fed.everyone if all_train else cohort, state.w, states=state.clients
         )
@@ -107,7 +108,9 @@ class PFedMe(Algorithm[ModelAndStates]):
         return jnp.where(state.visited > 0, state.theta, w)
 
     def train(self, client: Client, start: Vector, _: Envelope) -> Upload[Any]:
-        rate, add_scale, layout = client.plain_learning_rate, optax.tree.add_scale, client.layout
+        rate = client.plain_learning_rate
+        add_scale = optax.tree.add_scale
+        layout = client.layout
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             w, theta = carry

@@ -90,7 +90,8 @@ class CenteredClip(MixedUploads[ClipState]):
         return ClipState(w, jnp.zeros_like(w), fed.client_states(state) if self.momentum else None)
 
     def round(self, fed: Federation, state: ClipState) -> ClipState:
-        cohort, momenta = fed.sample(), state.momenta
+        cohort = fed.sample()
+        momenta = state.momenta
         if momenta is None:
             uploads = fed.gather(self.train, cohort, state.w)
         else:

@@ -94,7 +94,8 @@ class FedBC(Constrained):
 
     def round(self, fed: Federation, state: BeyondConsensusState) -> BeyondConsensusState:
         # the clock counts the dual steps of all clients in all rounds
-        cohort, before = fed.sample(), state.clock
+        cohort = fed.sample()
+        before = state.clock
         after = before + cohort.count
         turns = (Turns(before, after, cohort.ids),) if self.dual_buffer == "shared" else ()
         return BeyondConsensusState(
@@ -107,7 +108,8 @@ class FedBC(Constrained):
 
     def primal_dual(self, client: Client, z: Vector, *turns_and_state: Any) -> Upload[Vector]:
         *turns, state = turns_and_state
-        dual, bounds = state.dual, (client.mine(self.lam_min), client.mine(self.lam_max))
+        dual = state.dual
+        bounds = (client.mine(self.lam_min), client.mine(self.lam_max))
         ascent = Ascent(self.dual_lr, self.dual_momentum, bounds, self.learn_gamma)
         # "shared": momenta move the multiplier until the client's turn, then until the round's end
         for turn in turns:

@@ -87,7 +87,8 @@ class FedDANE(Algorithm[DaneState]):
         return DaneState(w, jnp.zeros_like(w))
 
     def round(self, fed: Federation, state: DaneState) -> DaneState:
-        cohort, w = fed.sample(), state.w
+        cohort = fed.sample()
+        w = state.w
         if self.pipelined:
             return DaneState(*fed.average(self.solve_and_gradient, cohort, w, state.g))
         g = fed.average(self.gradient, cohort, w)

@@ -83,7 +83,8 @@ def weighted_softmax_gradient(
 
     Without `sums_true` the denominator is the sum over the classes other than the true one.
     """
-    task, predict = client.task, client.task.predictor
+    task = client.task
+    predict = client.task.predictor
     assert predict is not None, "tasks without classes are refused"
 
     present = factors > 0

@@ -51,7 +51,8 @@ class FedNTD(OnClasses):
 
     def distillation(self, client: Client, w: Vector) -> Callable[..., Any]:
         """Returns the divergence of an example's not-true predictions from the global model's."""
-        task, predict = client.task, client.task.predictor
+        task = client.task
+        predict = client.task.predictor
         assert predict is not None, "check_model refuses such tasks"
         global_params = task.assembled(client.layout.unravel(w))
 

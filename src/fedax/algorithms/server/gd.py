@@ -118,7 +118,8 @@ class LocalGD(Algorithm[LocalState]):
         return mean if self.returned == "mean" else state.x
 
     def train(self, client: Client, x: Vector) -> Upload[tuple[Vector, Vector, Float[Array, ""]]]:
-        layout, rate = client.layout, client.plain_learning_rate
+        layout = client.layout
+        rate = client.plain_learning_rate
 
         def step(carry: tuple[Any, Any], batch: Minibatch) -> tuple[Any, Any]:
             iterate, total = carry

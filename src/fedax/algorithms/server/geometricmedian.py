@@ -58,7 +58,8 @@ class GeometricMedian(Aggregation):
         shrink = jnp.where(jnp.abs(changes).max() > 2.0**100, jnp.asarray(2.0**-26, wide), 1)
         # infinite where half precision does not hold it
         nu = jnp.minimum(jnp.asarray(self.nu, wide), jnp.finfo(wide).max)
-        changes, nu = changes * shrink, nu * shrink
+        changes = changes * shrink
+        nu = nu * shrink
         shares = uploads.shares().astype(wide)
 
         def smoothed(v: Vector) -> Array:
@@ -83,7 +84,8 @@ class GeometricMedian(Aggregation):
 
         def weiszfeld_step(_: Array, v: Vector) -> Vector:
             distance = lengths(changes - v[None])
-            is_far, reach = distance > nu, jnp.maximum(distance, nu)
+            is_far = distance > nu
+            reach = jnp.maximum(distance, nu)
             step, _, _ = combine_by_distance(reach, uploads.valid)
             # a model within nu of v holds it nearly still: Vardi and Zhang's step leaves such
             # models out as far as the others pull

@@ -64,7 +64,8 @@ class MimeLite(Algorithm[MomentumState]):
         return MomentumState(w, jnp.zeros_like(w))
 
     def round(self, fed: Federation, state: MomentumState) -> MomentumState:
-        cohort, w = fed.sample(), state.w
+        cohort = fed.sample()
+        w = state.w
         g = fed.average(self.gradient, cohort, w)
         x = self.train_cohort(fed, cohort, w, self.momentum * state.m, g)
         return MomentumState(w + self.lr * (x - w), self.momentum * state.m + g)

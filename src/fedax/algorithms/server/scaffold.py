@@ -102,7 +102,9 @@ class SCAFFOLD(Algorithm[ScaffoldState]):
         return ScaffoldState(w, c, fed.client_states(c))
 
     def round(self, fed: Federation, state: ScaffoldState) -> ScaffoldState:
-        cohort, x, c = fed.sample().distinct, state.w, state.c
+        cohort = fed.sample().distinct
+        x = state.w
+        c = state.c
         (dx, dc), states = fed.average(self.train, cohort, x, c, states=state.clients)
         # c is a sum over all clients, of which the cohort's part moves
         coverage = fed.answered.coverage

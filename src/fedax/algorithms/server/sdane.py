@@ -119,7 +119,10 @@ class AccSDANE(SDANE):
 
     def round(self, fed: Federation, state: StabilizedState) -> AcceleratedState:
         assert isinstance(state, AcceleratedState), "a state of another method"
-        x, v, total, b = state.w, state.v, state.a, state.b
+        x = state.w
+        v = state.v
+        total = state.a
+        b = state.b
         # the positive root of lam a^2 = (total + a) b
         half = b / (2 * self.lam)
         a = half + jnp.sqrt(half**2 + total * b / self.lam)

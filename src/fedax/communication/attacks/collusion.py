@@ -89,8 +89,10 @@ class ALIE(Collusion):
         clients: Int[Array, ""],
         hostile: Int[Array, ""],
     ) -> Float[Array, "dim"]:
-        mean, deviation = _mean(changes, is_known), _deviation(changes, is_known)
-        supporters, honest = clients // 2 + 1 - hostile, clients - hostile
+        mean = _mean(changes, is_known)
+        deviation = _deviation(changes, is_known)
+        supporters = clients // 2 + 1 - hostile
+        honest = clients - hostile
         share = (honest - supporters) / jnp.maximum(honest, 1)
         # a majority of hostile clients needs no supporters, and its z would be infinite
         largest = jnp.clip(jax.scipy.special.ndtri(jnp.clip(share, 0, 1)), 0, 3)
@@ -181,11 +183,14 @@ class MinMax(Collusion):
         largest = jnp.where(is_known[None] & is_known[:, None], squares, 0).max()
         # |mean - x_i + g p|^2 = |p|^2 g^2 + 2 b_i g + d_i, at most the largest square
         offsets = mean[None] - scaled
-        a, b, d = p @ p, offsets @ p, (offsets**2).sum(1)
+        a = p @ p
+        b = offsets @ p
+        d = (offsets**2).sum(1)
         room = jnp.maximum(largest - d, 0)
         # this form of the root does not cancel for b > 0; for b <= 0 the other one does not
         root = jnp.sqrt(b**2 + a * room)
-        sum_, a = jnp.where(b > 0, root + b, 1), jnp.where(a > 0, a, 1)
+        sum_ = jnp.where(b > 0, root + b, 1)
+        a = jnp.where(a > 0, a, 1)
         steps = jnp.where(b > 0, room / sum_, (root - b) / a)
         gamma = jnp.where(is_known, steps, jnp.inf).min()
         return scale * (mean + gamma * p)

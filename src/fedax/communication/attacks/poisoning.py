@@ -35,7 +35,8 @@ class LabelFlip(Attack):
     classes: int = hyper(0, low=0, doc="number of classes; 0 is that of the data")
 
     def poison(self, task: Task, first: int, clients: int) -> Task:
-        labels, offsets = task.train.arrays.get("y"), np.asarray(task.train.offsets)
+        labels = task.train.arrays.get("y")
+        offsets = np.asarray(task.train.offsets)
         if labels is None or np.asarray(labels).dtype.kind not in "iu" or np.ndim(labels) != 1:
             got = f"a task with the arrays {sorted(task.train.arrays)}"
             raise InvalidInput.found("LabelFlip", got, "one with whole labels 'y'")

@@ -80,10 +80,8 @@ class Daily(Declared, Availability):
 
     def available(self, key: Key[Array, ""], round: Index, clients: int) -> Bool[Array, "clients"]:
         # in rounds: over how many the hours are drawn, and for how many a client is available
-        span, duration = (
-            max(1, whole_part(self.spread, self.period)),
-            max(1, math.floor(self.fraction * self.period + 0.5)),
-        )
+        span = max(1, whole_part(self.spread, self.period))
+        duration = max(1, math.floor(self.fraction * self.period + 0.5))
         # from the rule's own seed: the same clients are available in runs with different seeds
         hours = jax.random.randint(jax.random.key(self.seed), (clients,), 0, span, jnp.int32)
         return (jnp.asarray(round, jnp.int32) % self.period + hours) % self.period < duration

@@ -110,7 +110,8 @@ class Uniform(Sampling):
 class Proportional(Sampling):
     """With replacement, each time with probability $p_k = n_k/n$."""
 
-    by_size, repeats = True, True
+    by_size = True
+    repeats = True
 
     def draw(self, key: Key[Array, ""], offsets: Int[Array, "bounds"], cohort: int) -> Drawn:
         # the owner of a uniformly drawn example is a client drawn by its size; a range must not be

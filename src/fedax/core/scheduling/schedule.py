@@ -145,7 +145,8 @@ class Schedule(eqx.Module):
         if not isinstance(rule, Uniform | ProportionalWithoutReplacement):
             names = "'uniform' or 'proportional_without_replacement'"
             conflicts["sampling"] = f"{names} with an asynchronous server: nobody works twice"
-        options, defaults = self.options, Schedule().options
+        options = self.options
+        defaults = Schedule().options
         for name in ("dropouts", "over_select", "deadline", "availability", "sync_probability"):
             if options[name] != defaults[name]:
                 conflicts[name] = f"{defaults[name]} with an asynchronous server"
@@ -254,7 +255,8 @@ class Schedule(eqx.Module):
         """
         clients = offsets.shape[0] - 1
         if self.cohort is None:
-            ids, count = jnp.arange(clients, dtype=jnp.int32), clients
+            ids = jnp.arange(clients, dtype=jnp.int32)
+            count = clients
             if available is not None:
                 ids, count = first(ids, available)
         # weights given by the method replace the rule of sampling

@@ -51,7 +51,8 @@ def _read_document(file: Path) -> Users:
     with reading(file, "LEAF JSON with the keys users, num_samples and user_data"):
         # of equal keys, JSON would keep the last one without a word
         document = json.loads(read_whole(file), object_pairs_hook=_unique)
-        names, held = document["users"], document["user_data"]
+        names = document["users"]
+        held = document["user_data"]
         users = _unique([(name, (held[name]["x"], held[name]["y"])) for name in names])
         counts = list(zip(names, document["num_samples"], strict=True))
     for name, count in counts:
@@ -246,7 +247,8 @@ def leaf_folders(folder: Folder, name: str) -> tuple[Path, Path | None]:
         MissingFile: no folder `train`; the message says how LEAF writes it.
     """
     root = named_folder(folder, name)
-    train, test = root / "train", root / "test"
+    train = root / "train"
+    test = root / "test"
     if not train.is_dir():
         hint = f"{_HOW[name]} `fedax data prepare {name}` then checks them."
         allowed = "the folders train and test with LEAF's .json files"

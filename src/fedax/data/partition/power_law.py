@@ -67,7 +67,8 @@ def power_law(
         free[class_index] = free[class_index][count:]
         capacity[client] -= count
 
-    shuffler, order = random.Random(seed), list(range(len(classes)))
+    shuffler = random.Random(seed)
+    order = list(range(len(classes)))
     for client in range(clients):
         # the running list is shuffled, not a fresh one: as the released code draws
         shuffler.shuffle(order)

@@ -195,9 +195,11 @@ def mnist_writers(
     train_writers, test_writers = _read_arrays(path, ("writer_train", "writer_test"))
     plain = [writers.astype("<i2") for writers in (train_writers, test_writers)]
     verify("mnist_writers", _WRITERS, plain, path)
-    images, writers = read_images("mnist", folder), train_writers
+    images = read_images("mnist", folder)
+    writers = train_writers
     if merged:
-        images, writers = images.merge(), np.concatenate([train_writers, test_writers])
+        images = images.merge()
+        writers = np.concatenate([train_writers, test_writers])
     rows = named_users(writers, minimum)
     return images.deal(
         list(rows.values()), "MNIST by writer", test_fraction, split, seed, names=list(rows)
@@ -247,7 +249,8 @@ def _read_batches(folder: Path) -> Images:
         content = read_whole(path)
         verify(name, sha256, [content], path)
         records.append(np.frombuffer(content, np.uint8).reshape(-1, 3073))
-    train, test = np.concatenate(records[:5]), records[5]
+    train = np.concatenate(records[:5])
+    test = records[5]
     return Images(_to_rows(train), train[:, 0], _to_rows(test), test[:, 0])
 
 

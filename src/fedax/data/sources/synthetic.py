@@ -65,7 +65,8 @@ def synthetic(
     5.1.
     """
     # the generator's two streams
-    rng, shuffler = np.random.RandomState(seed), random.Random(seed)
+    rng = np.random.RandomState(seed)
+    shuffler = random.Random(seed)
     sizes = rng.lognormal(4, 2, clients).astype(int) + 50
     if sizes.sum() > MOST_EXAMPLES:
         got = f"{clients}, with {sizes.sum()} examples"
@@ -77,7 +78,8 @@ def synthetic(
         shared = rng.normal(0, 1, (FEATURES, CLASSES)), rng.normal(0, 1, CLASSES)
         models = [shared] * clients
     else:
-        means, shifts = rng.normal(0, alpha, clients), rng.normal(0, beta, clients)
+        means = rng.normal(0, alpha, clients)
+        shifts = rng.normal(0, beta, clients)
         centres = np.stack([rng.normal(shift, 1, FEATURES) for shift in shifts])
         models = (
             (rng.normal(mean, 1, (FEATURES, CLASSES)), rng.normal(mean, 1, CLASSES))

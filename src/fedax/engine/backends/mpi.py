@@ -64,7 +64,8 @@ class MPIBackend(PythonBackend):
     """Gathers the uploads on all ranks, each of which computes the server's part itself."""
 
     def __init__(self, setup: Setup, comm: Any) -> None:
-        self.setup, self.comm = setup, comm
+        self.setup = setup
+        self.comm = comm
 
     def client_states(self, initial: PyTree) -> ClientStates:
         row = initial(jnp.int32(self.comm.rank)) if callable(initial) else initial
@@ -95,7 +96,8 @@ class MPIBackend(PythonBackend):
         neighbours: Array,
         weights: Array,
     ) -> tuple[PhaseResult, ClientStates]:
-        comm, rank = self.comm, self.comm.rank
+        comm = self.comm
+        rank = self.comm.rank
         upload, new_rows, broken = self._run_work(phase_work, states)
         # of the rows, which are the same for all, `PeerStates.put` takes this rank's
         stored = jax.tree.map(lambda row: row[None], new_rows)
@@ -131,7 +133,9 @@ class Ranks(ProcessGroup):
     splits_data = True
 
     def __init__(self, comm: Any) -> None:
-        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
         is_real = type(comm).__module__.startswith("mpi4py") and comm.size > 1
         if is_real and comm not in _reporting:
             _reporting.append(comm)
@@ -190,7 +194,8 @@ class MPI(Engine):
             raise InvalidInput.found("MPI engine", f"a task of {clients} clients", allowed, hint)
 
     def prepared(self, setup: Setup) -> Setup:
-        task, comm = setup.task, self.comm
+        task = setup.task
+        comm = self.comm
         # of all clients' examples, the rank takes its own
         if task.train.clients > 1:
             self.check_clients(task.train.clients)

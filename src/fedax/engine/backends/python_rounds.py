@@ -98,7 +98,8 @@ class PythonProgram(Program):
         backend: Callable[[Setup, Key[Array, ""]], Backend],
     ) -> None:
         settings, setup, roots, _ = inputs
-        self.setup, self.seeds = setup, len(roots)
+        self.setup = setup
+        self.seeds = len(roots)
         self.runs: list[tuple[Any, Key[Array, ""]]] = [
             (backend(setting.of(setup), root), root) for setting in settings for root in roots
         ]
@@ -124,7 +125,8 @@ class PythonProgram(Program):
         """Runs some rounds of one run; returns its new state and the log of the rounds."""
         backend, root = self.runs[run]
         algorithm = backend.setup.algorithm
-        timeline, timing = self.timelines[run], self.setup.timing
+        timeline = self.timelines[run]
+        timing = self.setup.timing
         rows = jax.tree.map(jnp.asarray, timeline.rows(rounds.start, len(rounds)))
         if timing is not None and timing.late is not None:
             downlinks = timing.late.grow_downlinks(carry.downlinks, [timeline], rounds.stop)
@@ -140,7 +142,8 @@ class PythonProgram(Program):
                 # abandoned: the carry stays as it was, but for what the server step sent down,
                 # whose receivers arrive later
                 new_carry = carry._replace(downlinks=fed.carry.downlinks)
-                fed.is_abandoned, last_cohort = True, None
+                fed.is_abandoned = True
+                last_cohort = None
             report = fed.report(new_carry.state)
             report = jax.tree.map(lambda leaf: np.asarray(leaf)[None], report)
             logs.append(Log.of(report, timeline, t))
@@ -149,7 +152,8 @@ class PythonProgram(Program):
 
     def observe(self, states: Any, observers: Sequence[Observer]) -> list[dict[str, Any]]:
         # padded to all clients, so that observers are compiled once whatever the cohort
-        clients, dtype = self.setup.population.clients, self.setup.layout.dtype
+        clients = self.setup.population.clients
+        dtype = self.setup.layout.dtype
         return [
             self.metrics(
                 run,

@@ -32,7 +32,8 @@ VARIABLE = "FEDAX_KERNELS"
 """Environment variable: 0 turns fused loops off."""
 SMALL_MODEL = 65_536
 """Parameters of a model up to which loops are fused and `compiler_options` apply."""
-MAX_MULTIPLICATIONS, MAX_DEPTH = 1 << 14, 128
+MAX_MULTIPLICATIONS = 1 << 14
+MAX_DEPTH = 128
 """Multiplications, and length of the contracted axis, up to which a matrix product is faster in a
 fused loop, which has plain loops in place of a library's product."""
 MAX_RESULT = 1 << 13
@@ -112,7 +113,8 @@ def gather_singly(arrays: Mapping[str, Any], indices: Int[Array, "some"]) -> dic
     """Copies rows of arrays one after the other, because a kernel cannot contain a gather."""
 
     def copy(i: Index, buffers: dict[str, Array]) -> dict[str, Array]:
-        cut, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
+        cut = jax.lax.dynamic_index_in_dim
+        put = jax.lax.dynamic_update_index_in_dim
         return {name: put(buffers[name], cut(arrays[name], indices[i]), i, 0) for name in buffers}
 
     buffers = {

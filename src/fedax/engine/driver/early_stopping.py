@@ -94,7 +94,8 @@ class EarlyStopping(BaseRule):
         change = self.min_change if mode == "max" else -self.min_change
         for t, value in zip(rounds, values, strict=True):
             if is_better(value, None if best is None else best + change, mode):
-                best, since = value, t
+                best = value
+                since = t
         return rounds[-1] - since >= self.patience
 
 
@@ -126,7 +127,8 @@ class Budget(BaseRule):
         """Returns whether a run is to end by its clock, None for one without devices so far."""
         if clock is None:
             return False
-        seconds, joules = float(clock.seconds[-1]), float(clock.joules[-1])
+        seconds = float(clock.seconds[-1])
+        joules = float(clock.joules[-1])
         is_late = self.hours is not None and seconds >= 3600 * self.hours
         return is_late or (self.joules is not None and joules >= self.joules)
 

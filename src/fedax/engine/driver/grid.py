@@ -154,7 +154,8 @@ class Grid:
         self.options = options = options.resolve(task, settings[0].algorithm)
         for seed in seeds:
             Hyper("seed", 0, low=0, high=MOST_SEED).check("run", seed)
-        names, clients = task.names, task.train.clients
+        names = task.names
+        clients = task.train.clients
         self.settings = [
             s._replace(algorithm=bound_to(s.algorithm, names, clients)) for s in settings
         ]
@@ -197,8 +198,11 @@ class Grid:
 
     def _check_setup(self, setup: Setup) -> Setup:
         """Checks that algorithm, schedule, data and model fit; adds attacks, clocks and privacy."""
-        options, clients = self.options, setup.population.clients
-        engine, channel, clock = options.engine, options.channel, options.clock
+        options = self.options
+        clients = setup.population.clients
+        engine = options.engine
+        channel = options.channel
+        clock = options.clock
         if channel is not None and channel.attack is not None:
             channel.attack.check_share(clients)
             poisoned = channel.attack.poison(setup.task, setup.first, clients)
@@ -233,7 +237,8 @@ class Grid:
             traced: for checkpoints: the setup of a round, of which the program counts too. Then
                 data count as a whole, which costs more.
         """
-        options, models = self.options, self.models
+        options = self.options
+        models = self.models
         is_private = options.channel is not None and options.channel.privacy is not None
         shared = environment() | task_identity(self.task, self.layout, traced is not None)
         if is_private and traced is None:

@@ -103,7 +103,8 @@ class RoundLoop:
 
     def _start(self, resume: Sequence[History]) -> None:
         """Begins with the given histories, with the newest checkpoint, or with round 0."""
-        grid, options = self.grid, self.options
+        grid = self.grid
+        options = self.options
         if resume:
             self._check_resumed(resume)
             if self.checkpoints:
@@ -218,7 +219,9 @@ class RoundLoop:
 
     def _observe(self) -> None:
         """Observes the current models, keeps the best ones and calls the progress hook."""
-        grid, options, private = self.grid, self.options, self.grid.private
+        grid = self.grid
+        options = self.options
+        private = self.grid.private
         epsilon = None if private is None else private.epsilon_after(self.done)
         spent = {} if epsilon is None else {"epsilon": np.asarray(epsilon)}
         metrics = compute_metrics(self.program, self.states, options.observe or (), grid.seen_task)
@@ -268,7 +271,8 @@ class RoundLoop:
 
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
-        grid, task = self.grid, self.grid.task
+        grid = self.grid
+        task = self.grid.task
         # the grid's task: in the state that came with `params`
         is_fixed = task.state_policy == "frozen" or grid.private is not None
         fixed_state = task.state if is_fixed else None
@@ -314,7 +318,8 @@ def _with_personal(history: History, grid: Grid, models: Any, states: Any) -> Hi
     One that is not finite makes the outcome of a run that was ok non-finite.
     """
     broken = np.flatnonzero(~np.asarray(jnp.isfinite(models).all(1)))
-    outcome, rounds = history.outcome, len(history.bits.up)
+    outcome = history.outcome
+    rounds = len(history.bits.up)
     if outcome.ok and len(broken) and rounds:
         outcome = Outcome("non-finite", rounds - 1, int(broken[0]), "the personal model")
     personal = jax.vmap(grid.layout.unravel)(models)

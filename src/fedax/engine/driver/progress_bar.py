@@ -54,7 +54,8 @@ def draw_curve(title: str, metric: str = "train_loss") -> Callable[[Progress], N
     # notebooks have it, the package does not need it
     notebook = importlib.import_module("IPython.display")
     place = notebook.display(notebook.HTML(""), display_id=True)
-    rounds, values = [], []
+    rounds = []
+    values = []
 
     def draw(progress: Progress) -> None:
         rounds.append(progress.round)

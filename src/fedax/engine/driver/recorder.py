@@ -49,7 +49,8 @@ class Recorder:
         self.seconds = history.seconds.tolist()
         self.metrics = {name: list(values) for name, values in history.metrics.items()}
         self.best = history.best
-        logged, bits = dict(history.logged), history.bits
+        logged = dict(history.logged)
+        bits = history.bits
         left_out = logged.pop("dropped", np.zeros((len(bits.up), 0), np.int32))
         # what failed in these rounds ended that run
         self.logs = [Log(logged, bits, Outcome(), [*left_out])]
@@ -121,7 +122,8 @@ class Recorder:
 
     def _judge(self) -> Outcome:
         """Returns the outcome by the stopping rules, after the last observation."""
-        metrics, done = self.latest, self.rounds[-1]
+        metrics = self.latest
+        done = self.rounds[-1]
         # a run whose loss is not finite is not ok, whatever would stop it now
         broken = [name for name in LOSSES if name in metrics and not np.isfinite(metrics[name])]
         for rule in self.options.rules:

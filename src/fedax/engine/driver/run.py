@@ -58,7 +58,8 @@ class Session:
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._grid, self._program = grid, grid.program
+        self._grid = grid
+        self._program = grid.program
 
     def init(self) -> RunState:
         """Returns the state before round 0."""

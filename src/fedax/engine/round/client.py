@@ -135,7 +135,8 @@ def local_work(
 ) -> Work:
     """Draws the steps and the batch size of client k, which has `size` examples."""
     # the streams have no phase in their names, so all phases of a round see the same draw
-    client_key, round_key = stream(root, "work", round, k), stream(root, "work", round)
+    client_key = stream(root, "work", round, k)
+    round_key = stream(root, "work", round)
     return schedule.work(client_key, size, round, round_key)
 
 
@@ -197,7 +198,8 @@ class CompiledClient(Client):
         stride = self.stride
         per_epoch = (self.size + stride - 1) // stride
         is_shuffled = self.schedule.order == "shuffled" and self.schedule.batch_size != "full"
-        order_key, noise_key = self.key("order"), self.key("noise")
+        order_key = self.key("order")
+        noise_key = self.key("noise")
         # a step that sees later minibatches too would need them beyond its block
         block = 1 if batches > 1 else self.steps_per_fetch
 
@@ -250,7 +252,8 @@ class CompiledClient(Client):
         Args:
             key: of the permutation, None for the given order.
         """
-        largest, width = self.task.train.largest, self.widest * self.steps_per_fetch
+        largest = self.task.train.largest
+        width = self.widest * self.steps_per_fetch
         position = jnp.arange(largest + width, dtype=jnp.int32)
         with jax.named_scope("fedax.examples"):
             if key is None:

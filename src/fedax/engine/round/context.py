@@ -160,7 +160,8 @@ class RoundContext(Federation):
             self.log(available=available.sum(dtype=jnp.int32))
         # ids have the static shape (capacity,); in a compiled round `count` is traced
         count: Index
-        number, self._draws = self._draws, self._draws + 1
+        number = self._draws
+        self._draws = self._draws + 1
         if self.row is None:
             key = self.backend.cohort_key(stream(self.root, "cohort", self.round, number))
             with jax.named_scope("fedax.cohort"):
@@ -282,7 +283,8 @@ class RoundContext(Federation):
         states: ClientStates,
     ) -> ClientStates:
         graph.check_population(self.clients)
-        channel, rule = self.setup.channel, self.setup.schedule.conditions.availability
+        channel = self.setup.channel
+        rule = self.setup.schedule.conditions.availability
         shares_memory = channel is not None and channel.shares_memory
         refuse(
             "a method without a server",
@@ -382,7 +384,8 @@ class RoundContext(Federation):
         """Returns the phase's work with what the server sends, and the client states that it
         uses.
         """
-        channel, private = self.setup.channel, self.setup.private
+        channel = self.setup.channel
+        private = self.setup.private
         phase = len(self.traffic)
         if channel is not None and channel.down is not None:
             down = encode(down, channel.down, self.key(f"downlink {phase}"))[0]
@@ -396,7 +399,8 @@ class RoundContext(Federation):
             protection = (private.stage(name_of(work), occurrence, self.carry.bounds),)
         state_stages = self._state_stages(client_states, is_graph)
         stages = [*message_stages(channel, self.clients, protection, state_stages)]
-        timing, row = self.setup.timing, self.row
+        timing = self.setup.timing
+        row = self.row
         if timing is not None and timing.late is not None and row is not None and row.versions:
             downlinks = PastVersions.store(self.carry.downlinks, down, row.versions)
             self.carry = self.carry._replace(downlinks=downlinks)
@@ -499,7 +503,8 @@ class RoundContext(Federation):
         sent = messages
         # not all who receive the message send in this round, and some uploads are discarded
         if self.row is not None:
-            sent, messages = self.row.sent, messages + self.row.discarded
+            sent = self.row.sent
+            messages = messages + self.row.discarded
         # who worked, for the seconds of the phase
         clients = cohort.ids if self.is_clocked else None
         traffic = PhaseTraffic(down, up, jnp.int32(sent), jnp.int32(messages), clients)
@@ -522,7 +527,8 @@ class RoundContext(Federation):
         ids, codes = jnp.concatenate([jnp.zeros((2, 1), jnp.int32), *self.broken], axis=1)
         left_out = jnp.zeros(0, jnp.int32)
         if self.setup.drop:
-            left_out, codes = jnp.where(codes > 0, ids, -1), jnp.zeros_like(codes)
+            left_out = jnp.where(codes > 0, ids, -1)
+            codes = jnp.zeros_like(codes)
         index = jnp.argmax(codes > 0)
         broken = codes[index]
         bad_client = jnp.where(broken > 0, ids[index], -1)

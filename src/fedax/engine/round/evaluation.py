@@ -100,7 +100,8 @@ def view_of(
     """
     algorithm = setup.algorithm
     published = setup.published(carry)
-    task, model_state = setup.task, published.model_state
+    task = setup.task
+    model_state = published.model_state
     # where clients store states, their mean
     if isinstance(model_state, ClientStates):
         reals = model_state.each(state_in_reals)
@@ -109,7 +110,9 @@ def view_of(
     task = task.at(model_state)
     model = call_model(algorithm, published.state, setup.layout.dim)
     view = (kind or CompiledView)(dataclasses.replace(setup, task=task), model)
-    view.method, view.solver, view.schedule = algorithm, setup.solver, setup.schedule
+    view.method = algorithm
+    view.solver = setup.solver
+    view.schedule = setup.schedule
     view.equal = setup.has_equal_weights
     state = carry.state
     nodes = algorithm.nodes(state)
@@ -149,7 +152,9 @@ class CompiledView(View):
     _worked: Cohort | None = None
 
     def __init__(self, setup: Setup, w: Float[Array, "dim"]) -> None:
-        self.setup, self.w, self.task = setup, w, setup.task
+        self.setup = setup
+        self.w = w
+        self.task = setup.task
         self._sums: dict[str, dict[str, Array]] = {}
 
     def cohort(self) -> Cohort:
@@ -254,7 +259,8 @@ class CompiledView(View):
         return map_examples(lambda examples: predict(params, examples, None), data)
 
     def unseen(self, score: str, steps: int | None) -> Float[Array, "others"]:
-        task, schedule = self.setup.task.unseen, self.setup.schedule
+        task = self.setup.task.unseen
+        schedule = self.setup.schedule
         assert task is not None, "a task that holds no clients back"
         # every held-out client adapts for the same number of steps, without stragglers; no
         # probability is left that may be an array here
@@ -290,7 +296,8 @@ class CompiledView(View):
         return self._gradients
 
     def _compute_gradients(self) -> Gradients:
-        clients, share = self.task.train.clients, self.share
+        clients = self.task.train.clients
+        share = self.share
 
         # streamed over clients: a matrix of all gradients would have shape (clients, dim)
         wide = accumulator(self.w.dtype)

@@ -26,7 +26,9 @@ from fedax.engine.round.timing import LateUploads
 from fedax.errors import InvalidInput
 from fedax.utils.random import Index
 
-UPLOAD, MEMORY, STATE = 1, 2, 3
+UPLOAD = 1
+MEMORY = 2
+STATE = 3
 """Codes of the part of a round that is not finite: a client's upload, its state, or the server's
 state (0: none)."""
 
@@ -370,7 +372,8 @@ class Hostile(Stage):
                 # hostility is traced: the attack is computed for every client, and then chosen
                 corrupted = self.attack.corrupt(leaf, base, jax.random.fold_in(key, i))
                 # the reference belongs to the first vector only
-                leaves[i], near = jnp.where(is_hostile, corrupted, leaf), None
+                leaves[i] = jnp.where(is_hostile, corrupted, leaf)
+                near = None
         return sending._replace(value=jax.tree.unflatten(structure, leaves))
 
 
@@ -565,11 +568,13 @@ class PastVersions(Stage):
 
     def at_slot(self, work: PhaseWork, slot: Index) -> PhaseWork:
         versions = self.versions
-        place, version = versions.slots[slot], versions.numbers[slot]
+        place = versions.slots[slot]
+        version = versions.numbers[slot]
         # what is no array is the same in all versions
         static = eqx.filter(work.down, is_array, inverse=True)
         down = eqx.combine(jax.tree.map(lambda rows: rows[place], self.downlinks), static)
-        staleness, factor = work.round - version, versions.factors[slot]
+        staleness = work.round - version
+        factor = versions.factors[slot]
         late = Late(work.down, staleness, factor, self.rule)
         stages = tuple(late if stage is self else stage for stage in work.stages)
         return dataclasses.replace(work, down=down, round=version, stages=stages)

@@ -34,7 +34,9 @@ def private_of(setup: Setup) -> Private | None:
     central = privacy.where == "server"
     algorithm = setup.algorithm
     refusal = f"{FIELD}, {type(algorithm).__name__}"
-    task, rule, weights = setup.task, setup.schedule.sampling, setup.schedule.weights
+    task = setup.task
+    rule = setup.schedule.sampling
+    weights = setup.schedule.weights
     depends_on_sizes = setup.schedule.cohort is not None and not isinstance(rule, Uniform | Poisson)
     refuse(
         refusal,
@@ -149,7 +151,8 @@ def _releases(
     if not (poisson or fixed):
         # without amplification it does not matter from which draw a sum is
         return (Release(1.0, phases_by_draw.total()),)
-    rate, population = int(schedule.cohort or 0) / clients, clients if fixed else 0
+    rate = int(schedule.cohort or 0) / clients
+    population = clients if fixed else 0
     releases = [
         Release(rate, times, population) if isinstance(draw, int) else Release(1.0, times)
         for draw, times in phases_by_draw.items()

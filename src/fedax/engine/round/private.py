@@ -63,7 +63,8 @@ class LocalNoise(Stage):
     gaussians: Any = None
 
     def send(self, client: Client, sending: Sending) -> Sending:
-        near, key = sending.reference, client.key("privacy")
+        near = sending.reference
+        key = client.key("privacy")
         clipped = clip_leaves(sending.value, jnp.asarray(self.bounds, float), near).value
         # J parts together are one mechanism of multiplier z, so each has sqrt(J) times its noise
         multiplier = self.privacy.noise * math.sqrt(len(self.bounds))
@@ -121,7 +122,8 @@ class CentralNoise(Stage):
         value = jax.tree.map(lambda x, like: x.astype(like.dtype), mean, result.form)
         if bounds is None:
             return value, None, None
-        privacy, m = self.privacy, self.phase.expected
+        privacy = self.privacy
+        m = self.phase.expected
         deviation = 0.0
         if privacy.noise:
             deviation = privacy.count_noise_of(m) * math.sqrt(self.phase.size)

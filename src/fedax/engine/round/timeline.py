@@ -252,7 +252,8 @@ def timing_of(setup: Setup, clock: Clock | None, rounds: int) -> Timing | None:
             devices.
     """
     schedule = setup.schedule
-    server, field = schedule.asynchronous, schedule.timed_field
+    server = schedule.asynchronous
+    field = schedule.timed_field
     if clock is None:
         if field is None:
             return None

@@ -273,7 +273,8 @@ class Probe(Client):
             setup.task, setup.solver, setup.schedule, setup.layout, stream(phase_work.root, "probe")
         )
         self.index = self.size = self.steps = self.batch = jnp.int32(1)
-        self.round, self.share = phase_work.round, jnp.ones((), setup.layout.dtype)
+        self.round = phase_work.round
+        self.share = jnp.ones((), setup.layout.dtype)
 
     def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
         return _mark_full_gradient(w)

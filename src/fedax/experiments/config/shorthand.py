@@ -20,7 +20,8 @@ def parse_section(text: str) -> dict[str, Any]:
         InvalidInput: a part without `=`, or without a name.
     """
     parts = text.split(":", 2)
-    name, options = ":".join(parts[:2]), "".join(parts[2:])
+    name = ":".join(parts[:2])
+    options = "".join(parts[2:])
     if not is_reference(name):
         name, _, options = text.partition(":")
         name = name.strip().lower()

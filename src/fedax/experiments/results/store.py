@@ -125,7 +125,8 @@ class RunDirectory:
 
     def close(self, status: Status, reason: str = "") -> None:
         """Marks the directory as complete or not, and writes its tables and its report."""
-        self.status, self.reason = status, printable(reason)
+        self.status = status
+        self.reason = printable(reason)
         if status != "running":
             self.write_outputs()
         self.save()

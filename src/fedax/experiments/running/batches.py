@@ -74,7 +74,8 @@ class Batch:
 
         Each record has its part of the time that the runs took together.
         """
-        experiment, label = self.experiment, self.labels[0]
+        experiment = self.experiment
+        label = self.labels[0]
         plan = plan_of(experiment)
         options: dict[str, Any] = {"progress": hook}
         every = experiment.checkpoint_every
@@ -275,7 +276,8 @@ def run_audited(plan: Plan, label: str, seed: int, audit: AuditSection, **option
     options |= {name: arguments[name] for name in names}
     looks = audit.looks(arguments["rounds"])
     result = membership(plan.algorithms[label], plan.task, looks=looks, seed=seed, **options)
-    history, areas = result.history, result.auc
+    history = result.history
+    areas = result.auc
     # the observations at which an attack was made, so that all curves have one length
     is_attacked = np.isin(history.rounds, result.rounds)
     metrics = {"auc": areas["shadow"], "auc_calibrated": areas["calibrated"]}

@@ -132,7 +132,8 @@ def _prepare(
 
     It shows before anything is compiled what is missing or does not fit.
     """
-    prepared, notes = list[Experiment](), dict[str, str]()
+    prepared = list[Experiment]()
+    notes = dict[str, str]()
     # the plan of the first is kept for its runs
     for experiment in reversed(experiments):
         sources = hash_sources(experiment.resolved())
@@ -206,7 +207,8 @@ def _run_missing(
     """Runs what a directory does not have yet: first what selects among the members of grids, then
     what is reported.
     """
-    directory.status, directory.reason = "running", ""
+    directory.status = "running"
+    directory.reason = ""
     elsewhere = jobs > 1 or cluster is not None
     with display, Interruption(display, elsewhere, ranks) as interruption:
         run_stage = functools.partial(_run_stage, directory, interruption, jobs, cluster)
@@ -312,7 +314,8 @@ def describe(experiment: Experiment, plan: Plan) -> str:
         texts = [f"{key.replace('_', ' ')} {value}" for key, value in options.items()]
         return ", ".join(texts) or "the defaults"
 
-    task, sizes = experiment.task, client_sizes(plan)
+    task = experiment.task
+    sizes = client_sizes(plan)
     counts = "" if sizes is None else f": {len(sizes)} clients, {sum(sizes)} training examples"
     return (
         f"{task.name} ({list_options(task.options)}){counts}. "

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from flwr.app import RecordDict
 
-SOCKET, LOG = "worker.sock", "worker.log"
+SOCKET = "worker.sock"
+LOG = "worker.log"
 PATIENCE = 300.0
 """Seconds for a worker to come up."""
 

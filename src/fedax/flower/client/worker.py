@@ -175,7 +175,8 @@ class Worker:
         phase = plan.phases[int(order["phase"])]
         down = tree_of(content["down"], phase.down, "sent down")
         states = self._load_states(order, content, phase.states)
-        round, occurrence = int(order["round"]), int(order["occurrence"])
+        round = int(order["round"])
+        occurrence = int(order["occurrence"])
         private = plan.setup.private
         protection: tuple[Stage, ...] = ()
         if private is not None and not private.central:

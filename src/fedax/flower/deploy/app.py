@@ -74,7 +74,8 @@ def run_on(
 
     A run that the server's end interrupts stays marked as running, and the hub submits it again.
     """
-    folder, is_new = Path(config["folder"]), not config["name"]
+    folder = Path(config["folder"])
+    is_new = not config["name"]
     out = Path(str(config["out"] or fresh(folder / "runs", "run")))
     if is_new and (out / "summary.json").exists():
         raise RunExists(f"{out} has a run already, which {settings_of(out)} continues.")

@@ -36,7 +36,8 @@ APP = "@fedax/fedax-app==1.0.0"
 """The app, as `flwr run` names it."""
 AT_A_TIME = 4
 """Keys that are registered at a time."""
-PAUSE, AGAIN = 2.0, 300.0
+PAUSE = 2.0
+AGAIN = 300.0
 """Seconds between two looks at the folder, and until a run is submitted again."""
 
 

@@ -42,7 +42,8 @@ SITE = "site.toml"
 def worker_for(site: Path) -> Worker:
     """Returns the worker of a client, by the experiment and the settings in its folder."""
     settings = tomllib.loads((site / SITE).read_text())
-    partition, clients = settings["partition"], settings["clients"]
+    partition = settings["partition"]
+    clients = settings["clients"]
     experiment = Experiment.read(site / "experiment.toml", ['engine="simulation"'])
     plan = experiment.plan(clients=clients)
     task = plan.task

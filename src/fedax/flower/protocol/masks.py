@@ -224,7 +224,8 @@ def _pairwise_masks(
     """Returns the masks that a member shares with others; those of two members for each other add
     up to 0.
     """
-    total, purpose = np.zeros(size, np.uint64), f"pair {_hash_members(keys)}"
+    total = np.zeros(size, np.uint64)
+    purpose = f"pair {_hash_members(keys)}"
     for k in others:
         if k != number:
             mask = stream(_shared_key(pair, keys[k].pair, purpose), size)

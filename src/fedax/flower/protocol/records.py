@@ -120,7 +120,8 @@ def digest_of(content: Any) -> str:
     for name in sorted(content):
         record = content[name]
         if isinstance(record, ArrayRecord):
-            facts, data = [], record[LEAVES].data
+            facts = []
+            data = record[LEAVES].data
         else:
             facts = sorted((key, value) for key, value in record.items() if key not in SETTINGS)
             data = b""

@@ -104,8 +104,10 @@ class FlowerBackend(PythonBackend):
     """
 
     def __init__(self, setup: Setup, root: Key[Array, ""], engine: Flower) -> None:
-        self.setup, self.engine = setup, engine
-        self.algorithm, self.floor = type(setup.algorithm).__name__, 0
+        self.setup = setup
+        self.engine = engine
+        self.algorithm = type(setup.algorithm).__name__
+        self.floor = 0
         self._state_forms: dict[str, PyTree] = {}  # of one client, by slot
         self.plan = plan_of(setup)
         assignment = Assignment(setup.algorithm, setup.solver, setup.schedule, setup.channel)

@@ -78,11 +78,16 @@ class Flower(Engine):
         registered: Callable[[], Mapping[int, int]] | None = None,
     ) -> None:
         need_flower()
-        self.grid, self.clients, self.run = grid, clients, run or uuid.uuid4().hex
-        self.deadline, self.minimum, self.patience = deadline, minimum, patience
+        self.grid = grid
+        self.clients = clients
+        self.run = run or uuid.uuid4().hex
+        self.deadline = deadline
+        self.minimum = minimum
+        self.patience = patience
         self.secure = secure
         self.secret = secret or os.urandom(32)
-        self.most_examples, self.registered = most_examples, registered
+        self.most_examples = most_examples
+        self.registered = registered
         self.roster: Any = None
         self.sizes: list[Any] = []
 

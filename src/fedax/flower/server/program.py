@@ -82,7 +82,8 @@ class FlowerProgram(PythonProgram):
 
     def _look(self, observer: Observer, setup: Setup, state: Any) -> dict[str, Any]:
         """Computes the metrics of an observer of clients that have answered."""
-        clients, layout = setup.population.clients, setup.layout
+        clients = setup.population.clients
+        layout = setup.layout
 
         def measure(*_: Any) -> Sums:
             ones = jnp.ones(clients, accumulator(layout.dtype))
@@ -126,9 +127,14 @@ class FlowerView(View):
     ) -> None:
         algorithm = setup.algorithm
         self.setup = setup
-        self.task, self._measure, self._worked = task, measure, worked
-        self.equal, self.nodes = setup.has_equal_weights, None
-        self.method, self.solver, self.schedule = algorithm, setup.solver, setup.schedule
+        self.task = task
+        self._measure = measure
+        self._worked = worked
+        self.equal = setup.has_equal_weights
+        self.nodes = None
+        self.method = algorithm
+        self.solver = setup.solver
+        self.schedule = setup.schedule
         self.w = algorithm.model(setup.published(state))
         self._personal = algorithm.personal(state)
         self._answered: dict[tuple[str, bool], Sums] = {}

@@ -16,7 +16,9 @@ from fedax.flower.server.engine import Flower
 LOG = logging.getLogger("fedax.flower")
 PAUSES = 0.02, 0.5
 """Seconds between two looks for answers: at first, and at most."""
-AGAIN, HELLO, REFUSED = 2.0, 300.0, 10.0
+AGAIN = 2.0
+HELLO = 300.0
+REFUSED = 10.0
 """Seconds until a node that was gone is looked for again, for the answer of a new one, and until a
 refused one is asked again."""
 PULL = 1.0
@@ -28,7 +30,9 @@ NODE_UNAVAILABLE = 5
 NO_MESSAGE = 3, 4
 """Flower's errors of an order or an answer that has expired: a ClientApp that crashed, for
 example."""
-TRAIN, EVALUATE, QUERY = "train", "evaluate", "query"
+TRAIN = "train"
+EVALUATE = "evaluate"
+QUERY = "query"
 
 
 class ClientsMissing(FedaxError):
@@ -116,7 +120,9 @@ class Roster:
     """
 
     def __init__(self, engine: Flower, clients: int) -> None:
-        self.engine, self.grid, self.clients = engine, engine.grid, clients
+        self.engine = engine
+        self.grid = engine.grid
+        self.clients = clients
         self.link = self.grid if getattr(self.grid, "is_local", False) else Link(self.grid)
         self.most_examples = min(engine.most_examples or MOST_COUNT, MOST_COUNT // clients)
         self.nodes: dict[int, int] = {}
@@ -228,9 +234,11 @@ class Roster:
             phase_name: the phase, for the log, and as the group of the messages.
         """
         end = time.monotonic() + self.engine.deadline
-        pause, next_attempt = PAUSES[0], 0.0
+        pause = PAUSES[0]
+        next_attempt = 0.0
         pending: dict[str, int] = {}
-        waiting, logged = set(orders), set[int]()
+        waiting = set(orders)
+        logged = set[int]()
         while waiting or pending:
             if waiting and time.monotonic() >= next_attempt:
                 ready = self._find_connected(waiting)

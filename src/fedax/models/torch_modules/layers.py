@@ -133,7 +133,8 @@ def _pool(
         ends.append((p, p + excess))
     lead = (1,) * (x.ndim - len(window))
     widths = [(0, 0)] * len(lead) + ends
-    strides, dilations = (*lead, *stride), (*lead, *dilation)
+    strides = (*lead, *stride)
+    dilations = (*lead, *dilation)
     # a number of NumPy: of an array JAX could not tell the reduction in a compiled program
     return lax.reduce_window(
         x, np.asarray(start, x.dtype), combine, (*lead, *window), strides, widths, None, dilations
@@ -188,9 +189,11 @@ def _average_pool(
 def _adaptive_average(x: Array, sizes: Sizes) -> Array:
     for axis, size in enumerate(sizes, x.ndim - len(sizes)):
         length = x.shape[axis]
-        rows, columns = np.arange(size)[:, None], np.arange(length)
+        rows = np.arange(size)[:, None]
+        columns = np.arange(length)
         # (outputs, inputs): the share of each input in the mean of its region
-        begins, ends = rows * length // size, -(-(rows + 1) * length // size)
+        begins = rows * length // size
+        ends = -(-(rows + 1) * length // size)
         shares = ((begins <= columns) & (columns < ends)) / (ends - begins)
         y = jnp.tensordot(jnp.asarray(shares, x.dtype), x, (1, axis))
         x = jnp.moveaxis(y, 0, axis)

@@ -122,7 +122,8 @@ def _root(x: Array, function: Callable[[Array], Array]) -> Array:
 def _vector_norm(
     x: Array, order: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Array:
-    sizes, axis = jnp.abs(x), _axes(dim)
+    sizes = jnp.abs(x)
+    axis = _axes(dim)
     if order == 0:
         return (x != 0).astype(x.dtype).sum(axis, keepdims=keepdim)
     if math.isinf(order):

@@ -76,7 +76,8 @@ class Program:
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             interpreter = torch.fx.Interpreter(self.exported.graph_module)
             returned = interpreter.run(*values, enable_io_processing=False)
-        outputs, updates = [], {}
+        outputs = []
+        updates = {}
         for spec, value in zip(signature.output_specs, returned, strict=True):
             if spec.kind.name == "BUFFER_MUTATION":
                 updates[spec.target] = value
@@ -173,7 +174,8 @@ def _refuse(nodes: Any, training: bool, float_type: Any) -> None:
     import torch  # pyright: ignore[reportMissingImports]
 
     is_narrow = jnp.asarray(0).dtype == np.int32
-    unknown, wide = set(), set()
+    unknown = set()
+    wide = set()
     for node in nodes:
         name = _name(node)
         if name and (name not in FUNCTIONS or (name == "bernoulli" and not training)):

@@ -14,7 +14,8 @@ ALLOWED = (
     f"{VALUES}, rounds_to_<x>, gigabits_to_<x>, hours_to_<x>, joules_to_<x>, "
     "last_over_half, mean_change"
 )
-_COUNT, _NUMBER = r"[1-9]\d{0,8}", r"-?\d+\.?\d*(?:e-?\d+)?"
+_COUNT = r"[1-9]\d{0,8}"
+_NUMBER = r"-?\d+\.?\d*(?:e-?\d+)?"
 _PATTERN = re.compile(
     "last|best|best_observed|last_over_half|mean_change"
     rf"|mean_last_(?P<rounds>{_COUNT})_rounds"

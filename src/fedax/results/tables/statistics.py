@@ -128,7 +128,9 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
     >>> interval_text(effect.mean, effect.low, effect.high, "+")
     '+1.1 [0.852, 1.35]'
     """
-    count, above, below = len(values), int((values > 0).sum()), int((values < 0).sum())
+    count = len(values)
+    above = int((values > 0).sum())
+    below = int((values < 0).sum())
     effect = Effect(math.nan, math.nan, math.nan, 1.0, 1.0, count, unit)
     if not count:
         return effect
@@ -144,7 +146,8 @@ def effect_of(values: np.ndarray, unit: str, exact: bool = False) -> Effect:
         return effect._replace(ahead=p[0], behind=p[1])
     if count == 1:
         return effect
-    mean, error = effect.mean, float(values.std(ddof=1)) / math.sqrt(count)
+    mean = effect.mean
+    error = float(values.std(ddof=1)) / math.sqrt(count)
     reach = float(special.stdtrit(count - 1, 1 - LEVEL / 2)) * error
     # without any spread t is infinite
     ratio = abs(mean) / error if error else math.inf
@@ -174,7 +177,8 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     >>> interval_text(ratio.mean, ratio.low, ratio.high)
     '2.05 [1.85, 2.3]'
     """
-    effect, count = effect_of(np.array([]), unit), len(a)
+    effect = effect_of(np.array([]), unit)
+    count = len(a)
     if not count:
         return effect
     finite = bool(np.isfinite([a, b]).all())
@@ -184,7 +188,8 @@ def ratio_of(a: np.ndarray, b: np.ndarray, unit: str, exact: bool = False) -> Ef
     if exact or count == 1 or not finite:
         return effect
     # covariances of the means, and the squared quantile of t
-    c, r2 = np.cov(a, b) / count, float(special.stdtrit(count - 1, 1 - LEVEL / 2)) ** 2
+    c = np.cov(a, b) / count
+    r2 = float(special.stdtrit(count - 1, 1 - LEVEL / 2)) ** 2
     # coefficients of the quadratic in m that Fieller's interval solves
     means = np.array([a.mean(), b.mean()])
     top, both, _, below = (np.outer(means, means) - r2 * c).ravel()

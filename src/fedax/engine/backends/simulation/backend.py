@@ -150,7 +150,8 @@ class SimulationBackend(Backend):
             count: how many clients the device has.
             gather: whether to return all uploads, not their sum.
         """
-        capacity, chunk = slots.shape[0], self.setup.placement.chunk
+        capacity = slots.shape[0]
+        chunk = self.setup.placement.chunk
         # traced once: the shapes of a result are needed before the loop that computes results
         run_client: Any = eqx.filter_closure_convert(client_work, jnp.int32(0), jnp.bool_(True))
         shapes, form = run_client.out_struct
@@ -169,7 +170,8 @@ class SimulationBackend(Backend):
                     chunk_slots, active
                 )
             # leaves (chunk, ...), which are added to the results
-            value, weights = clients.value, clients.weights
+            value = clients.value
+            weights = clients.weights
             if chunk > 1 or self.setup.drop:
                 is_counted = active & (clients.broken == 0) if self.setup.drop else active
                 # zero the values too: a weight of 0 does not remove what is not finite

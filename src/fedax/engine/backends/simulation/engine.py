@@ -107,7 +107,8 @@ class Simulation(Engine):
         choices = {"devices": (None, available), "data": ("auto", "device"), "memory": ("device",)}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                field, several = f"Simulation({name}=...)", f"one of {allowed} on several hosts"
+                field = f"Simulation({name}=...)"
+                several = f"one of {allowed} on several hosts"
                 raise InvalidInput.of(field, getattr(self, name), several)
 
     def program(self, inputs: ProgramInputs) -> "SimulationProgram":
@@ -120,7 +121,8 @@ class Simulation(Engine):
         if is_given or jax.default_backend() != "cpu":
             return several
         # a round of all runs may be too little work for several devices
-        population, schedule = setup.population, setup.schedule
+        population = setup.population
+        schedule = setup.schedule
         size = max(1, population.total // population.clients)
         examples = schedule.mean_steps(size) * min(schedule.widest(size), size)
         clients = population.clients if schedule.cohort is None else schedule.cohort
@@ -304,7 +306,8 @@ def _run_rounds(
         functools.partial(one_round, setup, root), first, state, row_at(rows, 0)
     )
     _, shape, cohort_shape = round_.out_struct
-    log, initial_cohort = zeros(shape, longest), zeros(cohort_shape)
+    log = zeros(shape, longest)
+    initial_cohort = zeros(cohort_shape)
 
     def body(i: Index, carry: tuple[Any, Any, Cohort]) -> tuple[Any, Any, Cohort]:
         state, log, _ = carry
