@@ -14,6 +14,8 @@ import fedax
 from fedax.core import FedaxError
 from fedax.flower.protocol.records import record_of
 from fedax.flower.server.roster import NODE_UNAVAILABLE
+from fedax.results.doubts import find_doubts
+from fedax.results.record import Record
 
 
 def lying(tmp_path, kind, lie, **options):
@@ -106,6 +108,7 @@ def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
         run(fedax.FedAvg(), engine, **observed)
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [3, 3]
+    assert find_doubts([Record.of(history)])[-1] == ": the last metrics are of 3 clients."
     engine.grid.spoil = None
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.metrics["measured_clients"].tolist() == [4, 4]

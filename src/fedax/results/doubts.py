@@ -9,11 +9,11 @@ MARGIN = 0.005
 
 
 def find_doubts(records: Sequence[Record]) -> list[str]:
-    """Returns a sentence for each task whose runs are all equal, or none of whose methods is better
-    than always answering the most frequent class.
+    """Returns a sentence for each task whose runs are all equal, none of whose methods is better
+    than always answering the most frequent class, or whose deployed clients may be left out.
 
     Runs say the share of that class among the test examples in `settings["majority"]`, if they know
-    it.
+    it, and how many clients the last metrics are of in the metric `measured_clients`.
     """
     sentences = []
     for task, runs in by_task(records).items():
@@ -31,4 +31,7 @@ def find_doubts(records: Sequence[Record]) -> list[str]:
                 f"is right for {100 * shares[0]:.1f} % of the test examples. Bring the features to "
                 "similar ranges, and try other learning rates and more rounds."
             )
+        measured = [final["measured_clients"] for final in finals if "measured_clients" in final]
+        if measured:
+            sentences.append(f"{task}: the last metrics are of {min(measured):.0f} clients.")
     return sentences

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fedax.errors import InvalidInput, UnknownName
 
-FORM = "path/to/file.py:Name or package.module:Name"
+FORM = "path/to/file.py:Name, seen from the current folder, or package.module:Name"
 _REFERENCE = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
 
 
