@@ -43,9 +43,10 @@ format: $(VENV)/.ready-to-test ## format the code and sort its imports
 generate: $(VENV)/.ready-to-test ## write exports, the list of the public interface and the pages on the benchmark, after a new algorithm, a changed signature or new benchmark results
 	$(BIN)/python .ci/generate
 
+# one process more than there are cores: deployments wait much of their time
 SLOW := tests
 slow: $(VENV)/.ready-to-test ## the tests that `make test` leaves out: further engines, recipes, MPI, killed runs, deployments: make slow SLOW=tests/flower for a folder
-	$(PYTEST) -m slow --ignore tests/site $(SLOW)
+	$(PYTEST) --numprocesses $$(($$($(BIN)/python -c "import os; print(os.cpu_count())") + 1)) -m slow --ignore tests/site $(SLOW)
 
 # PyTorch has an environment of its own, because its builds with CUDA take several GB: the index is that of builds for CPUs
 TORCH := .venv-torch

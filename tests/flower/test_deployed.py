@@ -34,8 +34,8 @@ REASONS = {
     1: "upload: 28 bytes, expected 2600",
     2: "its upload is not finite",
     3: r"an answer of client 2 to order \w+, not to \w+",
-    4: "no answer within 40 seconds|Message Unavailable",
-    5: "no answer within 40 seconds|Message Unavailable",
+    4: "no answer within 25 seconds|Message Unavailable",
+    5: "no answer within 25 seconds|Message Unavailable",
 }
 
 
@@ -56,7 +56,7 @@ def test_a_killed_client_and_a_reboot(tmp_path):
     with Programs(tmp_path, file) as programs:
         programs.start_all()
         programs.wait_for_nodes(3)
-        programs.run("--run-config", "deadline=120.0")
+        programs.run("--run-config", "deadline=60.0")
         sites = programs.sites
         out = programs.folder / "runs" / "run"
         wait_until(lambda: newest(sites[0]) >= 1, "round 1")
@@ -88,7 +88,7 @@ def test_strangers_and_a_rogue_are_refused(tmp_path):
         wait_until(lambda: programs.log("server").count("Created node_id") == 3, "server")
         programs.start("rogue", sys.executable, rogue, programs.sites[ROGUE])
         programs.wait_for_nodes(3)
-        programs.run("--run-config", "deadline=40.0")
+        programs.run("--run-config", "deadline=25.0")
         check_strangers(programs, tmp_path)
         check_other_apps(programs, tmp_path)
         out = programs.wait_for_end()
