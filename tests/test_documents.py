@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 
 from blocks import BLOCKS, FENCE, OUTPUT, PAGES
+from marks import slow
 from sources import ROOT
 
 
@@ -93,7 +94,7 @@ README = [b for b in blocks("python") if b.page == "README.md"]
 GUIDES = [b for b in blocks("python") if b.text not in {same.text for same in README}]
 
 
-@pytest.mark.parametrize("block", README, ids=str)
+@pytest.mark.parametrize("block", [slow(README[0]), *README[1:]], ids=str)
 def test_readme_examples_run(block, tmp_path):
     """In a process of their own, as a reader runs them: optimized, in single precision."""
     # what tests ask of the compiler makes long runs slow

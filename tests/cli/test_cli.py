@@ -94,6 +94,7 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
         assert "Did you mean 'client_accuracy_worst_tenth'?" in words
 
 
+@pytest.mark.slow
 def test_recipes_are_listed_and_reproduced(tmp_path, monkeypatch):
     assert "fedbc-table-1: FedBC on synthetic data" in call("reproduce").stdout
     assert "Did you mean 'fedbc-table-1'" in refused("reproduce", "fedbc-table1")

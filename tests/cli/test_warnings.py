@@ -114,6 +114,7 @@ def test_there_are_few_commands_and_options_and_their_help_fits_a_screen():
         assert len(done.stdout.splitlines()) <= 40, names
 
 
+@pytest.mark.slow
 def test_commands_end_with_what_to_do_next():
     (line,) = compare(rounds=0).stderr.splitlines()[-1:]
     assert line == "Next: `fedax report a --table latex` prints a table for a paper."

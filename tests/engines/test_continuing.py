@@ -177,6 +177,7 @@ def test_a_grid_breaks_off_between_two_observations(task, tmp_path, monkeypatch)
         same(one, other)
 
 
+@pytest.mark.slow
 def test_the_final_model_is_observed(task, tmp_path, monkeypatch):
     """Of a run that was killed between two observations, and is called for no further round."""
     options = {"observe_every": 5, "checkpoint_every": 2}

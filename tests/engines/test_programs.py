@@ -46,6 +46,7 @@ def test_a_dropped_task_frees_its_programs() -> None:
     assert counts[2] < counts[0] + 50
 
 
+@pytest.mark.slow
 def test_a_process_keeps_no_more_programs_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tasks that are all still there."""
     monkeypatch.setattr(programs, "MOST_PROGRAMS", 4)

@@ -220,6 +220,7 @@ def test_an_interrupted_run_goes_on_only_if_its_code_is_trusted(here):
         assert (record.metrics["train_loss"] == directory.runs[number].metrics["train_loss"]).all()
 
 
+@pytest.mark.slow
 def test_a_module_that_a_folder_names_is_imported_only_if_it_is_trusted(here, monkeypatch):
     (here / "foreign_module.py").write_text("import fedax\nclass X(fedax.FedAvg):\n    pass\n")
     monkeypatch.syspath_prepend(here)

@@ -126,6 +126,7 @@ def test_the_run_may_be_continued_by_another_server(tmp_path):
     } == {5}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_follows_every_round(tmp_path):
     """Whatever `checkpoint_every` says."""
 

@@ -163,6 +163,7 @@ def test_a_repeated_order_gets_the_stored_message(tmp_path):
     assert not [path for path in files if path.stat().st_size and path.stat().st_mode & 0o077]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_gets_the_stored_messages(tmp_path):
     """The server was killed before its checkpoint of the last round: no second noisy message of
     that round, which the server's epsilon would not count."""

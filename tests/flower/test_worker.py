@@ -36,6 +36,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_the_first_message_starts_a_worker_that_ends_with_its_node(tmp_path):
     experiment(tmp_path / "experiment.toml", ["fedavg"], clients=3)
     settings = 'partition = 1\nclients = 3\nsecure = 0.0\ndata = ""\n'
@@ -64,6 +65,7 @@ def has_ended(site):
         return False
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_says_why(tmp_path):
     (tmp_path / SITE).write_text("partition = ")
     node = subprocess.run(

@@ -80,6 +80,7 @@ def test_flags_of_cards_hold(kind):
     assert {verdict.kind for verdict in check(kind, [LAWS[name] for name in names])} == {"holds"}
 
 
+@pytest.mark.slow
 def test_the_command_says_what_to_change():
     def call(*arguments):
         return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["check", *arguments])

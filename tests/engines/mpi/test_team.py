@@ -75,6 +75,7 @@ def test_ranks_that_disagree_are_told_before_round_0(words, request):
     assert heard == []
 
 
+@pytest.mark.slow
 def test_ranks_have_their_own_validation_sets():
     options = {"observe": [fedax.observe.ValidationLoss()], "keep_best": "validation_loss"}
 
