@@ -1,5 +1,7 @@
 """Work functions that run several times in a round: client and server use the same phase."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +20,7 @@ from fedax.flower.server.in_process import in_process
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = {"solver": fedax.SGD(0.25), "schedule": fedax.Schedule(steps=2), "rounds": 2}
+OPTIONS = {"solver": fedax.SGD(0.25), "schedule": fedax.Schedule(steps=2), "rounds": 3}
 ROWS = [np.float32([[1, 2], [2, 3]]), np.float32([[5, 1], [6, 7], [1, 1]])]
 
 
@@ -29,6 +31,41 @@ def make_task():
     return fedax.Task(np.zeros(2, np.float32), loss, ROWS)
 
 
+def scaled_step(client, x, scale):
+    return Upload(scale * client.minimize(start=x))
+
+
+def bind_by_closure(fed):
+    scale = 0.5**fed.round
+    return lambda client, x: scaled_step(client, x, scale)
+
+
+def bind_by_inner_closure(fed):
+    inner = bind_by_closure(fed)
+    return lambda client, x: inner(client, x)
+
+
+def bind_by_default(fed):
+    return lambda client, x, scale=0.5**fed.round: scaled_step(client, x, scale)
+
+
+def bind_by_keyword(fed):
+    return functools.partial(scaled_step, scale=0.5**fed.round)
+
+
+def bind_the_round(fed):
+    return lambda client, x: scaled_step(client, x, 0.5**fed.round)
+
+
+class Decaying(Algorithm[Any]):
+    """Its work function has bound a number of the round."""
+
+    bind: Callable[..., Any] = eqx.field(static=True)
+
+    def round(self, fed, w):
+        return fed.average(self.bind(fed), fed.sample(), w)
+
+
 class State(eqx.Module):
     x: Vector
     clients: ClientStates
@@ -37,7 +74,7 @@ class State(eqx.Module):
 
 class Repeating(Algorithm[Any]):
     """Runs `train` without a state, with two states of other shapes and with another structure of
-    equal arrays, two functions of one name, and one function with two values that it has bound."""
+    equal arrays, two functions of one name, and functions with two values that they have bound."""
 
     def init(self, fed, w):
         return State(
@@ -73,18 +110,24 @@ class Repeating(Algorithm[Any]):
                 return Upload(scale * client.minimize(start=x))
 
             x = fed.average(scaled, cohort, x)
+            x = fed.average(functools.partial(scaled_step, scale=scale), cohort, x)
         return State(x, memory, count)
+
+
+def deploy(algorithm, folder, channel=None):
+    """Runs an algorithm over Flower."""
+    with jax.enable_x64(False):
+        task = make_task()
+        assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
+        engine = in_process(task, folder, [assignment], deadline=20.0)
+        return fedax.run(algorithm, task, **OPTIONS, channel=channel, engine=engine)
 
 
 def both(algorithm, folder, channel=None):
     """The parameters of a simulation, and those of the same rounds over Flower."""
     with jax.enable_x64(False):
-        task = make_task()
-        options = OPTIONS | {"channel": channel}
-        alone = fedax.run(algorithm, task, **options)
-        assignment = Assignment(algorithm, OPTIONS["solver"], OPTIONS["schedule"], channel)
-        engine = in_process(task, folder, [assignment], deadline=20.0)
-        deployed = fedax.run(algorithm, task, **options, engine=engine)
+        alone = fedax.run(algorithm, make_task(), **OPTIONS, channel=channel)
+    deployed = deploy(algorithm, folder, channel)
     assert deployed.params.dtype == np.float32
     return np.asarray(alone.params), np.asarray(deployed.params)
 
@@ -92,6 +135,15 @@ def both(algorithm, folder, channel=None):
 def test_every_run_of_a_function_has_its_phase(tmp_path):
     alone, deployed = both(Repeating(), tmp_path)
     np.testing.assert_allclose(deployed, alone, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "bind",
+    [bind_by_closure, bind_by_inner_closure, bind_by_default, bind_by_keyword, bind_the_round],
+)
+def test_a_function_that_binds_a_number_of_the_round_is_refused(bind, tmp_path):
+    with pytest.raises(fedax.InvalidInput, match="must be an argument of the work function"):
+        deploy(Decaying(bind=bind), tmp_path)
 
 
 def test_a_state_of_the_method_and_one_of_the_codec(tmp_path):

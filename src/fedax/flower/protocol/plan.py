@@ -5,6 +5,7 @@ Both trace the same round of the same algorithm. A message then needs a work fun
 arrays, nothing else, and every array has a known shape and type before it arrives.
 """
 
+import functools
 import hashlib
 import inspect
 import itertools
@@ -75,21 +76,13 @@ def plan_of(setup: Setup) -> Plan:
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
     traced = trace(setup, (0, 1))  # a first round may be another one
-    phases = list[TracedPhase]()
-    for phase in itertools.chain(traced.first, *traced.rounds):
-        if phase.links:
-            hint = (
-                "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a "
-                "simulation."
-            )
-            reason = "a method without a server, and Flower's clients talk to a server only"
-            raise InvalidInput.because("Flower engine", reason, hint)
-        if not any(
-            other.occurrence == phase.occurrence
-            and fits(other, phase.work, phase.down, phase.states)
-            for other in phases
-        ):
-            phases.append(phase)
+    phases = list(itertools.chain(traced.first, *traced.rounds))
+    if any(phase.links for phase in phases):
+        hint = (
+            "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a simulation."
+        )
+        reason = "a method without a server, and Flower's clients talk to a server only"
+        raise InvalidInput.because("Flower engine", reason, hint)
     return Plan(setup, phases, _own_model(setup.algorithm, traced.state), traced.state)
 
 
@@ -112,14 +105,23 @@ def _own_model(algorithm: Algorithm[Any], state: Any) -> OwnModel | None:
 def fits(
     phase: TracedPhase, work: Callable[..., Any], down: PyTree, states: dict[str, PyTree]
 ) -> bool:
-    """Returns whether a function with these forms has a phase's code and forms."""
-    is_same_code = _code_of(work) is _code_of(phase.work)
-    return is_same_code and bool(eqx.tree_equal((down, states), (phase.down, phase.states)))
+    """Returns whether a function with these forms has a phase's code, bound values and forms."""
+    known = (_content_of(phase.work), phase.down, phase.states)
+    return bool(eqx.tree_equal((_content_of(work), down, states), known))
 
 
-def _code_of(work: Callable[..., Any]) -> Any:
-    """Returns the code of a work function, the same whenever a round defines the function again."""
-    return getattr(inspect.unwrap(work), "__code__", None)
+def _content_of(value: Any) -> Any:
+    """Returns what a value is equal by: of a function, its code and the values that it has bound,
+    because a round may define it again.
+    """
+    function = inspect.unwrap(value)
+    if isinstance(function, functools.partial):
+        return _content_of(function.func), function.args, function.keywords
+    if not hasattr(function, "__code__"):
+        return value
+    bound = [cell.cell_contents for cell in function.__closure__ or ()]
+    defaults = function.__defaults__, function.__kwdefaults__
+    return function.__code__, defaults, [_content_of(inner) for inner in bound]
 
 
 class Assignment(NamedTuple):

@@ -223,8 +223,8 @@ class FlowerBackend(PythonBackend):
         return self.plan.phases[number], orders
 
     def _find_phase(self, phase_work: PhaseWork, states: dict[str, Any]) -> int:
-        """Returns the number of a phase, by its code, the forms of its message and of the clients'
-        states, and how often its name came before in the round.
+        """Returns the number of a phase, by its code and what it has bound, the forms of its
+        message and of the clients' states, and how often its name came before in the round.
         """
         down = to_shapes(phase_work.down)
         held = {name: self._state_forms[state.slot] for name, state in states.items()}
@@ -239,6 +239,7 @@ class FlowerBackend(PythonBackend):
         raise InvalidInput.because(
             self._phase_name(phase_work),
             "not a phase of the first two rounds, from which the clients know what there is",
+            "A value that changes from round to round must be an argument of the work function.",
         )
 
     def _make_orders(
@@ -283,7 +284,7 @@ class FlowerBackend(PythonBackend):
         return self.engine.minimum
 
     def _phase_name(self, phase_work: PhaseWork) -> str:
-        return f"{self.algorithm}.{phase_work.work.__name__}, round {int(phase_work.round)}"
+        return f"{self.algorithm}.{phase_work.name}, round {int(phase_work.round)}"
 
     def _ask(
         self,
