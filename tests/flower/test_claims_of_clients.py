@@ -114,16 +114,18 @@ def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
     assert history.metrics["measured_clients"].tolist() == [4, 4]
 
 
-def test_sums_that_are_not_finite_end_the_run(tmp_path):
+def test_sums_that_are_not_finite_end_the_run_or_are_left_out(tmp_path):
     def spoil(message, answer):
         if client_of(message) == 1:
             answer.content["up"] = record_of((np.nan,))
         return [answer]
 
-    options = {"schedule": EVERYONE, "spoil": spoil, "kind": "evaluate"}
-    engine = federation(tmp_path, fedax.FedAvg(), **options)
-    history = run(fedax.FedAvg(), engine, schedule=EVERYONE, observe=[fedax.observe.TrainLoss()])
-    assert history.outcome.kind == "non-finite"
+    observed = {"schedule": EVERYONE, "observe": [fedax.observe.TrainLoss()]}
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, kind="evaluate")
+    assert run(fedax.FedAvg(), engine, **observed).outcome.kind == "non-finite"
+    history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
+    assert history.outcome.ok
+    assert history.metrics["measured_clients"].tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("field", ["error", "order"])

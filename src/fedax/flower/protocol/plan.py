@@ -106,7 +106,7 @@ def fits(
     phase: TracedPhase, work: Callable[..., Any], down: PyTree, states: dict[str, PyTree]
 ) -> bool:
     """Returns whether a function with these forms has a phase's code, bound values and forms."""
-    known = (_content_of(phase.work), phase.down, phase.states)
+    known = _content_of(phase.work), phase.down, phase.states
     return bool(eqx.tree_equal((_content_of(work), down, states), known))
 
 

@@ -362,7 +362,10 @@ class FlowerBackend(PythonBackend):
         orders = self._make_orders(asked, facts, down, client_states)
 
         def read(k: int, records: Any) -> list[Any]:
-            return [sizes[k], *tree_of(records["up"], (number,) * len(names), "sums")]
+            values = tree_of(records["up"], (number,) * len(names), "sums")
+            if self.setup.drop and not np.isfinite(values).all():
+                raise Refused("sums that are not finite")
+            return [sizes[k], *values]
 
         phase_name = f"{self.algorithm}, measurement of {split}"
         sums = self._ask(orders, EVALUATE, phase_name, read)

@@ -54,7 +54,6 @@ class SecureBackend(FlowerBackend):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.largest = self.engine.secure
         reasons = [self._reason_against(phase) for phase in self.plan.phases]
         if self.setup.private is not None and self.setup.private.central:
             reasons.append(
@@ -148,7 +147,7 @@ class SecureBackend(FlowerBackend):
         letters = ask(DEAL, dict.fromkeys(keys, facts), _make_reader(keys, "letters"))
         # masked uploads, arrays (size,) of uint64, of those who have dealt
         keys = {k: keys[k] for k in letters}
-        facts = {"largest": self.largest, **keys_to_facts(keys)}
+        facts = {"largest": self.engine.secure, **keys_to_facts(keys)}
         requests = {k: facts | {"factor": weights[k] / largest_weight} for k in keys}
 
         def read_masked(_: int, records: Any) -> np.ndarray:
@@ -174,7 +173,7 @@ class SecureBackend(FlowerBackend):
         self._counts["answers"] += len(uploads)
         # modulo 2^64, where pairwise masks cancel
         masked = sum(uploads.values(), np.zeros(size, np.uint64))
-        total = from_fixed_point(remove_masks(masked, keys, uploads, secrets), self.largest)
+        total = from_fixed_point(remove_masks(masked, keys, uploads, secrets), self.engine.secure)
         return largest_weight * total, list(uploads)
 
 
