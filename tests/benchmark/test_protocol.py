@@ -100,9 +100,12 @@ def test_the_protocol_from_tuning_to_the_verdict(folder, mine, tmp_path, capsys)
     ours, theirs = (results[results["method"] == m] for m in ("Copy", "FedAvg"))
     assert ours["rounds"].tolist() == theirs["rounds"].tolist()
     shown = capsys.readouterr().out
-    assert "Copy searches learning_rate [0.01, 1], momentum [0, 1]" in shown
-    # three pairs of runs have no small p-value
-    assert "undecided: " in shown
+    assert "Copy searches learning_rate, momentum [0, 1]" in shown
+    # three pairs of runs have no small p-value, and the reference has no gain
+    assert shown.count("undecided: so few runs prove nothing\n") == 6
+    # the task has no devices
+    assert "hours" not in shown
+    assert "p_hours" not in frame
     assert pd.read_csv(bench.out / "methods.csv")["method"].tolist() == list(frame.index)
 
     # what is there does not run again, a changed file does
@@ -124,6 +127,7 @@ def test_a_method_that_a_task_refuses_is_left_out(folder, tmp_path, capsys):
     text = TINY.replace("steps = 2", server).replace("algorithm", clock)
     (folder / "tiny.toml").write_text(text)
     bench = bench_of(folder, tmp_path / "out")
+    bench.run(["feddane"])
     bench.run(["feddane", "fedavg"])
     assert "FedDANE: left out" in capsys.readouterr().out
     assert (bench.results()["hours"] > 0).all()
@@ -140,6 +144,11 @@ def test_a_target_is_what_the_reference_reaches_in_half_of_the_rounds(folder):
     target = script["find_target"](task, budget)
     assert 0 < target < 3
     assert float(f"{target:.3g}") == target
+
+
+def test_a_task_may_have_the_default_observers(folder):
+    (folder / "tiny.toml").write_text(TINY.replace("observe", "# observe"))
+    assert load_tasks(folder)["tiny"].selecting.sections["observe"] is None
 
 
 def test_the_tasks_are_whole():

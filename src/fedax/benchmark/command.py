@@ -101,26 +101,32 @@ class Bench:
         """
         everything = [name.lower() for name in names] == ["all"]
         methods = [parse_method(name) for name in (algorithm_classes() if everything else names)]
-        check_labels([method.shown() for method in methods])
+        labels = [method.shown() for method in methods]
+        check_labels(labels)
         kinds = [algorithm_class(method.name).__name__.lower() for method in methods]
         check_names("--spaces", self.spaces, [*algorithm_classes(), *kinds])
         for method in methods:
             fitting = [task for task in self.tasks if task.fits(method)]
             if not fitting and not everything:
                 families = ", ".join(dict.fromkeys(task.target.family for task in self.tasks))
-                reason = f"fits tasks of {', '.join(families_of(method))}; asked for: {families}"
-                raise InvalidInput.because(method.shown(), reason)
+                raise InvalidInput.because(
+                    method.shown(),
+                    f"fits tasks of {', '.join(families_of(method))}; asked for: {families}",
+                )
             for task in fitting:  # what is missing shows before anything runs
                 if task.target.value is None:
                     raise InvalidInput.because(f"task {task.name}", "has no target")
                 space = self.space(task, method)
             if fitting and not everything:
-                ranges = [f"{key} [{one.low:g}, {one.high:g}]" for key, one in space.items()]
-                print(f"{method.shown()} searches {', '.join(ranges)}.")
+                # the range of learning rates, the first, is the task's
+                ranges = [
+                    f", {key} [{one.low:g}, {one.high:g}]" for key, one in list(space.items())[1:]
+                ]
+                print(f"{method.shown()} searches learning_rate{''.join(ranges)}.")
         for task in self.tasks:
             self._run_task(task, [method for method in methods if task.fits(method)])
         if not everything:
-            self._show([method.shown() for method in methods])
+            self._show(labels)
 
     def _run_task(self, task: BenchTask, methods: Sequence[AlgorithmSection]) -> None:
         known = self.results()
@@ -148,29 +154,42 @@ class Bench:
     def compare(self) -> dict[str, pd.DataFrame]:
         """Returns `compare_methods` by family, over the tasks that have results."""
         results = self.results()
-        known = [task for task in self.tasks if task.name in set(results["task"])]
+        known = set(results["task"])
         return {
             family: compare_methods(results, own)
             for family in FAMILIES
-            if (own := [task for task in known if task.target.family == family])
+            if (
+                own := [
+                    task
+                    for task in self.tasks
+                    if task.target.family == family and task.name in known
+                ]
+            )
         }
 
     def _show(self, labels: list[str]) -> None:
         """Says where methods stand, and writes the table of all."""
         frames = self.compare()
+        if not frames:
+            return
         for family, frame in frames.items():
             for label in frame.index.intersection(labels):
                 row = frame.loc[label].to_dict()
                 print(f"\n{label} among {len(frame)} methods, {family}:")
                 for cost in COSTS:
-                    gain = gain_text(row, cost) or "the reference"
-                    verdict = verdict_of(row, cost) or "not distinguishable, by Holm's correction"
-                    if math.isinf(row[f"detectable_{cost}"]):
-                        verdict = "undecided: so few runs prove nothing (--tier standard has more)"
-                    area = row[f"area_{cost}"]
+                    area = row.get(f"area_{cost}")
+                    if area is None:
+                        continue
                     place = 1 + (frame[f"area_{cost}"] > area).sum()
-                    text = f"area {area:.2f} (place {place}), gain over the reference {gain}"
-                    print(f"  {cost}: {text}, {verdict}")
-        table = pd.concat(frames, names=["family", "method"])
-        write(self.out / "methods.csv", table.to_csv(float_format="%.4g"))
-        print(f"\n{self.table}\n{self.out / 'methods.csv'}")
+                    text = f"  {cost}: area {area:.2f} (place {place})"
+                    if gain := gain_text(row, cost):
+                        verdict = (
+                            verdict_of(row, cost) or "not distinguishable, by Holm's correction"
+                        )
+                        if math.isinf(row[f"detectable_{cost}"]):
+                            verdict = "undecided: so few runs prove nothing"
+                        text += f", gain over the reference {gain}, {verdict}"
+                    print(text)
+        table = pd.concat(frames, names=["family", "method"]).to_csv(float_format="%.4g")
+        write(self.out / "methods.csv", table)
+        print(f"\nThe results are in {self.out}.")

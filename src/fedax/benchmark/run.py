@@ -102,8 +102,11 @@ def run_method(
     setting, edges, records = tune(task, method, space, data, tuning, score)
     # a user's file is read again by every stage
     if key_of(task, method, space, tuning) != key:
-        reason = "its file changed while it ran, so that these results belong to neither version"
-        raise InvalidInput.because(method.shown(), reason, "Run the command again.")
+        raise InvalidInput.because(
+            method.shown(),
+            "its file changed while it ran, so that these results belong to neither version",
+            "Run the command again.",
+        )
     algorithm = task.experiment_of(method, [setting]).algorithm[0].make()
     about = {
         "everyone": int(any(phase.everyone for phase in footprint(algorithm).phases)),

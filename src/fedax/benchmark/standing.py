@@ -62,11 +62,12 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
     Returns:
         A row for each method, the reference among them, in the order of their areas by rounds; no
         row without the reference or with it alone. Columns are `everyone`, `edges` (on how many
-        tasks a selected value is at the edge of its range), and by cost or quality, such as
-        `gain_rounds`: `gain`, `low`, `high` (mean over the tasks, with its 95 % interval over the
-        seeds), `p` (adjusted), `detectable` (the gain that the test finds with a chance of
-        `POWER`); of costs also `area`, `area_low`, `area_high` (its interval over the tasks), and
-        `round` (the cost of a round over that of the reference's, NaN where no run arrives).
+        tasks a selected value is at the edge of its range), and by quality, or by cost that is
+        known of all runs, such as `gain_rounds`: `gain`, `low`, `high` (mean over the tasks, with
+        its 95 % interval over the seeds), `p` (adjusted), `detectable` (the gain that the test
+        finds with a chance of `POWER`); of costs also `area`, `area_low`, `area_high` (its interval
+        over the tasks), and `round` (the cost of a round over that of the reference's, NaN where no
+        run arrives).
     """
     reference = tasks[0].reference.shown()
     names = [task.name for task in tasks]
@@ -82,13 +83,13 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
     frame["edges"] = at_edge.reindex(methods, fill_value=0)
     others = frame.index != reference
     rounds: Float[np.ndarray, "methods tasks"] | None = None
-    measures = [name for name in (*COSTS, *QUALITY) if name in own]
+    # hours are not known without devices
+    measures: list[str] = [name for name in COSTS if own[name].notna().all()]
+    measures += [name for name in QUALITY if all(name in task.target.quality for task in tasks)]
     wide = own.pivot(index="method", columns=["task", *RUN], values=measures).loc[methods]
     # runs that not all methods have are left out
     runs = wide["rounds"].dropna(axis=1).columns
     for measure in measures:
-        if measure in QUALITY and not all(measure in task.target.quality for task in tasks):
-            continue
         table = wide[measure][runs]
         tables = [table[name].to_numpy(float) for name in names]
         gains = []
@@ -145,8 +146,8 @@ def areas(
 def _cost_gains(costs: Runs, reference: int) -> Runs:
     logs = np.log(costs)
     with np.errstate(invalid="ignore"):
-        # both never arrive: level
-        gains = np.nan_to_num(logs[reference] - logs, posinf=math.inf, neginf=-math.inf)
+        # level if both never arrive; infinite gains become large ones, and are clipped
+        gains = np.nan_to_num(logs[reference] - logs)
     return np.clip(gains, -math.log(LIMIT), math.log(LIMIT))
 
 

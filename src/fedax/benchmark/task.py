@@ -80,9 +80,11 @@ class BenchTask:
 
         Others cost more than training on the networks.
         """
+        observe = self.sections.get("observe", ())
         # the metrics of an observer begin with its name, such as `client_accuracy_mean`
-        mine = [name for name in self.sections["observe"] if self.target.metric.startswith(name)]
-        return dataclasses.replace(self, sections={**self.sections, "observe": mine})
+        mine = [name for name in observe if self.target.metric.startswith(name)]
+        # None for the default observers
+        return dataclasses.replace(self, sections={**self.sections, "observe": mine or None})
 
     def options_for(self, method: AlgorithmSection) -> dict[str, Any]:
         """Returns the options that are not searched: those of the reference that the method has,
@@ -110,8 +112,7 @@ class BenchTask:
 
     def fits(self, method: AlgorithmSection) -> bool:
         """Returns whether a method takes part, by its family or as the reference."""
-        is_reference = method.shown() == self.reference.shown()
-        return self.target.family in families_of(method) or is_reference
+        return self.target.family in families_of(method) or method.shown() == self.reference.shown()
 
 
 def parse_method(text: str) -> AlgorithmSection:
@@ -125,9 +126,11 @@ def parse_method(text: str) -> AlgorithmSection:
     method = AlgorithmSection(**parse_section(text))
     method.make()
     if method.solver or method.schedule:
-        reason = "the benchmark tunes the local solver, and its tasks set the schedule"
-        hint = "Declare ranges such as solver.momentum in a file for --spaces."
-        raise InvalidInput.because(method.shown(), reason, hint)
+        raise InvalidInput.because(
+            method.shown(),
+            "the benchmark tunes the local solver, and its tasks set the schedule",
+            "Declare ranges such as solver.momentum in a file for --spaces.",
+        )
     is_builtin = method.kind is not None and method.label is None
     if method.shown() in builtin_labels() and not is_builtin:
         reason = "a built-in method has this title, and results are found by it"
