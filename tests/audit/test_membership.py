@@ -47,6 +47,11 @@ def test_guessing_before_training_and_success_after_overfitting():
     assert found.rounds.tolist() == [0, 30]
 
 
+def test_looks_say_the_rounds():
+    with pytest.raises(TypeError, match="'rounds'"):
+        membership(fedax.FedAvg(), noisy_digits(), looks=(1,), rounds=2)
+
+
 def test_quarters_are_disjoint_and_stay_with_their_clients():
     sizes = (8, 11)
     clients = [

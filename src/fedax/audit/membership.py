@@ -218,10 +218,12 @@ def membership(
     def train(part: int, run_seed: int, rounds: int) -> History:
         data = dataclasses.replace(task.data, train=parts[part])
         # observed at its end only, unless the options say otherwise
-        common = {"rounds": rounds, "observe_every": max(looks[-1], 1), "progress": hook, **options}
+        common = {"observe_every": max(looks[-1], 1), "progress": hook, **options}
         own = dataclasses.replace(task, data=data)
         # from its checkpoint on
-        return run(algorithm, own, seed=run_seed, checkpoint=folder / str(part), **common)
+        return run(
+            algorithm, own, rounds=rounds, seed=run_seed, checkpoint=folder / str(part), **common
+        )
 
     results: list[dict[str, float]] = []
     target: History | None = None
