@@ -6,8 +6,10 @@ import math
 import numpy as np
 import pytest
 
+import fedax
 from fedax.core import InvalidInput
 from fedax.theory import feddane
+from fedax.theory.advice import Method, suggestions
 from random_problems import quadratics
 
 
@@ -204,3 +206,22 @@ def test_nothing_is_promised_up_to_the_concavity():
     assert feddane.decrease(mu=0.5, smoothness=1.0, dissimilarity=1.0, concavity=0.5) == -np.inf
     with pytest.raises(InvalidInput, match="dissimilarity"):
         feddane.decrease(mu=1.0, smoothness=1.0, dissimilarity=0.9)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "sampling", "cohorts", "promises"),
+    [
+        (None, "uniform", "shared", True),
+        (1, "proportional", "independent", True),
+        (1, "proportional", "shared", False),
+        (1, "uniform", "independent", False),
+    ],
+)
+def test_a_decrease_is_promised_for_two_draws_by_the_shares(cohort, sampling, cohorts, promises):
+    """By default the one large device is drawn as often as the small one."""
+    task = fedax.Task(20.0, lambda w, x: (w - x) ** 2 / 2, [[0.0], [1.0, 2.0]])
+    schedule = fedax.Schedule(cohort=cohort, sampling=sampling)
+    method = Method(fedax.FedDANE(mu=40.0, cohorts=cohorts), fedax.SGD(0.1), schedule)
+    (*_, last) = suggestions("feddane", task, {"": method})
+    assert last.value > 0
+    assert last.source.endswith(": a decrease") == promises

@@ -157,11 +157,11 @@ def _answer_feddane(setup: Setup, accuracy: float, prices: Sequence[float]) -> R
     yield "rho with it", best.decrease, "Theorems 3 and 5; from B at the start"
     yield "rounds", rounds, "Theorem 6, from a loss >= 0; an estimate"
     for label, method in setup.methods.items():
-        yield f"rho of {label}", *_promised_decrease(setup, given, *method[:2])
+        yield f"rho of {label}", *_promised_decrease(setup, given, *method)
 
 
 def _promised_decrease(
-    setup: Setup, given: dict[str, Any], method: Any, solver: Solver
+    setup: Setup, given: dict[str, Any], method: Any, solver: Solver, schedule: Schedule
 ) -> tuple[Value, str]:
     """Returns the decrease that is promised for an algorithm: by Theorems 3 and 5, or by 7 with a
     mu for each device.
@@ -171,17 +171,20 @@ def _promised_decrease(
     # the theorems need mu above the concavity for every device
     if mu.min() <= given["concavity"]:
         return -math.inf, "no decrease is promised"
-    devices: dict[str, Any] = {"mu": float(mu.min())}
+    given = given | {"mu": float(mu.min())}
     theorem = "Theorems 3 and 5"
     if mu.ndim and given["concavity"] > 0:
         return "none", "Theorem 7, of a mu for each device, is about convex losses"
     if mu.ndim:
         theorem = "Theorem 7, corrected"
-        devices = {"mu": mu, "smoothness": setup.smoothness, "weights": setup.losses.shares}
-    rho = feddane.decrease(inexactness=gamma, **(given | devices))
+        given |= {"mu": mu, "smoothness": setup.smoothness, "weights": setup.losses.shares}
+    rho = feddane.decrease(inexactness=gamma, **given)
     exact = "" if isinstance(solver, Exact | Inexact) else ", if solved exactly"
     if method.correction != "exact" or method.pipelined or method.decay != 1:
         return rho, f"{theorem}{exact}; no promise, as it is about the exact correction"
+    drawn = schedule.sampling.spelling, method.cohorts
+    if schedule.cohort is not None and drawn != ("proportional", "independent"):
+        return rho, f"{theorem}{exact}; no promise, as it is about two draws by the clients' shares"
     return rho, f"{theorem}{exact}: " + ("a decrease" if rho > 0 else "no decrease is promised")
 
 
@@ -236,9 +239,11 @@ def _answer_dfedavgm(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
 
 def _lambda_of(graph: Any) -> float:
     if graph.period > 1:
-        got = f"a graph that repeats after {graph.period} rounds"
-        allowed = "graphs that do not change; Lemma 4 is about one mixing matrix"
-        raise InvalidInput.found("graph", got, allowed)
+        raise InvalidInput.found(
+            "graph",
+            f"a graph that repeats after {graph.period} rounds",
+            "graphs that do not change; Lemma 4 is about one mixing matrix",
+        )
     return graph.lam
 
 
@@ -281,8 +286,8 @@ def _answer_fedaware(setup: Setup, accuracy: float, prices: Sequence[float]) -> 
     yield "Pearson divergence", divergence.pearson, "in its place"
     yield "K_i", f"{steps.min()} to {steps.max()}", "local steps"
     yield "Phi_Hetero", heterogeneity, f"Corollary 3.2, eta_l = {rate:g}"
-    largest_rate = 1 / (math.sqrt(12) * setup.largest * steps.max())
-    yield "largest eta_l", float(largest_rate), "Lemma A.1, corrected"
+    largest = float(1 / (math.sqrt(12) * setup.largest * steps.max()))
+    yield "largest eta_l", largest, "Lemma A.1, corrected"
     yield "largest server step", 1 / setup.largest, "in place of Theorem 4.1"
 
 

@@ -24,7 +24,6 @@ from fedax.theory._limits import check
 
 PerDevice = Float[Array | np.ndarray, "clients"]
 Models = Float[Array | np.ndarray, "clients dim"]
-Vector = Float[Array | np.ndarray, "dim"]
 
 
 class Interval(NamedTuple):
