@@ -73,7 +73,10 @@ def split_by_price(frame: pd.DataFrame, reference: str) -> tuple[pd.DataFrame, p
 def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
     """Returns what the comparison of a family says."""
     others = frame.drop(index=reference)
-    found = np.expm1(others["detectable_rounds"].iloc[0])
+    found = 100 * np.exp(-others["detectable_rounds"].iloc[0])
+    reach = "The pairs are too few for the test."
+    if found > 0:
+        reach = f"The test finds {found:.0f} rounds or fewer with a chance of 80 %."
     return [
         f"Less time on the virtual clock: {listed(others, 'hours')}.",
         *(
@@ -81,7 +84,7 @@ def sentences(frame: pd.DataFrame, reference: str) -> list[str]:
             for name in QUALITY
             if f"p_{name}" in others
         ),
-        f"The test finds {100 / (1 + found):.0f} rounds or fewer with a chance of 80 %.",
+        reach,
     ]
 
 
