@@ -124,7 +124,7 @@ def consensus_bound(setting: Setting, rounding: Rounding | None = None) -> float
     As $X^t - PX^t = \sum_{j<t} (W^{t-j} - P)(Z^j - X^j)$, its norm is at most
     $\sum_j \lambda^{t-j} \lVert Z^j - X^j \rVert$, and the sum of the weights enters squared. The
     paper has $\frac{C_2 \eta^2}{1-\lambda}$ (9), which a ring of 100 clients with opposed linear
-    losses exceeds eightfold, and $\frac{2 C_2 \eta^2 + 2 d s^2}{1-\lambda}$ (10).
+    losses exceeds 7.9-fold, and $\frac{2 C_2 \eta^2 + 2 d s^2}{1-\lambda}$ (10).
 
     With rounding it is for models that are mixed whole,
     $x^{t+1}(i) = \sum_l w_{il} (x^t(l) + Q(z^t(l) - x^t(l)))$, as eq. (16) has it. Under eq. (7)

@@ -66,6 +66,9 @@ class FedAWARE(Algorithm[AwareState]):
             again, and their momenta stay as they are, so that their weights stay zero: on digits
             (50 clients, 10 a round, two shards of labels each or Dirichlet 0.1, 12 runs as
             released) 32 to 37 of them were not drawn once in 195 rounds after the start.
+        ids: `"aligned"`, or `"mixed"`: momenta receive the updates of other clients, as released.
+        shared: a diagnostic. `"updates"`: every client of a cohort receives its mean update;
+            `"momenta"`: the mean of its new momenta; `"nothing"`: its own.
 
     Example:
         >>> import fedax
