@@ -88,6 +88,11 @@ def test_plays_are_split_without_overlaps(split):
         assert data.test[0]["x"].min() != other.test[0]["x"].min()
 
 
+def test_validation_of_a_play_that_is_dealt_by_rows_does_not_overlap_with_training():
+    parts = two_roles(length=6, test_fraction=0.2, split="shuffled_rows").with_validation(0.3)
+    assert not any(characters(parts.train[k]) & characters(parts.validation[k]) for k in range(2))
+
+
 @pytest.mark.parametrize(("length", "stride"), [(20, 1), (6, 4), (3, 5)])
 def test_validation_windows_of_plays_do_not_overlap_with_training(length, stride):
     """The same by data and by task, also without some clients."""
@@ -117,12 +122,14 @@ def test_augmented_copies_stay_together_where_their_source_is_named():
         {"x": x[owner == k], "y": np.zeros(30, int), "picture": source[owner == k]}
         for k in range(3)
     ]
-    parts = with_validation(task_of(clients), 0.3, together="picture")
-    kept, away = (
-        set(np.asarray(part.arrays["picture"]).tolist()) for part in (parts.train, parts.validation)
-    )
-    assert not kept & away
-    assert parts.validation.total == 27
+    for split in ("shuffled", "in_order"):
+        parts = with_validation(task_of(clients), 0.3, together="picture", split=split)
+        kept, away = (
+            set(np.asarray(part.arrays["picture"]).tolist())
+            for part in (parts.train, parts.validation)
+        )
+        assert not kept & away
+        assert parts.validation.total == 27
     data = FederatedData.from_arrays(clients, classes=1).with_validation(0.3, together="picture")
     assert not {p for c in data.train for p in c["picture"]} & {
         p for c in data.validation for p in c["picture"]

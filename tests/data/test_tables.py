@@ -168,6 +168,8 @@ def test_test_and_central_tables_share_the_encoding():
     np.testing.assert_array_equal(data.central["x"][:, 1:], [[0, 1]] * len(other))
     assert data.test_sizes.tolist() == [4, 5]
     assert data.test[1]["y"].tolist() == [0, 1, 0, 0, 1]
+    with pytest.raises(DataError, match="the column 'ward' is missing"):
+        from_table(train, **OPTIONS, test=other.drop(columns="ward"))
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", [[0, 3, 5], [1, 2]]])
@@ -234,13 +236,23 @@ def test_texts_that_are_names_are_refused_or_declared():
 
 
 def test_numbers_may_be_categories_and_names_keep_their_zeros(tmp_path):
-    path = write(tmp_path / "all.csv", "who,zip,y\n007,01,0\n7,1,1\n7,01,0\n")
+    path = write(tmp_path / "all.csv", "who ,zip ,y\n007,01,0\n7,1,1\n7,01,0\n")
     data = from_table(path, client="who", columns={"categories": ["zip"]})
     assert list(data.names) == ["007", "7"]
     assert data.encoding.categories == {"zip": ["01", "1"]}
     assert data.train[1]["x"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
     later = read_table(write(tmp_path / "new.csv", "zip\n1\n01\n"), data.encoding.categories)
     assert data.encoding.features(later).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_categories_of_single_tables_stay_categories():
+    """Of tables with other categories, pandas makes one column of numbers."""
+    codes = {name: pd.Categorical([code, 3]) for name, code in (("a", 1), ("b", 2))}
+    tables = {name: pd.DataFrame({"code": code, "y": [0, 1]}) for name, code in codes.items()}
+    data = from_table(tables, columns={"categories": ["code"]})
+    assert data.encoding.categories == {"code": ["1", "2", "3"]}
+    with pytest.raises(DataError, match="name it in 'categories'"):
+        from_table(tables)
 
 
 def test_accents_and_outer_spaces_make_no_other_name(tmp_path):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from fedax.data import FederatedData
-from fedax.models import CNN, Augmentation, Stage
+from fedax.models import CNN, Augmentation, Softmax, Stage
 from fedax.tasks import classification
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((64, 3, 4, 2))
+KEY = jax.random.key(0)
 
 
 def test_a_crop_is_one_of_the_windows_and_all_occur():
@@ -43,6 +44,18 @@ def test_a_flip_mirrors_about_half_of_the_images():
     kept = [np.array_equal(image, source) for image, source in zip(images, IMAGES, strict=True)]
     assert all(a != b for a, b in zip(mirrored, kept, strict=True))
     assert abs(sum(mirrored) - 32) < 5 * 4  # five standard deviations
+
+
+def test_frozen_leaves_of_a_model_stay_frozen():
+    """Its own, as a module of PyTorch has them."""
+
+    class Half(Softmax):
+        frozen = staticmethod(lambda name, leaf: name == "kernel")
+
+    data = FederatedData.from_arrays([{"x": [[0.0], [1.0]], "y": [0, 1]}] * 2, classes=2)
+    plain, changed = (classification(data, Half(1, 2), augment=f) for f in (None, lambda x, _: x))
+    assert sum(leaf.size for leaf in jax.tree.leaves(plain.start(KEY))) == 2
+    assert sum(leaf.size for leaf in jax.tree.leaves(changed.start(KEY))) == 2
 
 
 def test_evaluation_only_normalises():

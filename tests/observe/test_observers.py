@@ -227,6 +227,12 @@ def test_extremes_of_the_last_cohort(engine):
     assert not np.allclose(own.metrics["weight_gap"][2:], own.metrics["share_gap"][2:])
 
 
+def test_weights_by_size_are_the_shares_to_the_bit(as_users_run):
+    task = fedax.task("synthetic", clients=30)
+    history = fedax.run(fedax.FedAvg(), task, rounds=1, observe=[fedax.observe.ClientWeights()])
+    assert not any(history.metrics[f"weight_{change}"].any() for change in ("raised", "lowered"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [fedax.Simulation, fedax.Eager])
 def test_weights_of_all_clients(engine):

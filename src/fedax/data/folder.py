@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedax.core import DataError, FedaxError
+from fedax.utils.files import read
 
 
 class MissingFile(DataError):
@@ -73,12 +74,10 @@ def read_whole(path: Path) -> bytes:
     """Reads a file, unpacked if it is gzipped.
 
     Raises:
-        DataError: no plain file (a pipe or device would never end), or one that cannot be read.
+        InvalidInput: no plain file (a pipe or device would never end), or one that cannot be read.
     """
     with reading(path, "a whole file"):
-        if path.exists() and not path.is_file():
-            raise DataError.of(path.name, f"no plain file at {path}", "a data file")
-        content = path.read_bytes()
+        content = read(path)
         # the mark of gzip, whatever the name says
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
 

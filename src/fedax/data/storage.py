@@ -44,11 +44,11 @@ def store(
         folder: new.
         clients: as in `FederatedData.from_arrays`: any iterable, such as a generator, of the arrays
             of each client, a mapping by the names of the clients, or `FederatedData`, written with
-            all their parts.
+            all their parts and under their own name.
         test: the same for test examples, in the same client order; a client may have none.
         validation: as `test`.
         central: the arrays of a test set that belongs to no client, or None.
-        classes: as in `FederatedData.from_arrays`.
+        classes: how many; None for data without labels of classes.
         name: for tables and messages; that of the folder by default.
         names: of the clients, in their order.
 
@@ -71,7 +71,7 @@ def store(
     folder = Path(folder).expanduser()
     if folder.exists():
         raise DataError.of("folder", str(folder), "a folder that is not there yet")
-    if isinstance(clients, Mapping):
+    if isinstance(clients, Mapping | FederatedData):
         clients = FederatedData.from_arrays(
             clients,
             test=test,
@@ -110,7 +110,7 @@ def store(
     return folder
 
 
-_ABOUT = ("classes", "name", "names", "labels", "encoding")
+_ABOUT = ("classes", "name", "names", "labels", "encoding", "plain")
 
 
 def stored(folder: str | Path) -> FederatedData:

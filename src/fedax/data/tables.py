@@ -4,7 +4,6 @@ pandas reads tables. This module makes clients of their rows, and one encoding f
 """
 
 import dataclasses
-import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from fedax.data.options import Clients, Seed, Share, Split, validated
 from fedax.data.partition import partition_by
 from fedax.data.partition.sizes import named_users
 from fedax.examples.client_names import ClientNames, natural
-from fedax.examples.encoding import Encoding, cell_text, normalize
+from fedax.examples.encoding import Encoding, cell_text, find_column, normalize
 from fedax.examples.federated import FederatedData, read_partition
 from fedax.examples.overlap import draw_rows
 from fedax.examples.ragged import Ragged
@@ -188,7 +187,9 @@ def from_table(
         encoding, train.iloc[np.concatenate(used["train"][1])], columns.get("standardize", True)
     )
     if test is not None:
-        test_rows = named_users(frames["test"][client], where=f"column {client!r}")
+        test_rows = named_users(
+            find_column(frames["test"], str(client)), where=f"column {client!r}"
+        )
         if test_fraction or not set(test_rows) <= set(names):
             allowed = f"clients of the training part, {names}, and no test_fraction"
             raise DataError.of("from_table(test=...)", list(test_rows), allowed)
@@ -226,6 +227,9 @@ def read_table(table: Any, as_text: Iterable[str] = ()) -> Any:
     if not hasattr(frame, "set_axis"):
         raise DataError.of("from_table(table=...)", table, "a frame, or the path of a file")
     frame = frame.set_axis(map(normalize, frame.columns), axis=1)
+    # as texts, for tables with other categories would make one column of numbers with these
+    for name in frame.select_dtypes("category"):
+        frame[name] = frame[name].cat.rename_categories(cell_text)
     # pandas and R write the numbers of rows into a first column without a heading
     if frame.columns[:1].isin(["", "Unnamed: 0"]).any():
         frame = frame.iloc[:, 1:]
@@ -247,11 +251,16 @@ def _read_file(path: Path, types: Any) -> Any:
             if path.suffix.lower() == ".parquet":
                 return pd.read_parquet(path)
             # pandas would change headings that are there twice
-            headings = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
-            frame = pd.read_csv(
-                path, index_col=False, dtype=types, low_memory=False, skipinitialspace=True
+            first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+            return pd.read_csv(
+                path,
+                names=first.iloc[0].map(normalize),
+                header=0,
+                index_col=False,
+                dtype=types,
+                low_memory=False,
+                skipinitialspace=True,
             )
-            return frame.set_axis(headings.iloc[0], axis=1)
     except Exception as error:  # of pandas and what it reads with
         raise DataError.because(str(path), f"cannot be read: {error}") from error
 
@@ -260,8 +269,7 @@ def _read_clients(source: Any, as_text: Iterable[str]) -> Any:
     """Returns one table; or those of all clients below each other, with a column of clients."""
     import pandas as pd
 
-    if isinstance(source, str | Path) and os.path.isdir(Path(source).expanduser()):
-        folder = Path(source).expanduser()
+    if isinstance(source, str | Path) and (folder := Path(source).expanduser()).is_dir():
         source = [path for path in sorted(folder.iterdir()) if ENDING.search(path.name)]
     if isinstance(source, list | tuple):
         names = [ENDING.sub("", Path(path).name) for path in source]
@@ -363,8 +371,7 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
         # equal numbers become 0
         deviations = values.std(ddof=0).where(values.nunique() > 1, 1.0).to_dict()
     if given is False:
-        is_measured = encoding.missing == "mean"
-        return dataclasses.replace(encoding, means=means, measured=is_measured)
+        return dataclasses.replace(encoding, means=means, measured=encoding.missing == "mean")
     if given is not True:
         means, deviations = given
     is_positive = all(0 < deviation < np.inf for deviation in deviations.values())

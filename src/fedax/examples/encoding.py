@@ -116,7 +116,7 @@ class Encoding:
         """Returns the features of a table, shape (rows, features); see `apply`."""
         features = []
         for name in self.columns:
-            cells = _find_column(table, name)
+            cells = find_column(table, name)
             if name in self.categories:
                 texts = self.categories[name]
                 codes = _read_codes(name, cells, texts, self.missing == "mean")
@@ -132,7 +132,7 @@ class Encoding:
     def targets(self, table: Any) -> np.ndarray:
         """Returns the labels of a table, shape (rows,); see `apply`."""
         name = str(self.y)
-        cells = _find_column(table, name)
+        cells = find_column(table, name)
         if self.labels is not None:
             return _read_codes(name, cells, self.labels)
         values = _read_numbers(name, cells)
@@ -155,7 +155,7 @@ class Encoding:
         return cls(**json.loads(text))
 
 
-def _find_column(table: Any, name: str) -> Any:
+def find_column(table: Any, name: str) -> Any:
     keys = {normalize(key): key for key in table}
     if name not in keys:
         hint = f"It has {', '.join(keys)}."

@@ -238,8 +238,8 @@ class FederatedData(eqx.Module):
             test_fraction: share of each client's examples that is kept for testing, in [0, 1); see
                 `train_size`.
             split: `"shuffled"` draws the test examples, with all their copies; `"in_order"` takes
-                the last ones. `"shuffled_rows"` and `"in_order_rows"` do not look for copies, as
-                many released codes do.
+                the last ones, of which copies may stay. `"shuffled_rows"` does not look for copies
+                either, as many released codes do.
             seed: of the draw.
             central: as in the class.
             name: as in the class.

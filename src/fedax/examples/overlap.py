@@ -3,9 +3,9 @@
 The one rule of every split in this library: what is drawn for testing, for validation or as unseen
 clients shares no example with what is trained on.
 
-- Copies, of which all arrays are equal, stay together, also across clients. So do examples that
-  share the value of an array, such as the number of the picture that they were made of, where it is
-  named: `together="picture"`.
+- Copies, of which all arrays are equal, stay together, also across clients, unless they are split
+  in order. So do examples that share the value of an array, such as the number of the picture that
+  they were made of, where it is named: `together="picture"`.
 - Windows that fedax cut from a text are split in order: the last ones are put aside, without those
   that overlap with windows that are trained on. The data say so by their `gap`.
 - Otherwise examples are drawn one by one.
@@ -105,10 +105,10 @@ def split_rows(
     copies = number_copies(arrays, together)
     if gap > 1:
         divided = _divide_windows(copies, orders, counts, gap)
-    elif split == "shuffled" and copies.max() + 1 < len(copies):
+    elif (split == "shuffled" or together) and copies.max() + 1 < len(copies):
         divided = _draw_with_copies(copies, orders, counts)
     else:
-        # in a given order, examples may come again
+        # in a given order, equal examples may come again
         divided = plain
     if not any(len(held_out_rows) for _, held_out_rows in divided):
         hint = "Examples that overlap with others, copies or windows, cannot be put aside alone."

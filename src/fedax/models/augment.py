@@ -31,6 +31,11 @@ class Augmented:
     model: Any
     augment: Augment
 
+    @property
+    def frozen(self) -> Any:
+        """The leaves that the model does not train."""
+        return getattr(self.model, "frozen", None)
+
     def init(self, key: Any) -> tuple[PyTree, PyTree]:
         """Draws the model's parameters."""
         return self.model.init(key)

@@ -28,18 +28,15 @@ def as_images(x: Any, shape: tuple[int, int, int], dtype: Any) -> Images:
     >>> as_images(jnp.zeros((2, 12)), (2, 2, 3), float).shape
     (2, 2, 2, 3)
     """
+    given = tuple(x.shape[1:])
     # as they are, flat, or without the axis of a single channel
-    if tuple(x.shape[1:]) not in (
-        shape,
-        (math.prod(shape),),
-        shape[:2] if shape[2] == 1 else shape,
-    ):
-        is_channels_first = tuple(x.shape[1:]) == (shape[2], *shape[:2])
+    if given not in (shape, (math.prod(shape),), shape[:2] if shape[2] == 1 else shape):
+        is_channels_first = given == (shape[2], *shape[:2])
         hint = "Channels come last: write x.transpose(0, 2, 3, 1)." if is_channels_first else ""
         allowed = (
             f"{shape}, rows, columns and channels, or {math.prod(shape)} numbers in that order"
         )
-        raise InvalidInput.of("images", f"rows of shape {tuple(x.shape[1:])}", allowed, hint)
+        raise InvalidInput.of("images", f"rows of shape {given}", allowed, hint)
     return jnp.asarray(x, dtype).reshape(-1, *shape)
 
 
@@ -115,8 +112,8 @@ class CNN(Sized):
             columns = max(columns - lost, 0)
             channels = outputs
             if pool:
-                rows = rows // 2
-                columns = columns // 2
+                rows //= 2
+                columns //= 2
         return rows * columns * channels
 
     def init(self, key: Key[Array, ""]) -> tuple[CNNParams, None]:

@@ -43,6 +43,8 @@ class View(ABC):
         weights: of the clients' uploads, for methods that remember their own (`Algorithm.weights`);
             None if those are the cohort's.
         method, solver, schedule: of the run.
+        sizes: of the clients' training examples, in at least 32 bits: half precision cannot hold
+            them.
         share: $p_k$, the clients' shares of the objective, of sum 1.
     """
 
@@ -56,12 +58,13 @@ class View(ABC):
     schedule: Schedule
 
     @property
+    def sizes(self) -> Float[Array, "clients"]:
+        return jnp.asarray(self.task.train.sizes).astype(accumulator(self.w.dtype))
+
+    @property
     def share(self) -> Float[Array, "clients"]:
-        sizes = jnp.asarray(self.task.train.sizes).astype(accumulator(self.w.dtype))
-        # in at least 32 bits: half precision cannot hold n
-        return (
-            jnp.full_like(sizes, 1 / self.task.train.clients) if self.equal else sizes / sizes.sum()
-        )
+        sizes = self.sizes
+        return jnp.full_like(sizes, 1 / len(sizes)) if self.equal else sizes / sizes.sum()
 
     @abstractmethod
     def cohort(self) -> Cohort:

@@ -307,7 +307,7 @@ class ClientAccuracy(ScoreObserver):
         # marks of the first tenth in the order of scores; at least one client
         in_worst_tenth = jnp.arange(ranked.shape[0], dtype=values.dtype) < jnp.ceil(count / 10)
         worst = jnp.where(in_worst_tenth, ranked, 0).sum() / in_worst_tenth.sum(dtype=values.dtype)
-        sizes = jnp.asarray(view.task.train.sizes).astype(values.dtype)
+        sizes = view.sizes
         counts = jnp.asarray(getattr(view.task, self.split).sizes).astype(values.dtype)
         return {
             self.name: values,
@@ -365,7 +365,7 @@ class Extremes(ScoreObserver):
         # shape (capacity,), with padding from `count` on
         cohort = view.cohort()
         is_valid = cohort.works
-        sizes = jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
+        sizes = view.sizes
         cohort_sizes = sizes[cohort.ids]
         # padding gets a number that no client has, so that it is dropped
         owners = jnp.where(is_valid, cohort.ids, len(sizes))
@@ -421,19 +421,19 @@ class ClientWeights(Observer):
     """
 
     def __call__(self, view: View) -> dict[str, Array]:
-        sizes = jnp.asarray(view.task.train.sizes).astype(view.w.dtype)
-        weight = view.share
+        sizes = view.sizes
         share = normalized(sizes)
+        # the same array, so that no weight differs from its share by rounding
+        weight = view.share if view.equal else share
         if view.weights is not None:
-            weight = jnp.where(view.weights.sum() > 0, view.weights, weight)
-        weight = normalized(weight)
+            weight = jnp.where(view.weights.sum() > 0, normalized(view.weights), weight)
 
         # share of a group with a change; 0 for an empty group, not NaN
         def share_changed(
             group: Bool[Array, "clients"], changed: Bool[Array, "clients"]
         ) -> Float[Array, ""]:
-            count = group.sum(dtype=view.w.dtype)
-            return (group & changed).sum(dtype=view.w.dtype) / jnp.where(count > 0, count, 1)
+            count = group.sum(dtype=sizes.dtype)
+            return (group & changed).sum(dtype=sizes.dtype) / jnp.where(count > 0, count, 1)
 
         return {
             "client_weight": weight,

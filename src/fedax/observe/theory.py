@@ -42,7 +42,7 @@ class TrainingLoss(Observer):
         # marks by client; padding of the cohort has no number that a client has, and is dropped
         owners = jnp.where(cohort.works, cohort.ids, clients)
         is_drawn = jnp.zeros(clients, w.dtype).at[owners].set(1, mode="drop")
-        zero = jnp.zeros((), w.dtype)
+        zero = jnp.zeros((), view.sizes.dtype)
 
         def train(client: Client) -> tuple[Float[Array, ""], Float[Array, ""]]:
             layout = client.layout

@@ -97,7 +97,8 @@ def play(
             continue
         rows = rng.permutation(len(y)) if split == "shuffled_rows" else np.arange(len(y))
         count = train_size(len(y), test_fraction)
-        kept = rows[:count]
+        # in the text's order, for validation is put aside by it
+        kept = np.sort(rows[:count])
         put_aside = rows[count:] if split.endswith("_rows") else rows[count + gap - 1 :]
         train[role] = {"x": x[kept], "y": y[kept]}
         test[role] = {"x": x[put_aside], "y": y[put_aside]}
