@@ -41,7 +41,7 @@ WHO = {"client": "who"}
 @pytest.mark.parametrize(
     ("field", "text", "options"),
     [
-        ("'a' twice", "who,a,a,y\na,1,2,0\n", WHO),
+        ("Duplicate names", "who,a,a,y\na,1,2,0\n", WHO),
         ("all.csv", HEAD + "a,1,0\nb,1,2,0\n", WHO),
         ("all.csv", "", WHO),
         ("'a'", HEAD, WHO),
@@ -79,7 +79,7 @@ def test_texts_of_tables(tmp_path, field, text, options):
     [
         ("'b'", {"a.csv": "h,y\n1,0\n", "b.csv": "w,y\n1,0\n"}),
         ("'b'", {"a.csv": "h,y\n1,0\n", "b.csv": "h,y\n"}),
-        ("'a' twice", {"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}),
+        ("Duplicate names", {"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}),
         ("no table", {"a.txt": ""}),
         ("a.parquet|pip install", {"a.parquet": "PAR1"}),
     ],
@@ -201,7 +201,7 @@ def test_users_of_leaf(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_pipes(tmp_path):
     os.mkfifo(tmp_path / "labels")
-    refused("labels", lambda: data.read_idx(tmp_path / "labels"), DataError)
+    refused("labels", lambda: data.read_idx(tmp_path / "labels"), fedax.InvalidInput)
 
 
 @pytest.mark.parametrize(
