@@ -79,7 +79,7 @@ def test_texts_of_tables(tmp_path, field, text, options):
     [
         ("'b'", {"a.csv": "h,y\n1,0\n", "b.csv": "w,y\n1,0\n"}),
         ("'b'", {"a.csv": "h,y\n1,0\n", "b.csv": "h,y\n"}),
-        ("Duplicate names", {"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}),
+        ("'a' twice", {"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}),
         ("no table", {"a.txt": ""}),
         ("a.parquet|pip install", {"a.parquet": "PAR1"}),
     ],

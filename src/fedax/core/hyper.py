@@ -204,16 +204,25 @@ def hyper(default: Any, *, static: bool | None = None, **limits: Any) -> Any:
     if isinstance(default, bool):
         limits["choices"] = (False, True)
     # real numbers are traced, so that a grid of them is one program
+    is_real = limits.get("kind", type(default)) is float
     if static is None:
-        static = limits.get("kind", type(default)) is not float
-    converter = _convert_per_client if limits.get("per_client") else python_numbers
+        static = not is_real
+    converter = _to_real if is_real else python_numbers
+    if limits.get("per_client"):
+        converter = _convert_per_client
     metadata = {"hyper": {"default": default, **limits}}
     return eqx.field(default=default, static=static, converter=converter, metadata=metadata)
 
 
+def _to_real(value: Any) -> Any:
+    """Converts whole numbers, which would be constants of a program, one for a whole grid."""
+    value = python_numbers(value)
+    return float(value) if type(value) is int else value
+
+
 def _convert_per_client(value: Any) -> Any:
     """Converts a list to an array, and a mapping or pandas series to a mapping by name."""
-    value = python_numbers(value)
+    value = _to_real(value)
     # by type, because a bool is an int
     if isinstance(value, tuple) and {type(number) for number in value} <= {int, float}:
         return np.asarray(value, dtype=float)
@@ -222,7 +231,7 @@ def _convert_per_client(value: Any) -> Any:
         return value
     # keys of one type: JAX sorts those of a pytree
     by_name = by_client_name(named, "values for each client")
-    return {name: python_numbers(number) for name, number in by_name.items()}
+    return {name: _to_real(number) for name, number in by_name.items()}
 
 
 def declared(owner: type | object) -> dict[str, Hyper]:
@@ -298,8 +307,7 @@ def make(
 def construct(
     field: str, owner: type[Owner], options: Mapping[str, Any], hint: str = "", **fields: Any
 ) -> Owner:
-    """Makes an object of a class with options; whole numbers become real ones where the class
-    declares real ones, because whole numbers would be constants of the compiled program.
+    """Makes an object of a class with options.
 
     `field` is the word for an option in messages, with a `hint` where one is unknown.
 
@@ -308,13 +316,10 @@ def construct(
         InvalidInput: an option out of its range.
     """
     known = declared(owner)
-    values: dict[str, Any] = {}
-    for key, value in options.items():
+    for key in options:
         if key not in known:
             raise UnknownName.among(field, key, [*known, *fields] or ["(none)"], hint)
-        is_whole = type(value) is int and not known[key].counts
-        values[key] = float(value) if is_whole else value
-    return owner(**values, **fields)
+    return owner(**options, **fields)
 
 
 def class_of(

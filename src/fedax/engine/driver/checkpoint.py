@@ -109,7 +109,7 @@ class Checkpoints:
         def store_array(value: Any, kind: str = "") -> dict[str, str]:
             name = f"{kind}{len(arrays)}"
             arrays[name] = np.asarray(value)
-            return {"array": name}
+            return {"": name}
 
         runs = [_to_plain(history, self.grid) for history in histories]
         head = json.dumps({"identity": self.identity, "runs": runs}, default=store)
@@ -145,7 +145,7 @@ class Checkpoints:
             if name.startswith(_ROWS):
                 array = self.process_group.own_rows(array)
             arrays[name] = array
-        runs = json.loads(head, object_hook=lambda d: arrays[d["array"]] if "array" in d else d)
+        runs = json.loads(head, object_hook=lambda d: arrays[d[""]] if "" in d else d)
         return [
             _to_history(run, carry, self.grid)
             for run, carry in zip(runs["runs"], carries, strict=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -320,7 +321,8 @@ def program_key(owner: Algorithm[Any] | Solver | Schedule) -> Any:
     can serve.
     """
     leaves, structure = jax.tree.flatten(as_arrays(owner, np.float32))
-    return structure, tuple(map(np.shape, leaves))
+    # what is no array is a constant of the program
+    return structure, tuple(np.shape(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
 
 
 def hyperparameters_of(owner: object) -> dict[str, Any]:

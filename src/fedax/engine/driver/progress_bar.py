@@ -59,7 +59,7 @@ def draw_curve(title: str, metric: str = "train_loss") -> Callable[[Progress], N
 
     def draw(progress: Progress) -> None:
         rounds.append(progress.round)
-        values.append(progress.metrics[metric])
+        values.append(progress.metrics.get(metric))
         figure = Figure(figsize=(6, 3), layout="constrained")
         figure.add_subplot(title=title, xlabel="rounds", ylabel=metric).plot(rounds, values)
         svg = io.StringIO()

@@ -292,7 +292,10 @@ def run_grid(
         )
         values = given if is_list and given else [given]
         # each as the options have it, which check it
-        columns[name] = [getattr(RunOptions.of({name: value}), name) for value in values]
+        columns[name] = [
+            getattr(RunOptions.of({name: value, "rounds": options.get("rounds")}), name)
+            for value in values
+        ]
     first = RunOptions.of({**options, **{name: values[0] for name, values in columns.items()}})
     lists = [[*algorithms], *columns.values()]
     count = max(map(len, lists))

@@ -172,7 +172,9 @@ class RoundContext(Federation):
             ids = jnp.asarray(self.row.clients)
             count = ids.shape[0] if self.row.working is None else self.row.working
         if available is not None:
-            self.log(drawn=jnp.asarray(count, jnp.int32))
+            # under a deadline also those who did not answer
+            drawn = count if self.row is None else self.row.sent
+            self.log(drawn=jnp.asarray(drawn, jnp.int32))
         ids, count = self.backend.strip_padding(ids, count)
         return self._build_cohort(ids, count, number if weights is None else "weighted")
 

@@ -54,17 +54,20 @@ class LocalNoise(Stage):
     Attributes:
         privacy: with `where="client"`.
         bounds: C of every part of this phase.
+        begin: the place of its first part among those of all phases.
         gaussians: for each part standard Gaussian numbers from the operating system, for one
             message of a deployed client; None in a simulation, whose noise follows from the seed.
     """
 
     privacy: Privacy
     bounds: tuple[float, ...] = eqx.field(static=True)
+    begin: int = eqx.field(static=True)
     gaussians: Any = None
 
     def send(self, client: Client, sending: Sending) -> Sending:
         near = sending.reference
-        key = client.key("privacy")
+        # work functions of a round share a client's streams, and need noise of their own
+        key = client.key(f"privacy {self.begin}")
         clipped = clip_leaves(sending.value, jnp.asarray(self.bounds, float), near).value
         # J parts together are one mechanism of multiplier z, so each has sqrt(J) times its noise
         multiplier = self.privacy.noise * math.sqrt(len(self.bounds))
@@ -188,7 +191,7 @@ class Private(NamedTuple):
         """
         phase = dict(self.phases)[work, occurrence]
         if not self.central:
-            return LocalNoise(self.privacy, self.clips[phase.parts], gaussians)
+            return LocalNoise(self.privacy, self.clips[phase.parts], phase.begin, gaussians)
         all_bounds = jnp.asarray(self.clips, float) if bounds is None else bounds
         return CentralNoise(self.privacy, phase, all_bounds[phase.parts])
 

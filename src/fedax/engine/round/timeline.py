@@ -320,7 +320,7 @@ def _find_reference(
         InvalidInput: uploads that lose their meaning when they are late, with the reason.
     """
     upload = phase.upload
-    near = None if upload.is_change else phase.near
+    near = phase.near
     averages = setup.task.state is not None and setup.task.state_policy == "average"
     refuse(
         refusal,

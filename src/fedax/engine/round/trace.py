@@ -276,31 +276,34 @@ class Probe(Client):
         self.round = phase_work.round
         self.share = jnp.ones((), setup.layout.dtype)
 
-    def gradient(self, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-        return _mark_full_gradient(w)
-
     def fold(self, step: Callable[..., Carry], carry: Carry, batches: int) -> Carry:
         """Traces one step; footprints count costs per step."""
-        return step(carry, *[ProbeBatch(self)] * batches)
+        return step(carry, *[ProbeBatch(self, _mark_minibatch_gradient)] * batches)
 
     def first(self, count: int, split: Literal["train", "test"] = "train") -> "ProbeBatch":
-        return ProbeBatch(self)
+        return ProbeBatch(self, _mark_full_gradient)
 
 
 class ProbeBatch(Minibatch):
-    """A minibatch of a probe."""
+    """A minibatch of a probe, or several examples at once.
 
-    def __init__(self, client: Probe) -> None:
+    Args:
+        client: whose they are.
+        mark: of a gradient by them.
+    """
+
+    def __init__(self, client: Probe, mark: Callable[[PyTree], PyTree]) -> None:
         self.client = client
+        self.mark = mark
 
     def loss(self, params: PyTree) -> Float[Array, ""]:
         return jnp.stack([leaf.sum() for leaf in jax.tree.leaves(params)]).sum()
 
     def gradient(self, params: PyTree) -> PyTree:
-        return _mark_minibatch_gradient(params)
+        return self.mark(params)
 
     def hessian_product(self, params: PyTree, direction: PyTree) -> PyTree:
-        return _mark_minibatch_gradient(params)
+        return self.mark(params)
 
     def mean_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
         task = self.client.task
@@ -308,13 +311,13 @@ class ProbeBatch(Minibatch):
         return task.sums(function, params, row, jnp.ones(1, self.client.layout.dtype), None)
 
     def gradient_of(self, function: Callable[..., Any], params: PyTree) -> PyTree:
-        return _mark_minibatch_gradient(params)
+        return self.mark(params)
 
 
 # jitted functions appear in a jaxpr as calls with their names, by which they are counted
 @jax.jit
-def _mark_full_gradient(w: Any) -> Any:
-    return 2 * w
+def _mark_full_gradient(params: Any) -> Any:
+    return jax.tree.map(lambda x: 2 * x, params)
 
 
 @jax.jit
