@@ -64,6 +64,8 @@ def report(
     if keep is not None and len(folders) > 1:
         raise InvalidInput.found("--keep", "several folders", "one run directory")
     directory = merge([_open(folder) for folder in folders])
+    for sentence in (directory.line(), *directory.doubts(), *directory.warnings()):
+        echo(sentence, err=True)
     if table is not None:
         _write_table(directory, table, metric, out)
         next_step("draws the curves.", "report", *folders, "--figures", "pdf,png")
@@ -87,8 +89,6 @@ def report(
         if out or len(folders) > 1:
             page = out or page
             write(page, render(directory.page()))
-        for sentence in (directory.line(), *directory.doubts(), *directory.warnings()):
-            echo(sentence)
         if keep is not None:
             directory.keep(keep)
         echo(f"Report: {page}")

@@ -334,12 +334,12 @@ class FederatedData(eqx.Module):
                 already.
         """
         check_share("with_validation(share=...)", share, split)
+        if not share:
+            return self
         if self.validation is not None:
             raise DataError.found(
                 "with_validation", "data with validation examples", "data without"
             )
-        if not share:
-            return self
         offsets = np.asarray(self.train.offsets)
         train_rows, validation_rows = draw_rows(
             self.train.arrays, offsets, share, seed, split, together, gap=self.train.gap

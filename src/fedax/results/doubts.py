@@ -24,7 +24,10 @@ def find_doubts(records: Sequence[Record]) -> list[str]:
                 "Look at the learning rate and the number of rounds."
             )
         shares = [(run.settings or {}).get("majority") or 0.0 for run in runs]
-        accuracies = [final.get("test_accuracy", 1.0) for final in finals]
+        # of the models that clients use, where these are observed
+        accuracies = [
+            final.get("local_accuracy_pooled", final.get("test_accuracy", 1.0)) for final in finals
+        ]
         if all(a <= share + MARGIN for a, share in zip(accuracies, shares, strict=True)):
             sentences.append(
                 f"{task}: no method is better than always answering the most frequent class, which "

@@ -21,10 +21,9 @@ import numpy as np
 import pandas as pd
 
 from fedax.core import InvalidInput
-from fedax.core.directions import Mode, worst_of
+from fedax.core.directions import Mode, is_percent, worst_of
 from fedax.observe.modes import mode_of
 from fedax.results.looks import THEME, Look, choose_looks
-from fedax.results.record import is_percent
 from fedax.results.tables.statistics import deviation_of, units_of
 from fedax.results.tables.summary import column_of, scale_of
 from fedax.utils.files import portable, write
@@ -297,9 +296,7 @@ def listed(names: Columns) -> list[str]:
 def _melt(
     frame: pd.DataFrame, xs: Sequence[str], modes: Mapping[str, Mode | None], groups: set[str]
 ) -> pd.DataFrame:
-    """Returns a row for each observation, axis and metric, without those that some runs of a line
-    do not have: a mean over the others would be read as one over all.
-    """
+    """Returns a row for each observation, axis and metric, of the runs that have it."""
     # without runs, rows are those of one
     if "run" not in frame:
         frame = frame.assign(run=0, round=range(len(frame)))
@@ -312,8 +309,7 @@ def _melt(
         values = frame[y].astype(float) * scale_of(y)
         part = kept.assign(axis=x, metric=y, x=frame[x].astype(float), value=values, worst=math.nan)
         has_value = part.groupby("run")["value"].transform("count").gt(0)
-        keys = [part[name] for name in ("task", "method", "audit") if name in part]
-        part = part[has_value.groupby(keys).transform("all") if keys else has_value]
+        part = part[has_value]
         if mode is not None and "lost" in part and part["lost"].any():
             tasks = part.groupby("task")["value"]
             part["worst"] = tasks.transform(lambda task, mode=mode: worst_of(task.to_numpy(), mode))

@@ -13,7 +13,7 @@ from fedax.results.drawing import Picture
 from fedax.results.frame import curves_frame, describe_early_ends, numbers_frame
 from fedax.results.record import AUDITED, Record, by_label, check_metrics
 from fedax.results.tables.reductions import Reduction, describe_reduction
-from fedax.results.tables.summary import columns_of
+from fedax.results.tables.summary import charts_of
 
 DIMENSIONS = {"variant": "task", "algorithm": "method", "metric": "metric", "x": "axis"}
 """What divides a figure into panels, with its column in data frames."""
@@ -158,7 +158,7 @@ def draw_curves(
         UnknownName: a metric that no run has.
     """
     check_metrics(records, metrics or ())
-    metrics = metrics or [column.metric for column in columns_of(records) if column.chart]
+    metrics = metrics or charts_of(records)
     drawn = [Figure(name=metric, x=against, y=metric).draw(records) for metric in metrics]
     return [picture for picture in drawn if picture]
 

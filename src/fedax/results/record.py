@@ -9,7 +9,6 @@ import numpy as np
 
 from fedax.core import History, Outcome, UnknownName
 from fedax.core.directions import Mode
-from fedax.core.directions import is_percent as is_percent
 from fedax.errors import printable
 from fedax.observe.modes import mode_of
 

@@ -16,7 +16,7 @@ from fedax.results.forms import format_tables
 from fedax.results.frame import curves_frame
 from fedax.results.page import Page, render
 from fedax.results.record import Record, check_metrics
-from fedax.results.tables.summary import columns_of, counted
+from fedax.results.tables.summary import charts_of, counted
 from fedax.results.versions import versions
 from fedax.utils.files import write
 
@@ -83,8 +83,7 @@ def compare(
     listed = _list_runs(histories, "compare")
     records = _make_records(listed, title, "compare")
     if path.suffix != ".html":
-        metrics = [column.metric for column in columns_of(records) if column.chart]
-        figure = drawing.curves(curves_frame(records), y=metrics, col=[])
+        figure = drawing.curves(curves_frame(records), y=charts_of(records), col=[])
         return save_as(Picture(path.stem, figure), path)
     settings = {
         label: json.dumps(
@@ -178,13 +177,15 @@ def _make_records(histories: Mapping[str, list[History]], title: str, name: str)
         InvalidInput: a list has a seed twice on the same data.
     """
     records = []
+    origins = {
+        label: [run.details.origin or {} for run in runs] for label, runs in histories.items()
+    }
+    # over all labels, in whichever order the lists have them
+    draws = sorted({str(origin.get("data.train")) for own in origins.values() for origin in own})
     for label, runs in histories.items():
-        origins = [run.details.origin or {} for run in runs]
-        hashes = [str(origin.get("data.train")) for origin in origins]
-        # in whichever order the list has them
-        draws = sorted(set(hashes))
-        seeds = [int(origin.get("seed", 0)) for origin in origins]
-        keys = [(seed, draws.index(data)) for seed, data in zip(seeds, hashes, strict=True)]
+        seeds = [int(origin.get("seed", 0)) for origin in origins[label]]
+        hashes = [str(origin.get("data.train")) for origin in origins[label]]
+        keys = list(zip(seeds, map(draws.index, hashes)))
         if len(set(keys)) < len(keys):
             allowed = "each seed once on the same data"
             raise InvalidInput.found(

@@ -138,7 +138,7 @@ class AlgorithmSection(Section):
     and its own options of solver and schedule.
     """
 
-    label: Annotated[str, Field(max_length=TEXT)] | None = None
+    label: Annotated[str, Field(min_length=1, max_length=TEXT)] | None = None
     """Title in tables; by default the method with its hyperparameters."""
     solver: dict[str, Any] = {}
     """Options that differ from those of `[solver]`."""

@@ -152,7 +152,7 @@ class RunDirectory:
             WriteFailed: a full disk, for example.
         """
         # runs that only the earlier copy has must not be lost
-        archived = RunDirectory.load(target).runs if is_archive(target) else {}
+        archived = RunDirectory.load(target).runs if (target / SUMMARY).exists() else {}
         if lost := len(archived.keys() - self.runs.keys()):
             reason = (
                 f"holds {lost} of {len(archived)} runs that {self.path} does not have; "

@@ -300,8 +300,8 @@ def _run_in_turn(batches: Sequence[Batch], folder: Path, interruption: Interrupt
 
 
 def _make_tracking(run: Run, folder: Path) -> Tracking:
-    label = run.label.replace(".", "p")
-    name = slug(f"{run.task} {label} draw {run.draw} seed {run.seed}")
+    # what tells runs apart comes first, because long names are cut
+    name = slug(f"{run.id} seed {run.seed} {run.task} {run.label}")
     config = {"label": run.label, "draw": run.draw} | run.made_with
     trackers = run.experiment.trackers
     return Tracking(trackers, config, project=run.task, name=name, folder=folder)

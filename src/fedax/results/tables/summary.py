@@ -5,9 +5,8 @@ alike.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedax.core.directions import Mode
+from fedax.core.directions import Mode, is_percent
 from fedax.results.record import Record
-from fedax.results.record import is_percent as is_percent
 from fedax.results.tables.reductions import is_value_reduction
 
 
@@ -165,6 +164,13 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
         column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
         for metric in others[:MOST_OWN]
     ]
+
+
+def charts_of(records: Sequence[Record]) -> list[str]:
+    """Returns the metrics of the columns that have a chart, or of all if none has."""
+    columns = columns_of(records)
+    charts = [column for column in columns if column.chart]
+    return [column.metric for column in charts or columns]
 
 
 def counted(number: int, noun: str) -> str:
