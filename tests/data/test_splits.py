@@ -40,6 +40,8 @@ def test_validation_takes_a_share_of_each_client_once():
     assert rows(parts.test) == rows(task.test)
     assert rows(with_validation(task, 0.3, seed=5).train) != rows(parts.train)
     assert with_validation(task, 0.0) is task
+    # examples of its own stay
+    assert with_validation(parts, 0.0) is parts
 
 
 def test_clients_that_are_unseen_take_no_part():

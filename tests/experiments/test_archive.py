@@ -136,5 +136,10 @@ def test_a_copy_with_other_runs_is_not_overwritten(directory, tmp_path):
     with pytest.raises(InvalidInput, match=r"b: holds 1 of 2 runs"):
         made.keep(tmp_path / "b")
     assert (tmp_path / "b" / PACKED).read_bytes() == before
+    other = RunDirectory(tmp_path / "c", "C")
+    begin(other, [Experiment.parse(TINY)])
+    put(other, record("FedAvg", "Tiny <run>", 1, 0, (1.0, 0.5)))
+    with pytest.raises(InvalidInput, match=r"c: holds 1 of 1 runs"):
+        made.keep(tmp_path / "c")
     with pytest.raises(RunExists, match=r"cannot be continued in place"):
         resume(tmp_path / "b", Display())

@@ -50,6 +50,20 @@ def test_the_figure_has_a_curve_for_each_metric(history):
         history.plot("trainloss")
 
 
+def test_draws_of_the_data_are_told_apart_over_all_methods(tmp_path):
+    """Of one method twice, once without the second draw; a metric of some runs is drawn of these."""
+    runs = []
+    for mean in (1.0, 2.0, 4.0):
+        data = fedax.FederatedData.from_arrays([[mean]])
+        task = fedax.Task(0.0, lambda w, x: (w - x) ** 2 / 2, data)
+        metrics = [observe.TrainLoss(), observe.Dissimilarity()][: int(mean)]
+        runs.append(fedax.run(fedax.FedAvg(), task, observe=metrics, rounds=1))
+    _, *lines = fedax.table({"A": runs, "B": runs[::2]}, "csv").splitlines()
+    losses = [line.split(",")[3:7] for line in lines if "Train loss" in line]
+    assert losses[0] == losses[1]
+    assert fedax.compare({"A": runs[:2]}, tmp_path / "page.html").exists()
+
+
 def test_the_page_is_one_file(history, tmp_path):
     path = tmp_path / "new" / "run.html"
     page = fedax.compare({"FedAvg": history}, path, title="Four").read_text()
