@@ -21,12 +21,6 @@ from fedax.tasks.sources import DATASETS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _here(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
-    monkeypatch.chdir(tmp_path)
-
-
 def call(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
 

@@ -22,9 +22,7 @@ from fedax.tasks.sources import DATASETS, DataSet
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
-    monkeypatch.chdir(tmp_path)
+def _files(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "data"))
 
 

@@ -9,12 +9,6 @@ from fedax.graphs import TOPOLOGIES, Graph
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def _no_global_settings(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
-    monkeypatch.chdir(tmp_path)
-
-
 def call(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
 

@@ -19,9 +19,7 @@ class NoUpload(Algorithm):
 
 
 @pytest.fixture(autouse=True)
-def _no_global_settings(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
-    monkeypatch.chdir(tmp_path)
+def _files(tmp_path):
     (tmp_path / "half.py").write_text(FILE)
 
 

@@ -38,9 +38,7 @@ MAJORITY = (
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
-    monkeypatch.chdir(tmp_path)
+def _files(tmp_path):
     (tmp_path / "own.py").write_text(FILE)
 
 

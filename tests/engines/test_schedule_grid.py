@@ -37,6 +37,17 @@ def varied(name):
     return fedax.FedProx(mu=0.1), [Schedule.of(SMALL | {name: p}) for p in (0.0, 0.3, 0.6)]
 
 
+def test_whole_numbers_vary_like_real_ones_also_with_few_times():
+    options = {"schedule": Schedule(times=[1, 2], batch_size=4), "rounds": 2, "observe": []}
+    methods = [fedax.FedProx(mu=mu) for mu in (0, 1)]
+    grid = fedax.run_grid(methods, regression(), solver=fedax.SGD(0.05), **options)
+    for history, mu in zip(grid, (0.0, 1.0), strict=True):
+        method = fedax.FedProx(mu=mu)
+        single = fedax.run(method, regression(), solver=fedax.SGD(0.05), **options)
+        np.testing.assert_allclose(vector(history), vector(single), rtol=1e-12)
+    assert (vector(grid[0]) != vector(grid[1])).any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dropouts", "stragglers", "sync_probability"])
 def test_probabilities_are_one_program(name, programs):

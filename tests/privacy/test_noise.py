@@ -294,6 +294,29 @@ def test_bounds_adapt_as_in_the_paper():
 
 
 @pytest.mark.slow
+class Twice(fedax.Algorithm):
+    """Two phases whose uploads are zeros."""
+
+    def round(self, fed, w):
+        cohort = fed.sample()
+        one = fed.average(self.one, cohort, w)
+        fed.log(difference=one - fed.average(self.two, cohort, w))
+        return w
+
+    def one(self, client, w):
+        return fedax.Upload(0 * w)
+
+    def two(self, client, w):
+        return fedax.Upload(0 * w)
+
+
+def test_local_noise_differs_between_the_phases_of_a_round():
+    channel = fedax.Channel(privacy=fedax.Privacy(clip=1.0, delta=0.01, where="client"))
+    schedule = fedax.Schedule(weights="equal")
+    history = fedax.run(Twice(), regression(), rounds=1, schedule=schedule, channel=channel)
+    assert history.logged["difference"].all()
+
+
 def test_a_budget_ends_the_run():
     private = fedax.Privacy(noise=2.0, delta=1e-3, budget=5.0)
     spent = [
