@@ -136,23 +136,15 @@ def test_an_interrupted_audit_continues_to_the_same_numbers(tmp_path):
     assert begun.history.outcome.kind == "interrupted"
     assert max(seen) == 2
     seen.clear()
-    again = membership(
-        fedax.FedAvg(),
-        task,
-        progress=lambda o: seen.append(o.round),
-        checkpoint=tmp_path,
-        **options,
-    )
-    assert seen == [4, 4]
-    kept = membership(
-        fedax.FedAvg(),
-        task,
-        progress=lambda o: seen.append(o.round),
-        checkpoint=tmp_path,
-        **options,
-    )
-    assert seen == [4, 4]
-    for found in (again, kept):
+    for _ in ("continued", "kept"):
+        found = membership(
+            fedax.FedAvg(),
+            task,
+            progress=lambda o: seen.append(o.round),
+            checkpoint=tmp_path,
+            **options,
+        )
+        assert seen == [4, 4]
         assert found.rounds.tolist() == [0, 2, 4]
         for name, areas in straight.auc.items():
             np.testing.assert_array_equal(found.auc[name], areas)

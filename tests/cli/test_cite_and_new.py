@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from fedax import cli
+from commands import call
 from fedax.algorithms import algorithm_classes
 from fedax.cli.cite import bibtex, entries
 from fedax.cli.new import FAMILIES
@@ -19,10 +18,6 @@ from fedax.experiments.config.experiment import Experiment
 from fedax.tasks.sources import DATASETS
 
 ROOT = Path(__file__).parents[2]
-
-
-def call(*arguments):
-    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
 
 
 def keys(text):

@@ -8,10 +8,9 @@ import tomllib
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fedax
-from fedax import cli
+from commands import call
 from fedax.algorithms import algorithm_classes
 from fedax.engine.distributed.process_group import INTERRUPTED
 from samples import TINY, made_up, record
@@ -27,10 +26,6 @@ COMPARE = [
     "--rounds",
     "2",
 ]
-
-
-def call(*arguments):
-    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
 
 
 def refused(*arguments):

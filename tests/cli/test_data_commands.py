@@ -14,9 +14,9 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from typer.testing import CliRunner
 
-from fedax import cli, data
+import commands
+from fedax import data
 from fedax.data.files import FILES, File
 from fedax.tasks.sources import DATASETS, DataSet
 
@@ -27,7 +27,7 @@ def _files(monkeypatch, tmp_path):
 
 
 def call(*arguments):
-    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["data", *arguments])
+    return commands.call("data", *arguments)
 
 
 def refused(*arguments):

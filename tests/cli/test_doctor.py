@@ -1,19 +1,18 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from typer.testing import CliRunner
 
-from fedax import cli, layers
+from commands import call
+from fedax import layers
 from fedax.ops import extension
 from fedax.ops.extension import Status, status
 from fedax.results.versions import versions
 
 
 def answer(monkeypatch, native=None):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     if native is not None:
         monkeypatch.setattr("fedax.ops.extension.status", lambda: native)
-    result = CliRunner().invoke(cli.app, ["doctor"])
+    result = call("doctor")
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -1,16 +1,11 @@
 """`fedax graph`."""
 
 import pytest
-from typer.testing import CliRunner
 
-from fedax import cli
+from commands import call
 from fedax.graphs import TOPOLOGIES, Graph
 
 pytestmark = pytest.mark.slow
-
-
-def call(*arguments):
-    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(arguments))
 
 
 def test_graph_shows_what_the_paper_counts():

@@ -3,6 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
+from commands import call
 from fedax import cli
 
 FILE = """
@@ -25,7 +26,7 @@ def _files(tmp_path):
 
 @pytest.mark.parametrize("options", ["compare --task synthetic:clients=3 --rounds 1", "check"])
 def test_a_mistake_in_a_method_is_one_line(options):
-    result = CliRunner().invoke(cli.app, [*options.split(), "half.py:NoUpload"])
+    result = call(*options.split(), "half.py:NoUpload")
     assert result.exit_code == 2, result.output
     (message,) = result.stderr.splitlines()
     assert message.startswith("Error: NoUpload.train, its result: got an array f64[")
@@ -38,14 +39,14 @@ def test_a_unit_in_a_column_of_numbers_shows_before_the_run(tmp_path):
     (tmp_path / "a.toml").write_text(
         f'name = "a"\nrounds = 1\n[task]\n{table}[[algorithm]]\nname = "fedavg"\n'
     )
-    shown = CliRunner().invoke(cli.app, ["validate", "a.toml"]).stderr
+    shown = call("validate", "a.toml").stderr
     assert "# numbers: age\n# categories: weight (8)\n" in shown
     assert "# labels: no, yes\n" in shown
 
 
 @pytest.mark.parametrize("words", [["comapre"], ["data", "lst"]])
 def test_a_mistyped_command_has_one_hint(words):
-    result = CliRunner().invoke(cli.app, words)
+    result = call(*words)
     assert (result.exit_code, result.output.count("Did you mean")) == (2, 1)
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
+import commands
 import fedax
 from blocks import BLOCKS
-from fedax import cli
 from test_documents import GIVEN, write_files
 
 pytestmark = pytest.mark.usefixtures("as_users_run")
@@ -32,7 +31,6 @@ MODELS = {"linen": "flax", "nnx": "flax", "equinox": "equinox", "haiku": "haiku"
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """A folder with the files of the guide, and the reader's table in every form."""
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for page in PAGES:
@@ -55,7 +53,7 @@ def make_table(kind):
 
 
 def call(*arguments):
-    result = CliRunner().invoke(cli.app, list(map(str, arguments)))
+    result = commands.call(*arguments)
     assert result.exit_code == 0, result.output + repr(result.exception)
     return result.stdout
 

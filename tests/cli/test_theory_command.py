@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fedax
+from commands import call
 from convex import newton, smoothness
-from fedax.cli import app
 from fedax.cli.theory import methods_of
 from fedax.experiments.config.experiment import Experiment
 from fedax.theory import advice, local_gd
@@ -163,7 +162,7 @@ def test_every_paper_says_something_finite(paper, plan):
 def test_command_line(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text(FILE)
-    result = CliRunner().invoke(app, ["theory", "fedbc", str(file)])
+    result = call("theory", "fedbc", str(file))
     assert result.exit_code == 0, result.output
     assert "lam_min" in result.output
     assert "1 + L_i" in result.output

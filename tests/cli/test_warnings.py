@@ -6,6 +6,7 @@ import typer
 from typer.testing import CliRunner
 
 import fedax
+from commands import call
 from fedax import cli
 from fedax.core.history import Outcome
 from fedax.experiments.results.store import RunDirectory
@@ -46,7 +47,7 @@ def compare(task="own.py:hospitals", rate=0.5, seeds="0,1", rounds=20):
     words = ["compare", "fedavg", "fedprox:mu=0.01", "--task", task, "--seeds", seeds]
     words += ["--rounds", str(rounds), "--solver", f"sgd:learning_rate={rate}", "--out", "a"]
     words += ["--schedule", "cohort=2,steps=5", "--observe", "train_loss,test_accuracy"]
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, words)
+    done = call(*words)
     assert done.exit_code == 0, done.output
     return done
 
@@ -55,7 +56,7 @@ def test_methods_that_answer_one_class_are_said(tmp_path):
     done = compare(task="own.py:hospitals:blank=true")
     assert f": {MAJORITY}" in done.stdout
     assert MAJORITY in (tmp_path / "a" / "report.html").read_text()
-    again = CliRunner().invoke(cli.app, ["report", "a"])
+    again = call("report", "a")
     assert MAJORITY in again.stderr
     assert [MAJORITY in text for text in RunDirectory.load(tmp_path / "a").doubts()] == [True]
 
@@ -139,7 +140,7 @@ def test_commands_end_with_what_to_do_next():
         ["new", "experiment", "mine.toml"],
         ["validate", "mine.toml"],
     ):
-        done = CliRunner().invoke(cli.app, words)
+        done = call(*words)
         assert done.exit_code == 0, done.output
         assert done.stderr.splitlines()[-1].startswith("Next: `fedax "), words
         assert "Next: " not in done.stdout, words

@@ -58,16 +58,12 @@ def test_every_hint_is_that_of_an_extra():
 
 def test_deploy_without_flower_says_what_to_install(monkeypatch, tmp_path):
     """Before anything of Flower's own requirements is imported."""
-    from typer.testing import CliRunner
-
-    from fedax.cli import app
+    from commands import call
 
     monkeypatch.setitem(sys.modules, "flwr", None)
     for name in [name for name in sys.modules if name.startswith("fedax.flower.deploy")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    shown = CliRunner().invoke(
-        app, ["deploy", "init", "examples/digits.toml", "--out", str(tmp_path / "d")]
-    )
+    shown = call("deploy", "init", "examples/digits.toml", "--out", str(tmp_path / "d"))
     assert shown.exit_code == 2
     assert 'pip install "flwr==1.42' in " ".join(shown.output.split())

@@ -120,28 +120,23 @@ ROWS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
-def test_recipes_for_predictions_are_what_the_task_predicts(row):
+def test_recipes_for_predictions_are_what_the_task_predicts(row, as_users_run):
     (recipe,) = re.findall(rf"^\| {re.escape(row)} \| (.*) \|$", PAGE, re.MULTILINE)
     *statements, expression = re.findall("`([^`]+)`", recipe)
-    with (
-        jax.enable_x64(False),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    ):
-        task, names = ROWS[row]()
-        params = task.assembled(task.start(jax.random.key(1)))
+    task, names = ROWS[row]()
+    params = task.assembled(task.start(jax.random.key(1)))
 
-        # statistics as after training, other than those of a new module
-        def trained(leaf):
-            return leaf + 0.5 if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    # statistics as after training, other than those of a new module
+    def trained(leaf):
+        return leaf + 0.5 if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
-        state = jax.tree.map(trained, task.state)
-        history = SimpleNamespace(params=params, final_state=state)
-        history.state_dict = lambda: fedax.History.state_dict(history)
-        names = {"jax": jax, "x": X, "history": history} | names
-        for statement in statements:
-            exec(statement, names)
-        outputs = eval(expression, names)
-        found = np.asarray(outputs.detach() if row == "`torch`" else outputs)
-        expected = task.at(state).predict(params, X)
+    state = jax.tree.map(trained, task.state)
+    history = SimpleNamespace(params=params, final_state=state)
+    history.state_dict = lambda: fedax.History.state_dict(history)
+    names = {"jax": jax, "x": X, "history": history} | names
+    for statement in statements:
+        exec(statement, names)
+    outputs = eval(expression, names)
+    found = np.asarray(outputs.detach() if row == "`torch`" else outputs)
+    expected = task.at(state).predict(params, X)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

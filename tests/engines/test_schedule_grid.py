@@ -38,7 +38,7 @@ def varied(name):
 
 
 def test_whole_numbers_vary_like_real_ones_also_with_few_times():
-    options = {"schedule": Schedule(times=[1, 2], batch_size=4), "rounds": 2, "observe": []}
+    options = {"schedule": Schedule(times=[4, 8], batch_size=4), "rounds": 2, "observe": []}
     methods = [fedax.FedProx(mu=mu) for mu in (0, 1)]
     grid = fedax.run_grid(methods, regression(), solver=fedax.SGD(0.05), **options)
     for history, mu in zip(grid, (0.0, 1.0), strict=True):

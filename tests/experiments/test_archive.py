@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedax import cli, papers
+from commands import call
+from fedax import papers
 from fedax.core import InvalidInput, Outcome, RunExists
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import PACKED, RunDirectory
@@ -63,13 +63,12 @@ def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_
     before = tables(tmp_path / "b")
     for name in before:
         (tmp_path / "b" / name).unlink()
-    done = CliRunner().invoke(cli.app, ["report", str(tmp_path / "b")])
+    done = call("report", str(tmp_path / "b"))
     assert done.exit_code == 0, done.output
     assert tables(tmp_path / "b") == before
     assert "Prox, mu=0.0" in (tmp_path / "b" / "report.html").read_text()
-    done = CliRunner().invoke(
-        cli.app,
-        ["report", str(tmp_path / "b"), "--figures", "png", "--out", str(tmp_path / "figures")],
+    done = call(
+        "report", str(tmp_path / "b"), "--figures", "png", "--out", str(tmp_path / "figures")
     )
     assert done.exit_code == 0, done.output
     assert list((tmp_path / "figures").iterdir())

@@ -7,9 +7,8 @@ import os
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedax.cli import app
+from commands import call
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
 from fedax.experiments.running.runner import run_experiment
@@ -35,7 +34,7 @@ def folder(made, tmp_path):
 
 
 def report(folder):
-    return CliRunner().invoke(app, ["report", str(folder)])
+    return call("report", str(folder))
 
 
 def changed(folder, name, **values):

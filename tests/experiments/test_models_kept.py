@@ -7,10 +7,9 @@ import jax
 import numpy as np
 import pytest
 from test_grid_and_resume import Crash
-from typer.testing import CliRunner
 
 import fedax
-from fedax import cli
+from commands import call
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.planned import read_study
 from fedax.experiments.results.store import RunDirectory
@@ -33,11 +32,6 @@ def finished(tmp_path_factory):
     )
 
 
-@pytest.fixture(autouse=True)
-def _no_global_settings(monkeypatch):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
-
-
 def files(directory):
     models = sorted(directory.path.rglob("*.safetensors"))
     return {str(file.relative_to(directory.path / "runs")): file.read_bytes() for file in models}
@@ -49,10 +43,6 @@ def run_of(directory, label, seed=0):
 
 def model_of(directory, label, which=""):
     return directory.path / "runs" / run_of(directory, label) / f"model{which}.safetensors"
-
-
-def call(*arguments):
-    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [str(part) for part in arguments])
 
 
 def test_the_models_of_reported_runs_are_kept(finished):

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+import commands
 import fedax
-from fedax import cli
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running import batches
 from fedax.experiments.running.predictions import examples_of, predictions_csv
@@ -34,11 +33,6 @@ learning_rate = 0.5
 [[algorithm]]
 name = "fedavg"
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_global_settings(monkeypatch):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
 
 
 def write_clients_files(folder, columns=("age", "weight"), shift=0.0):
@@ -77,7 +71,7 @@ def place(finished, tmp_path, monkeypatch):
 
 def call(*arguments):
     batches._newest.clear()
-    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [str(part) for part in arguments])
+    return commands.call(*arguments)
 
 
 def rows_of(text):

@@ -10,9 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedax.cli import app
+from commands import call
 from fedax.core import RunExists, WriteFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
@@ -140,5 +139,5 @@ def test_places_that_cannot_be_written_are_said(tmp_path, command, monkeypatch):
         "report --keep": ["report", str(path), "--keep", str(file / "x")],
         "data prepare": ["data", "prepare", "mnist"],
     }[command]
-    shown = CliRunner().invoke(app, words)
+    shown = call(*words)
     assert (shown.exit_code, "Not a directory" in shown.output) == (2, True), shown.output

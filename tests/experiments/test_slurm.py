@@ -12,9 +12,8 @@ import types
 import jax
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedax.cli import app
+from commands import call
 from fedax.core import FedaxError, RunFailed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.plan import data_hashes
@@ -123,7 +122,7 @@ def test_a_folder_reaches_a_shell_only_if_it_is_trusted(tmp_path, monkeypatch, o
         AutoExecutor=lambda **_: (_ for _ in ()).throw(RuntimeError("here"))
     )
     monkeypatch.setattr(pools, "import_submitit", lambda: fail)
-    result = CliRunner().invoke(app, ["resume", str(tmp_path / "a"), "--slurm", *options])
+    result = call("resume", str(tmp_path / "a"), "--slurm", *options)
     assert result.exit_code == 2, result.output
     if options:
         assert commands == [["scancel", "--", "--me", "77"]]
@@ -265,9 +264,6 @@ def test_a_killed_sweep_of_24_runs_gives_the_same_table(submitit, fedax, tmp_pat
         assert record.settings == other.runs[number].settings
         for name, values in record.metrics.items():
             np.testing.assert_array_equal(values, other.runs[number].metrics[name])
-    tables = [
-        CliRunner().invoke(app, ["report", str(folder), "--table", "csv"]).stdout
-        for folder in (whole, out)
-    ]
+    tables = [call("report", str(folder), "--table", "csv").stdout for folder in (whole, out)]
     assert tables[0] == tables[1]
     assert tables[0].count("\n") >= 2

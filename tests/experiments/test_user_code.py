@@ -8,10 +8,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fedax
-from fedax import cli
+from commands import call
 from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
@@ -123,7 +122,6 @@ lr = [0.25, 0.5]
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     Path("code.py").write_text(CODE)
     Path("mine.toml").write_text(FILE)
@@ -133,10 +131,6 @@ def here(monkeypatch, tmp_path):
 def times_run(folder):
     log = folder / "code.log"
     return len(log.read_text()) // 3 if log.exists() else 0
-
-
-def call(*arguments):
-    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(map(str, arguments)))
 
 
 def forget():

@@ -75,10 +75,9 @@ def test_a_grid_selects_on_validation_and_not_on_test(folder, finished, tmp_path
     assert "validation_loss" in (finished.path / "metrics.csv").read_text().splitlines()[0]
 
 
-def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path, monkeypatch):
+def test_the_best_model_on_validation_is_kept(folder, finished, tmp_path):
     """It is the one of the last round here, where the loss is lowest; its predictions are written
     like those of any model."""
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     (number,) = (i for i, record in finished.runs.items() if record.seed == 0)
     losses = finished.runs[number].metrics["validation_loss"]
     assert np.argmin(losses) == len(losses) - 1

@@ -15,10 +15,9 @@ import httpx
 import jax
 import numpy as np
 from deployed import SETTINGS, experiment, only_run
-from typer.testing import CliRunner
 
 import fedax
-from fedax.cli import app
+from commands import call
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.store import RunDirectory
 from fedax.experiments.running.batches import count_runs
@@ -36,7 +35,7 @@ from fedax.utils.lock import held
 
 def deploy(*arguments):
     with jax.enable_x64(False):
-        return CliRunner().invoke(app, ["deploy", *map(str, arguments)])
+        return call("deploy", *map(str, arguments))
 
 
 @pytest.fixture(scope="module")

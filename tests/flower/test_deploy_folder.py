@@ -7,9 +7,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 import jax
-from typer.testing import CliRunner
 
-from fedax.cli import app
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import references
 from fedax.flower.deploy import folder as made
@@ -56,9 +54,7 @@ def init(tmp_path, monkeypatch):
 
     def call(folder, file, *options):
         with jax.enable_x64(False):
-            return CliRunner().invoke(
-                app, ["deploy", "init", str(file), "--out", str(folder), *options]
-            )
+            return call("deploy", "init", str(file), "--out", str(folder), *options)
 
     return call
 

@@ -10,10 +10,8 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from deployed import only_run  # noqa: E402
-from typer.testing import CliRunner  # noqa: E402
 
 import fedax  # noqa: E402
-from fedax.cli import app  # noqa: E402
 from fedax.flower.deploy.folder import pack  # noqa: E402
 from fedax.flower.deploy.worker import worker_for  # noqa: E402
 from fedax.flower.server.in_process import LocalGrid  # noqa: E402
@@ -81,7 +79,7 @@ def check_weights(params, path):
 def test_the_folder_of_a_network_gives_the_simulation(file, tmp_path):
     """Its workers, by the copy of the code that the folder has, in this process."""
     folder = tmp_path / "d"
-    done = CliRunner().invoke(app, ["deploy", "init", str(file), "--out", str(folder)])
+    done = call("deploy", "init", str(file), "--out", str(folder))
     assert done.exit_code == 0, done.output
     file.with_name("net.py").unlink()  # a client has the folder alone
     copy = folder / "net.py"

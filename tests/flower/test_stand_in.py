@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from deployed import only_run
-from typer.testing import CliRunner
 
 import fedax
-from fedax.cli import app
+from commands import call
 from fedax.core import DataError, InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
@@ -198,9 +197,8 @@ def test_measurements_are_of_the_clients_own_validation_rows(tables, tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
+def test_runs_on_a_stand_in_predict(tables, tmp_path):
     """With a cohort that is larger than the stand-in, whose one client has a name."""
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     _, read = tables
     section = re.sub("columns = .*", "columns.standardize = false", table_section()).replace(
         "/srv", str(tmp_path)
@@ -226,11 +224,11 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path, monkeypatch):
     assert directory.records[0].gradients[-1] == np.mean(sizes)
     (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
     command = ["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]
-    done = CliRunner().invoke(app, command)
+    done = call(*command)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0].startswith("label")
     # the rows of the stand-in are nobody's
-    refused = CliRunner().invoke(app, [*command[:2], "train"])
+    refused = call(*command[:2], "train")
     assert "those of a stand-in" in str(refused.exception) + refused.output
 
 

@@ -5,10 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fedax
-from fedax import cli
 from fedax.conformance import TASK_LAWS, check
 from marks import slow
 
@@ -176,7 +174,7 @@ def test_the_command_checks_a_task(tmp_path):
     (tmp_path / "own.py").write_text(FILE)
 
     def call(*arguments):
-        return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["check", "--task", *arguments])
+        return call("check", "--task", *arguments)
 
     for name in ("task:shift=2.0", "ready"):
         right = call(f"{tmp_path}/own.py:{name}")

@@ -11,6 +11,7 @@ import pytest
 
 import fedax
 from marks import slow
+from problems import regression
 
 RATE = 0.5
 DIM = 3

@@ -6,10 +6,8 @@ import io
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fedax
-from fedax import cli
 from fedax.results.compare import compare_runs
 from fedax.results.forms import format_tables
 from fedax.results.page import describe_methods
@@ -109,7 +107,7 @@ def test_the_command(tmp_path):
 
     def call(*arguments):
         command = ["report", str(tmp_path / "a"), "--table", *arguments]
-        return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, command)
+        return call(*command)
 
     assert "\\toprule" in call("latex").output
     assert "Worse" in call("text").output

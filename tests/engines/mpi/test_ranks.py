@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from fedax import cli
+from commands import call
 from fedax.core import InvalidInput
 from fedax.engine.backends.mpi import MPI
 from fedax.experiments.config import sections
@@ -39,11 +38,10 @@ def test_another_number_of_ranks_is_refused(size, monkeypatch):
 
 
 def test_the_command_says_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedax.experiments.running.setup.set_up_jax", lambda cpus=None: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "MPI", ranks(monkeypatch, 3))
     (tmp_path / "a.toml").write_text(FILE)
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "a.toml"])
+    result = call("run", "a.toml")
     assert (result.exit_code, "mpiexec -n 4" in result.output) == (2, True)
     assert not (tmp_path / "runs").exists()
 
