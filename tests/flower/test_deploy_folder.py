@@ -54,7 +54,7 @@ def init(tmp_path, monkeypatch):
 
     def call(folder, file, *options):
         with jax.enable_x64(False):
-            return call("deploy", "init", str(file), "--out", str(folder), *options)
+            return commands.call("deploy", "init", str(file), "--out", str(folder), *options)
 
     return call
 

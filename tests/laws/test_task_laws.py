@@ -174,7 +174,7 @@ def test_the_command_checks_a_task(tmp_path):
     (tmp_path / "own.py").write_text(FILE)
 
     def call(*arguments):
-        return call("check", "--task", *arguments)
+        return commands.call("check", "--task", *arguments)
 
     for name in ("task:shift=2.0", "ready"):
         right = call(f"{tmp_path}/own.py:{name}")

@@ -107,7 +107,7 @@ def test_the_command(tmp_path):
 
     def call(*arguments):
         command = ["report", str(tmp_path / "a"), "--table", *arguments]
-        return call(*command)
+        return commands.call(*command)
 
     assert "\\toprule" in call("latex").output
     assert "Worse" in call("text").output
