@@ -8,6 +8,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 import jax
 
+import commands
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.config.user_code import references
 from fedax.flower.deploy import folder as made

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import commands
 import fedax
 from fedax.conformance import TASK_LAWS, check
 from marks import slow

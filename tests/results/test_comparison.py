@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pytest
 
+import commands
 import fedax
 from fedax.results.compare import compare_runs
 from fedax.results.forms import format_tables

@@ -100,16 +100,19 @@ class Flower(Engine):
         return {f"client {k}": str(sizes) for k, sizes in enumerate(self.sizes)}
 
     def prepared(self, setup: Setup) -> Setup:
-        """Waits for all clients, and returns the setup with their sizes."""
+        self.sizes = self.meet(setup)
+        population = Population.of([sizes.train for sizes in self.sizes])
+        return dataclasses.replace(setup, population=population)
+
+    def meet(self, setup: Setup) -> list[Any]:
+        """Waits for all clients, and returns their sizes."""
         from fedax.flower.server.roster import Roster
 
         clients = self.clients or setup.population.clients
         if self.roster is None or self.roster.clients != clients:
             self.roster = Roster(self, clients)
         self.roster.gather(self.patience)
-        self.sizes = [self.roster.sizes[k] for k in range(clients)]
-        population = Population.of([sizes.train for sizes in self.sizes])
-        return dataclasses.replace(setup, population=population)
+        return [self.roster.sizes[k] for k in range(clients)]
 
     def program(self, inputs: ProgramInputs) -> Program:
         from fedax.flower.server.program import FlowerProgram
