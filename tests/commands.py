@@ -13,3 +13,10 @@ def call(*arguments: Any) -> Any:
     # it would change the settings of this process
     with mock.patch("fedax.experiments.running.setup.set_up_jax"):
         return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, list(map(str, arguments)))
+
+
+def succeed(*arguments: Any) -> Any:
+    """Runs `fedax` with some arguments, and checks that it ends well."""
+    done = call(*arguments)
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return done

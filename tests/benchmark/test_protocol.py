@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
+from commands import call, succeed
 from fedax.benchmark.command import Bench
 from fedax.benchmark.run import Tuning, cost_to, has_diverged, make_data, run_settings
 from fedax.benchmark.task import Target, choose_tasks, families_of, load_tasks, parse_method
-from fedax.cli.main import app
 from fedax.core import InvalidInput, Outcome, SpecError
 from fedax.results import Record
 
@@ -207,14 +206,13 @@ def test_methods_that_cannot_be_compared_are_refused(folder, mine, tmp_path):
     with pytest.raises(InvalidInput, match="spaces: got 'copi'"):
         dataclasses.replace(bench, spaces={"copi": {}}).run(["fedavg"])
     assert parse_method(f"{mine}:FedAvg:label=Mine").shown() == "Mine"
-    found = CliRunner().invoke(app, ["bench", "fedavg", "--tasks", str(folder), "--tier", "slow"])
+    found = call("bench", "fedavg", "--tasks", folder, "--tier", "slow")
     assert found.exit_code == 2
     assert not bench.out.exists()
 
 
 def test_without_a_method_the_tasks_are_listed():
-    found = CliRunner().invoke(app, ["bench"])
-    assert found.exit_code == 0
+    found = succeed("bench")
     assert "digits-ring" in found.output
 
 

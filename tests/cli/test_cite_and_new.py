@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands import call
+from commands import call, succeed
 from fedax.algorithms import algorithm_classes
 from fedax.cli.cite import bibtex, entries
 from fedax.cli.new import FAMILIES
@@ -72,9 +72,8 @@ def test_a_run_is_cited_by_methods_data_and_library():
         "--out",
         "a",
     ]
-    assert call("compare", "fedprox", "scaffold", "fedprox:mu=1", *options).exit_code == 0
-    result = call("cite", "a")
-    assert result.exit_code == 0, result.output
+    succeed("compare", "fedprox", "scaffold", "fedprox:mu=1", *options)
+    result = succeed("cite", "a")
     assert keys(result.stdout) == ["li2020federated", "karimireddy2020scaffold", "fedax"]
     assert (
         "% FedProx, data: synthetic\n@inproceedings{li2020federated,\n  author = " in result.stdout
@@ -94,8 +93,7 @@ def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
     from laws.test_laws import test_observers_do_not_matter as unseen
 
     name = f"Fed{family.capitalize()}"
-    result = call("new", "algorithm", name, "--family", family)
-    assert result.exit_code == 0, result.output
+    succeed("new", "algorithm", name, "--family", family)
     monkeypatch.syspath_prepend(tmp_path)
     try:
         module, tests = (
@@ -123,7 +121,7 @@ def test_a_new_algorithm_runs_and_passes_laws(family, tmp_path, monkeypatch):
 
 def test_a_new_algorithm_goes_into_a_checkout(tmp_path):
     (tmp_path / "src" / "fedax" / "algorithms" / "server").mkdir(parents=True)
-    assert call("new", "algorithm", "FedHalf").exit_code == 0
+    succeed("new", "algorithm", "FedHalf")
     assert (tmp_path / "src/fedax/algorithms/server/fedhalf.py").exists()
     assert (
         "from fedax.algorithms.server.fedhalf import FedHalf"
@@ -136,7 +134,7 @@ def test_a_new_algorithm_goes_into_a_checkout(tmp_path):
 def test_a_new_experiment_is_a_toml_file_that_selects_by_validation(name):
     """With its grid switched on, too: no hyperparameter is selected on examples that are trained on
     or reported."""
-    assert call("new", "experiment", name).exit_code == 0
+    succeed("new", "experiment", name)
     file = Path(name if name.endswith(".toml") else f"{name}.toml")
     assert file.exists()
     assert not Path("study").exists()
@@ -152,6 +150,6 @@ def test_a_new_experiment_is_a_toml_file_that_selects_by_validation(name):
 
 @pytest.mark.parametrize("stem", ['a "b"', "back\\slash", "tab\there"])
 def test_the_name_of_a_new_experiment_is_escaped(stem):
-    assert call("new", "experiment", f"{stem}.toml").exit_code == 0
+    succeed("new", "experiment", f"{stem}.toml")
     assert tomllib.loads(Path(f"{stem}.toml").read_text())["name"] == stem
     assert Experiment.read(Path(f"{stem}.toml")).name == stem

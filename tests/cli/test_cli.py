@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedax
-from commands import call
+from commands import call, succeed
 from fedax.algorithms import algorithm_classes
 from fedax.engine.distributed.process_group import INTERRUPTED
 from samples import TINY, made_up, record
@@ -41,20 +41,19 @@ def test_version_and_help():
     text = call("--help").stdout
     for command in ("demo", "run", "validate", "compare", "algorithms", "report"):
         assert command in text
-        assert call(command, "--help").exit_code == 0
+        succeed(command, "--help")
 
 
 @pytest.mark.slow
 def test_compare_run_and_report(tmp_path):
-    result = call(*COMPARE, "--seeds", "0,1", "--out", "a")
-    assert result.exit_code == 0, result.output
+    result = succeed(*COMPARE, "--seeds", "0,1", "--out", "a")
     assert "FedProx mu=1" in result.stdout
     assert "2 algorithms, 1 task, 4 runs; all ended well." in result.stdout
     assert "Report: a/report.html" in result.stdout
     (tmp_path / "a" / "report.html").unlink()
-    assert call("report", "a").exit_code == 0
+    succeed("report", "a")
     assert (tmp_path / "a" / "report.html").exists()
-    assert call("run", "a/study.toml").exit_code == 0
+    succeed("run", "a/study.toml")
     assert (tmp_path / "runs" / "synthetic-clients-4" / "report.html").exists()
     assert "4 runs are there already" in call("run", "a/study.toml", "--out", "a").output
     assert "overwritten" in refused("run", "a/study.toml", "--set", "rounds=3", "--out", "a")
@@ -127,7 +126,7 @@ def test_values_set_on_the_command_line_replace_those_of_the_file(tmp_path):
         "--set",
         "name=Changed",
     ]
-    assert call("run", "a.toml", *changes, "--out", "a").exit_code == 0
+    succeed("run", "a.toml", *changes, "--out", "a")
     kept = tomllib.loads((tmp_path / "a" / "study.toml").read_text())
     assert (kept["rounds"], kept["algorithm"][1]["mu"], kept["seeds"], kept["name"]) == (
         1,

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from commands import call
+from commands import succeed
 from fedax import layers
 from fedax.ops import extension
 from fedax.ops.extension import Status, status
@@ -12,8 +12,7 @@ from fedax.results.versions import versions
 def answer(monkeypatch, native=None):
     if native is not None:
         monkeypatch.setattr("fedax.ops.extension.status", lambda: native)
-    result = call("doctor")
-    assert result.exit_code == 0, result.output
+    result = succeed("doctor")
     return result.output
 
 

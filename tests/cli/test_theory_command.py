@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedax
-from commands import call
+from commands import succeed
 from convex import newton, smoothness
 from fedax.cli.theory import methods_of
 from fedax.experiments.config.experiment import Experiment
@@ -162,7 +162,6 @@ def test_every_paper_says_something_finite(paper, plan):
 def test_command_line(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text(FILE)
-    result = call("theory", "fedbc", str(file))
-    assert result.exit_code == 0, result.output
+    result = succeed("theory", "fedbc", str(file))
     assert "lam_min" in result.output
     assert "1 + L_i" in result.output

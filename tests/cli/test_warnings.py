@@ -6,7 +6,7 @@ import typer
 from typer.testing import CliRunner
 
 import fedax
-from commands import call
+from commands import call, succeed
 from fedax import cli
 from fedax.core.history import Outcome
 from fedax.experiments.results.store import RunDirectory
@@ -47,9 +47,7 @@ def compare(task="own.py:hospitals", rate=0.5, seeds="0,1", rounds=20):
     words = ["compare", "fedavg", "fedprox:mu=0.01", "--task", task, "--seeds", seeds]
     words += ["--rounds", str(rounds), "--solver", f"sgd:learning_rate={rate}", "--out", "a"]
     words += ["--schedule", "cohort=2,steps=5", "--observe", "train_loss,test_accuracy"]
-    done = call(*words)
-    assert done.exit_code == 0, done.output
-    return done
+    return succeed(*words)
 
 
 def test_methods_that_answer_one_class_are_said(tmp_path):
@@ -140,7 +138,6 @@ def test_commands_end_with_what_to_do_next():
         ["new", "experiment", "mine.toml"],
         ["validate", "mine.toml"],
     ):
-        done = call(*words)
-        assert done.exit_code == 0, done.output
+        done = succeed(*words)
         assert done.stderr.splitlines()[-1].startswith("Next: `fedax "), words
         assert "Next: " not in done.stdout, words

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from commands import call
+from commands import call, succeed
 from fedax import papers
 from fedax.core import InvalidInput, Outcome, RunExists
 from fedax.experiments.config.experiment import Experiment
@@ -63,8 +63,7 @@ def test_a_copy_has_the_curves_for_its_tables_report_and_figures(directory, tmp_
     before = tables(tmp_path / "b")
     for name in before:
         (tmp_path / "b" / name).unlink()
-    done = call("report", str(tmp_path / "b"))
-    assert done.exit_code == 0, done.output
+    done = succeed("report", str(tmp_path / "b"))
     assert tables(tmp_path / "b") == before
     assert "Prox, mu=0.0" in (tmp_path / "b" / "report.html").read_text()
     done = call(

@@ -9,7 +9,7 @@ import pytest
 from test_grid_and_resume import Crash
 
 import fedax
-from commands import call
+from commands import call, succeed
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.results.planned import read_study
 from fedax.experiments.results.store import RunDirectory
@@ -71,7 +71,7 @@ def test_export_writes_the_model(finished, tmp_path):
     kept = fedax.load_params(model_of(finished, "FedAvg"))
     run = run_of(finished, "FedAvg")
     for name in ("m.safetensors", "new/m.safetensors"):
-        assert call("export", finished.path, "--run", run, tmp_path / name).exit_code == 0
+        succeed("export", finished.path, "--run", run, tmp_path / name)
         again = fedax.load_params(tmp_path / name)
         assert again.keys() == kept.keys()
         assert all(np.array_equal(again[leaf], kept[leaf]) for leaf in kept)
@@ -87,8 +87,7 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
     chances = np.exp(logits - logits.max(1, keepdims=True))
     chances /= chances.sum(1, keepdims=True)
     run = run_of(finished, "FedAvg")
-    result = call("predict", finished.path, "--run", run[:6], "test")
-    assert result.exit_code == 0, result.output
+    result = succeed("predict", finished.path, "--run", run[:6], "test")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [int(row["y"]) for row in rows] == test.arrays["y"].tolist()
     assert [int(row["label"]) for row in rows] == logits.argmax(1).tolist()
@@ -107,7 +106,7 @@ def test_predictions_are_those_of_the_model(finished, tmp_path):
         "--out",
         tmp_path / "p.csv",
     ]
-    assert call(*words).exit_code == 0
+    succeed(*words)
     with (tmp_path / "p.csv").open() as stream:
         assert [row["label"] for row in csv.DictReader(stream)] == [
             row["label"] for row in rows[:3]
@@ -133,7 +132,7 @@ def test_clients_own_models_are_kept_and_asked(tmp_path):
     for name in ("bias", "kernel"):
         np.testing.assert_allclose(kept[name], getattr(own, name), rtol=1e-12)
     out = tmp_path / "own.safetensors"
-    assert call("export", directory.path, "--run", run, "--client", 2, out).exit_code == 0
+    succeed("export", directory.path, "--run", run, "--client", 2, out)
     assert np.array_equal(fedax.load_params(out)["kernel"], kept["kernel"][2])
     result = call("predict", directory.path, "--run", run, "--client", 2, "test")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
@@ -224,8 +223,7 @@ name = "fedavg"
 
 
 def accuracy_of(*arguments):
-    result = call("predict", *arguments)
-    assert result.exit_code == 0, result.output
+    result = succeed("predict", *arguments)
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     return np.mean([row["y"] == row["label"] for row in rows])
 
@@ -241,7 +239,7 @@ def test_a_models_state_is_kept_and_used(tmp_path, monkeypatch):
     kept = model_of(directory, "FedAvg")
     arguments = (directory.path, "--trust-code")
     assert accuracy_of(*arguments, "central") == pytest.approx(seen)
-    assert call("export", directory.path, "m.safetensors").exit_code == 0
+    succeed("export", directory.path, "m.safetensors")
     arrays = fedax.load_params("m.safetensors")
     assert {"norm.mean.value", "norm.var.value"} <= arrays.keys()
     text = NORMED_EXPERIMENT.replace("rounds = 3", "rounds = 0")

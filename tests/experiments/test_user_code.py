@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedax
-from commands import call
+from commands import call, succeed
 from fedax.algorithms import make_algorithm
 from fedax.core import InvalidInput
 from fedax.experiments.config.experiment import Experiment
@@ -177,15 +177,15 @@ def test_a_run_directory_is_read_without_its_code(here):
     before = times_run(here)
     run = RunDirectory.load(here / "out").planned[0].id
     for folder in (here / "out", foreign):
-        assert call("report", folder).exit_code == 0
-        assert call("report", folder, "--keep", here / f"kept-{folder.parent.name}").exit_code == 0
-        assert call("report", here / f"kept-{folder.parent.name}").exit_code == 0
+        succeed("report", folder)
+        succeed("report", folder, "--keep", here / f"kept-{folder.parent.name}")
+        succeed("report", here / f"kept-{folder.parent.name}")
         assert "Half" in call("cite", folder).output
-        assert call("export", folder, "--run", run, here / "model.safetensors").exit_code == 0
+        succeed("export", folder, "--run", run, here / "model.safetensors")
         directory = RunDirectory.load(folder)
         render(merge([directory, directory]).page())
     assert times_run(here) == before
-    assert call("report", here / "out", foreign, "--out", here / "both.html").exit_code == 0
+    succeed("report", here / "out", foreign, "--out", here / "both.html")
     for command in (["resume", foreign], ["predict", foreign, "--run", run, "train"]):
         refused = call(*command)
         assert refused.exit_code == 2, refused.output
@@ -310,9 +310,8 @@ def test_entry_points_are_names(here, monkeypatch):
     )
     directory = run_experiment(Experiment.read(Path("half.toml")), here / "out", Display())
     assert directory.records[0].settings["sources"].keys() == {"code.py:lines"}
-    cited = call("cite", "half.toml")
-    assert cited.exit_code == 0, cited.output
+    cited = succeed("cite", "half.toml")
     assert "% half: your own code (half)" in cited.stdout
     # the package is not installed
     monkeypatch.setattr("fedax.utils.plugins._entry_points", lambda kind: {})
-    assert call("report", here / "out").exit_code == 0
+    succeed("report", here / "out")

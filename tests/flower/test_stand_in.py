@@ -15,7 +15,7 @@ import numpy as np
 from deployed import only_run
 
 import fedax
-from commands import call
+from commands import call, succeed
 from fedax.core import DataError, InvalidInput
 from fedax.experiments.config.experiment import Experiment
 from fedax.experiments.running.progress import Display
@@ -224,8 +224,7 @@ def test_runs_on_a_stand_in_predict(tables, tmp_path):
     assert directory.records[0].gradients[-1] == np.mean(sizes)
     (tmp_path / "new.csv").write_text("age,dose,pressure\n1,2,3\n")
     command = ["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]
-    done = call(*command)
-    assert done.exit_code == 0, done.output
+    done = succeed(*command)
     assert done.stdout.splitlines()[0].startswith("label")
     # the rows of the stand-in are nobody's
     refused = call(*command[:2], "train")

@@ -119,9 +119,8 @@ def _content_of(value: Any) -> Any:
         return _content_of(function.func), function.args, function.keywords
     if not hasattr(function, "__code__"):
         return value
-    bound = [cell.cell_contents for cell in function.__closure__ or ()]
-    defaults = function.__defaults__, function.__kwdefaults__
-    return function.__code__, defaults, [_content_of(inner) for inner in bound]
+    bound = [_content_of(cell.cell_contents) for cell in function.__closure__ or ()]
+    return function.__code__, function.__defaults__, function.__kwdefaults__, bound
 
 
 class Assignment(NamedTuple):

@@ -154,9 +154,7 @@ class FlowerBackend(PythonBackend):
         slot = f"state-{len(self._state_forms) + 1}"
         self._state_forms[slot] = to_shapes(jax.eval_shape(first, jnp.int32(0)))
         return RemoteStates(
-            versions,
-            slot,
-            lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k))),
+            versions, slot, lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k)))
         )
 
     def work(
@@ -167,10 +165,9 @@ class FlowerBackend(PythonBackend):
             self._counts = dict.fromkeys(self._counts, np.int64(0))
         self._bits_sent = [0, 0]
         answer = super().work(phase_work, cohort, states, gather)
-        down, up = self._bits_sent
-        answers = self._counts["answers"]
-        LOG.info("%s: %d answers of this round", self._phase_name(phase_work), answers)
-        return answer._replace(logged=dict(self._counts), sent=(down, up))
+        name = self._phase_name(phase_work)
+        LOG.info("%s: %d answers of this round", name, self._counts["answers"])
+        return answer._replace(logged=dict(self._counts), sent=tuple(self._bits_sent))
 
     def run_clients(
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates]
@@ -184,8 +181,8 @@ class FlowerBackend(PythonBackend):
 
         def read(k: int, records: Any) -> ClientResult:
             value, weight = tree_of(records["up"], phase.up, "upload", reference)
-            if weight is not None and float(weight) < 0:
-                raise Refused(f"upload: its weight is {float(weight)}, expected at least 0")
+            if weight is not None and weight < 0:
+                raise Refused(f"upload: its weight is {weight}, expected at least 0")
             self._bits_sent[1] += bits_of(records["up"])
             broken = int(phase_work.broken_part((decode(value), weight), {}, {}))
             # what the server cannot see: a state that is not finite
@@ -216,7 +213,7 @@ class FlowerBackend(PythonBackend):
             "phase": number,
             "round": int(phase_work.round),
             "occurrence": phase_work.occurrence,
-            "root": np.asarray(jax.random.key_data(phase_work.root)).tolist(),
+            "root": jax.random.key_data(phase_work.root).tolist(),
         }
         orders = self._make_orders(dict.fromkeys(ids), facts, phase_work.down, states)
         self._bits_sent[0] = sum(bits_of(order["down"]) for order in orders.values())
