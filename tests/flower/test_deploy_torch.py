@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
+from commands import call  # noqa: E402
 from deployed import only_run  # noqa: E402
 
 import fedax  # noqa: E402
