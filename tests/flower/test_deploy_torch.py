@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
-from commands import call  # noqa: E402
 from deployed import only_run  # noqa: E402
 
 import fedax  # noqa: E402
+from commands import call  # noqa: E402
 from fedax.flower.deploy.folder import pack  # noqa: E402
 from fedax.flower.deploy.worker import worker_for  # noqa: E402
 from fedax.flower.server.in_process import LocalGrid  # noqa: E402
