@@ -18,5 +18,5 @@ def call(*arguments: Any) -> Any:
 def succeed(*arguments: Any) -> Any:
     """Runs `fedax` with some arguments, and checks that it ends well."""
     done = call(*arguments)
-    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert done.exit_code == 0, done.output
     return done

@@ -104,6 +104,13 @@ def data_folder() -> Path:
     pytest.skip("no real data: set FEDAX_DATA to a folder with mnist.npz")
 
 
+@pytest.fixture(autouse=True)
+def _here(request):
+    """Commands run in a folder of each test."""
+    if request.path.parent.name == "cli":
+        request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
+
+
 @pytest.fixture
 def as_users_run():
     """Single precision, with JAX's own rules of promotion."""
