@@ -71,14 +71,14 @@ def test_several_directories_on_one_page_and_as_figures(tmp_path):
     for label in ("FedAvg (a)", "FedAvg (b)", "FedBC"):
         assert f'<th scope="row">{label}</th>' in text
     assert "figures/train_loss.png" in call("report", "a", "b", "--figures", "png").stdout
-    assert "format: got 'bmp'" in refused("report", "a", "--figures", "bmp")
+    assert "format: got 'bmp'" in call("report", "a", "--figures", "bmp").stderr
     assert "a/figures/train_loss.png" in call("report", "a", "--figures", "png").stdout
     worst = {"client_accuracy_worst_tenth": np.linspace(0.1, 0.4, 3)}
     made_up(tmp_path / "w", record("FedBC", **worst))
     done = call("report", "w", "--figures", "png", "--metric", *worst)
     assert done.stdout.split() == ["w/figures/client_accuracy_worst_tenth.png"]
     for form in (["--figures", "png"], ["--table", "text"]):
-        words = refused("report", "w", *form, "--metric", "worst_tenth")
+        words = call("report", "w", *form, "--metric", "worst_tenth").stderr
         assert "Did you mean 'client_accuracy_worst_tenth'?" in words
 
 

@@ -247,8 +247,10 @@ def test_numbers_may_be_categories_and_names_keep_their_zeros(tmp_path):
 
 def test_categories_of_single_tables_stay_categories():
     """Of tables with other categories, pandas makes one column of numbers."""
-    codes = {name: pd.Categorical([code, 3]) for name, code in (("a", 1), ("b", 2))}
-    tables = {name: pd.DataFrame({"code": code, "y": [0, 1]}) for name, code in codes.items()}
+    tables = {
+        name: pd.DataFrame({"code": pd.Categorical([code, 3]), "y": [0, 1]})
+        for name, code in (("a", 1), ("b", 2))
+    }
     data = from_table(tables, columns={"categories": ["code"]})
     assert data.encoding.categories == {"code": ["1", "2", "3"]}
     with pytest.raises(DataError, match="name it in 'categories'"):
