@@ -55,6 +55,7 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return scope_of(nodeid)
 
+    config.option.loadscopereorder = False
     return Files(config, log)
 
 
@@ -65,6 +66,15 @@ def scope_of(nodeid):
     if "recipes" in file:  # each takes long, and they share nothing
         return nodeid
     return " ".join([file, *ALGORITHM.findall(test)[:1]]) if "laws" in file else file
+
+
+WAITING = re.compile("deployed|faults|documents")
+"""Files with few tests, which wait for processes."""
+
+
+def pytest_collection_modifyitems(items):
+    """At the end, a single worker would be left with them."""
+    items.sort(key=lambda item: not WAITING.search(item.nodeid))
 
 
 def pytest_collection_finish():

@@ -45,9 +45,8 @@ def test_all_data_sets_are_listed(tmp_path):
 
 
 def test_a_description_counts():
-    text = call(
-        "describe", "digits:partition=shards,clients=5,shards_per_client=1,test_fraction=0"
-    ).stdout
+    options = "partition=shards,clients=5,shards_per_client=1,test_fraction=0"
+    text = call("describe", f"digits:{options}").stdout
     labels = np.bincount(load_digits().target)
     assert "digits, shards" in text
     assert all(f"{label} {count} " in " ".join(text.split()) for label, count in enumerate(labels))
@@ -55,9 +54,16 @@ def test_a_description_counts():
     assert "x: float64[64], y: int32" in text
     assert "359 to 360, median 359, mean 359.4" in text
     rows = [line.split()[:2] for line in text.splitlines()]
-    assert all(row in rows for row in (["partition", "shards"], ["clients", "5"]))
-    assert ["shards_per_client", "1"] in rows
+    assert all(option.split("=") in rows for option in options.split(",")[:3])
     assert "at least 1" in text
+
+
+def test_numbers_are_described_without_labels(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,0.5\n2,1.5\n3,0\n")
+    options = "partition=iid,clients=1,classes=0"
+    text = call("describe", f"table:table={tmp_path}/a.csv,y=y,{options}").stdout
+    assert "y: float" in text
+    assert "label" not in text.split("option")[0]
 
 
 @pytest.fixture

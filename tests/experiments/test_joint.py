@@ -22,7 +22,7 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     other = RunDirectory.load(shutil.copytree(tmp_path / "a", tmp_path / "b" / "c"))
     both = merge([*directories, other])
     assert [run.label for run in both.shown()] == ["FedAvg (a)", "FedAvg (c)"]
-    assert both.line().startswith("2 algorithms, 1 task, 2 runs")
+    assert both.line() == "2 algorithms, 1 task, 2 runs; all ended well. Still running."
 
 
 def test_folders_on_several_draws_are_rows_of_their_methods(tmp_path):

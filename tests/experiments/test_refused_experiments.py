@@ -24,6 +24,7 @@ REFUSED = [
     ("[solver]", "[[solver]]", "solver"),
     ("[[algorithm]]", "", "schedule: got 'name'"),
     ("mu = 1", "mu = 1\n[audit]\nevery = 0", "audit.every"),
+    ("mu = 1", "mu = 1\n[audit]\n[early_stopping]", "audit: its runs take no rule"),
     ("mu = 1", "mu = 1\n[cluster]\ntimeout_min = 0", "cluster.timeout_min"),
     ("mu = 1", "mu = 1\n[budget]\nhours = 1.0", "Budget(hours=1.0"),
     # what names stand for: tasks, observers, solvers, schedules, methods

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import fedax
+from commands import call
 from fedax.algorithms import algorithm_classes
 from fedax.conformance import LAWS, check
 from laws.outside_methods import RIGHT
@@ -80,19 +81,15 @@ def test_flags_of_cards_hold(kind):
 
 @pytest.mark.slow
 def test_the_command_says_what_to_change():
-    def call(*arguments):
-        return call("check", *arguments)
-
-    found = call(
-        f"{HERE / 'planted.py'}:WithoutPart", "--only", "is_exact", "--only", "counts_its_traffic"
-    )
+    only = ["--only", "is_exact", "--only", "counts_its_traffic"]
+    found = call("check", f"{HERE / 'planted.py'}:WithoutPart", *only)
     assert found.exit_code == 1
     assert "fed.answered.coverage" in found.output
     assert "1 holds, 1 broken." in found.output
-    unknown = call(f"{HERE / 'planted.py'}:WrongName")
+    unknown = call("check", f"{HERE / 'planted.py'}:WrongName")
     assert unknown.output.count("Did you mean 'objective_weight'") == 1
-    assert call("fedprox:mu=0.5", "--only", "learns").exit_code == 0
-    assert "Did you mean 'learns'" in call("fedprox", "--only", "learn").output
+    assert call("check", "fedprox:mu=0.5", "--only", "learns").exit_code == 0
+    assert "Did you mean 'learns'" in call("check", "fedprox", "--only", "learn").output
 
 
 def test_an_algorithm_is_checked_with_its_hyperparameters():

@@ -98,17 +98,16 @@ def prepare_datasets(
 
 def _print_examples(federated: FederatedData) -> None:
     """Prints counts, sizes and labels."""
-    lines = federated.summary | {
-        "train examples of a client": _format_spread(federated.sizes),
-        # of each client, the labels that occur
-        "labels of a client": _format_spread((federated.label_counts > 0).sum(axis=1)),
-    }
+    lines = federated.summary | {"train examples of a client": _format_spread(federated.sizes)}
     print_table([{federated.name: name, "": value} for name, value in lines.items()])
-    echo()
-    # label_counts has shape (clients, labels)
+    if federated.classes is None:
+        return
+    # shape (clients, labels)
+    counts = federated.label_counts
+    echo(f"\nlabels that a client has: {_format_spread((counts > 0).sum(1))}\n")
     labels = [
-        {"label": label, "training examples": f"{counts.sum():,}", "clients": (counts > 0).sum()}
-        for label, counts in enumerate(federated.label_counts.T)
+        {"label": label, "training examples": f"{column.sum():,}", "clients": (column > 0).sum()}
+        for label, column in enumerate(counts.T)
     ]
     print_table(labels, right=[*labels[0]])
 

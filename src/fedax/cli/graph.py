@@ -64,8 +64,8 @@ def graph(
         f"bits: a model of {dim:,} numbers, one message to every neighbour; links, bits: means "
         "over the rounds"
     )
-    method = "dfedavgm:topology=ring"
-    next_step("trains on a graph.", "compare", method, "--task", f"synthetic:clients={clients}")
+    task = f"synthetic:clients={clients}"
+    next_step("trains on a graph.", "compare", "dfedavgm:topology=ring", "--task", task)
 
 
 def parse_graph(text: str, clients: int) -> Any:

@@ -61,10 +61,11 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
         return
     is_computed = task.encoding is None or task.encoding.measured
     if is_computed and differing_versions(record.versions or {}, versions()):
-        reason = (
-            f"its examples are not to the bit those of run {run}, by other versions or machines"
+        warnings.warn(
+            f"{field}: its examples are not to the bit those of run {run}, by other versions or "
+            "machines. Predictions may be for other examples.",
+            stacklevel=2,
         )
-        warnings.warn(f"{field}: {reason}. Predictions may be for other examples.", stacklevel=2)
         return
     reason = f"its examples are not those that run {run} was made with"
     raise InvalidInput.because(field, reason, "Put the files back as they were.")

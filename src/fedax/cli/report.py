@@ -59,8 +59,9 @@ def report(
     asked = [name for name, value in work.items() if value is not None]
     if len(asked) > 1:
         raise InvalidInput.because("report", f"{asked[0]} and {asked[1]} exclude each other")
-    if (metric or against) and table is None and figures is None:
-        raise InvalidInput.because("report", "--metric and --against need --table or --figures")
+    if figures is None and (against or (metric and table is None)):
+        reason = "--metric needs --table or --figures, and --against needs --figures"
+        raise InvalidInput.because("report", reason)
     if keep is not None and len(folders) > 1:
         raise InvalidInput.found("--keep", "several folders", "one run directory")
     directory = merge([_open(folder) for folder in folders])

@@ -38,7 +38,7 @@ def theory(
     from fedax.experiments.config.experiment import Experiment
     from fedax.theory.advice import suggestions
 
-    experiment = Experiment.read(file, ())
+    experiment = Experiment.read(file)
     prices = price or [0.1, 1.0, 10.0, 100.0, 1000.0]
     plan = experiment.plan()
     rows = suggestions(paper, plan.task, methods_of(plan), accuracy, prices, experiment.seeds[0])

@@ -192,6 +192,8 @@ class Experiment(Table):
         """Refuses what needs no data to be seen, and no single key says."""
         check_sources(self)
         members = self.members()
+        if self.audit and self.endings:
+            raise InvalidInput.because("audit", "its runs take no rule that ends them early")
         if self.grid is not None:
             owners = [owner for section in self.algorithm for owner in section.owners]
             self.grid.check(owners, self.seeds)
@@ -237,8 +239,14 @@ class Experiment(Table):
         return bool(self.task.options.get("validation"))
 
     @property
-    def _is_private(self) -> bool:
+    def is_private(self) -> bool:
+        """Whether clients' updates are clipped and get noise."""
         return self.channel is not None and self.channel.privacy is not None
+
+    @property
+    def endings(self) -> list[Any]:
+        """The rules that end runs before their last round."""
+        return [rule for rule in (self.stop, self.early_stopping, self.budget) if rule]
 
     @property
     def select(self) -> str:
@@ -315,13 +323,12 @@ class Experiment(Table):
         best = self.best_by
         if best in OBSERVERS and best not in observers:
             best = None
-        stop = [self.stop, self.early_stopping, self.budget]
         arguments = self._make_conditions() | {
             "rounds": self.rounds,
             "observe": list(observers.values()),
             "engine": engine,
             "observe_every": self.observe_every,
-            "stop": [rule for rule in stop if rule is not None],
+            "stop": self.endings,
             "on_bad_client": self.on_bad_client,
             "keep_best": best,
         }
@@ -361,7 +368,7 @@ class Experiment(Table):
         """Makes the observers that are named, or else fit the task, and those that are needed."""
         names = self.observe
         if names is None:
-            names = default_observers(task, self._is_private, self.is_personal)
+            names = default_observers(task, self.is_private, self.is_personal)
         names = [*names, *(name for name in self.required_metrics() if name in OBSERVERS)]
         observers = {
             name: make_observer(name, self.minimum, self.unseen_steps)

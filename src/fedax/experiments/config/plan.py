@@ -42,7 +42,7 @@ class Plan:
         for label, algorithm in self.algorithms.items():
             arguments = self.arguments_of(label)
             owners = algorithm, arguments["solver"], arguments["schedule"]
-            key = [(type(owner), program_key(owner)) for owner in owners]
+            key = [program_key(owner) for owner in owners]
             if key not in checked:
                 checked.append(key)
                 Grid([algorithm], self.task, [], RunOptions.of(arguments))

@@ -385,9 +385,10 @@ def _read_runs(folder: Path, repair: bool) -> dict[str, Record]:
             if repair:
                 # left out, and made again
                 continue
-            hint = f"`fedax resume {shlex.quote(str(folder.parent))}` makes this run again"
-            reason = f"run {path.parent.name} is damaged ({error}); {hint}"
-            raise ValueError(reason) from error
+            resume = f"fedax resume {shlex.quote(str(folder.parent))}"
+            raise ValueError(
+                f"run {path.parent.name} is damaged ({error}); `{resume}` makes this run again"
+            ) from error
     return runs
 
 
@@ -443,6 +444,9 @@ def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
             end = f" ({name})" if owners[run.task, run.method, run.draw] > 1 else ""
             titles = {"method": run.method + end, "label": run.label + end}
             merged.planned.append(run.model_copy(update=titles))
+        if directory.status != "finished":
+            merged.status = directory.status
+            merged.reason = directory.reason
         merged.runs |= directory.runs
         merged.study += f"# {name}\n{directory.study}\n"
         # a description of other data would be wrong

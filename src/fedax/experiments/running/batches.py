@@ -105,13 +105,14 @@ class Batch:
         records = []
         for run, history in zip(self.runs, histories, strict=True):
             record = Record.of(history, **run.about, gradients=gradients.get(run.label))
-            more = {
-                "seconds": record.seconds / len(histories),
-                "models": {} if kept == "none" else arrays_of(history),
-                "settings": run.made_with | facts,
-                "versions": versions(),
-            }
-            records.append(dataclasses.replace(record, **more))
+            record = dataclasses.replace(
+                record,
+                seconds=record.seconds / len(histories),
+                models={} if kept == "none" else arrays_of(history),
+                settings=run.made_with | facts,
+                versions=versions(),
+            )
+            records.append(record)
         return records
 
 
@@ -171,8 +172,8 @@ def _batch_key(experiment: Experiment, member: Member) -> Any:
     if experiment.audit is not None or experiment.engine != "simulation":
         return member.label
     # privacy and devices use numbers of the schedule before the program runs
-    private = experiment.channel is not None and experiment.channel.privacy is not None
-    separate = private or experiment.clock is not None or "asynchronous" in member.schedule
+    has_clock = experiment.clock is not None
+    separate = experiment.is_private or has_clock or "asynchronous" in member.schedule
     return (
         member.method,
         program_key(member.solver.make()),
@@ -239,18 +240,17 @@ def gradients_of(plan: Plan, labels: Sequence[str], share: float = 1.0) -> dict[
     """
     solver = plan.arguments_of(labels[0])["solver"]
     phases = footprint(plan.algorithms[labels[0]], plan.task, solver=solver).phases
-    sizes = client_sizes(plan) or plan.task.train.sizes.tolist()
+    sizes = client_sizes(plan) or plan.task.train.sizes
     gradients = {}
     for label in labels:
         schedule = plan.arguments_of(label)["schedule"]
         steps = np.mean([schedule.mean_steps(n) for n in sizes])
         epoch = np.mean([schedule.mean_epoch(n) for n in sizes])
-        costs = [
-            (phase.step_gradients * steps + phase.full_gradients * epoch)
+        gradients[label] = sum(
+            float(phase.step_gradients * steps + phase.full_gradients * epoch)
             * (1.0 if phase.everyone else share)
             for phase in phases
-        ]
-        gradients[label] = float(sum(costs))
+        )
     return gradients
 
 
@@ -262,7 +262,7 @@ def client_sizes(plan: Plan) -> list[int] | None:
     engine: Any = plan.arguments.get("engine")
     if hasattr(engine, "client_sizes"):
         return engine.client_sizes
-    return [int(n) for n in plan.task.train.sizes]
+    return plan.task.train.sizes.tolist()
 
 
 def run_audited(plan: Plan, label: str, seed: int, audit: AuditSection, **options: Any) -> History:
@@ -277,10 +277,9 @@ def run_audited(plan: Plan, label: str, seed: int, audit: AuditSection, **option
     looks = audit.looks(arguments["rounds"])
     result = membership(plan.algorithms[label], plan.task, looks=looks, seed=seed, **options)
     history = result.history
-    areas = result.auc
     # the observations at which an attack was made, so that all curves have one length
     is_attacked = np.isin(history.rounds, result.rounds)
-    metrics = {"auc": areas["shadow"], "auc_calibrated": areas["calibrated"]}
+    metrics = {"auc": result.auc["shadow"], "auc_calibrated": result.auc["calibrated"]}
     metrics |= {name: values[is_attacked] for name, values in history.metrics.items()}
     return dataclasses.replace(
         history, rounds=history.rounds[is_attacked], metrics=metrics, seconds=result.seconds

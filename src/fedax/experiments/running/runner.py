@@ -303,8 +303,7 @@ def _make_tracking(run: Run, folder: Path) -> Tracking:
     # what tells runs apart comes first, because long names are cut
     name = slug(f"{run.id} seed {run.seed} {run.task} {run.label}")
     config = {"label": run.label, "draw": run.draw} | run.made_with
-    trackers = run.experiment.trackers
-    return Tracking(trackers, config, project=run.task, name=name, folder=folder)
+    return Tracking(run.experiment.trackers, config, project=run.task, name=name, folder=folder)
 
 
 def describe(experiment: Experiment, plan: Plan) -> str:
@@ -314,11 +313,10 @@ def describe(experiment: Experiment, plan: Plan) -> str:
         texts = [f"{key.replace('_', ' ')} {value}" for key, value in options.items()]
         return ", ".join(texts) or "the defaults"
 
-    task = experiment.task
     sizes = client_sizes(plan)
     counts = "" if sizes is None else f": {len(sizes)} clients, {sum(sizes)} training examples"
     return (
-        f"{task.name} ({list_options(task.options)}){counts}. "
+        f"{experiment.task.name} ({list_options(experiment.task.options)}){counts}. "
         f"Schedule: {list_options(experiment.schedule)}. "
         f"Solver: {experiment.solver.name}, {list_options(experiment.solver.options)}."
     )
