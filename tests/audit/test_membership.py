@@ -47,9 +47,13 @@ def test_guessing_before_training_and_success_after_overfitting():
     assert found.rounds.tolist() == [0, 30]
 
 
-def test_looks_say_the_rounds():
-    with pytest.raises(TypeError, match="'rounds'"):
-        membership(fedax.FedAvg(), noisy_digits(), looks=(1,), rounds=2)
+def test_no_look_is_of_rounds_that_a_budget_did_not_allow():
+    channel = fedax.Channel(privacy=fedax.Privacy(noise=9.0, delta=0.1, budget=1.0))
+    schedule = fedax.Schedule(steps=1, weights="equal")
+    options = {"schedule": schedule, "channel": channel}
+    found = membership(fedax.FedAvg(), noisy_digits(), looks=(1, 900), **options)
+    assert found.rounds.tolist() == [1]
+    assert found.history.outcome.by_budget
 
 
 def test_quarters_are_disjoint_and_stay_with_their_clients():

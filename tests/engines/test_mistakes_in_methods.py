@@ -94,10 +94,15 @@ class Stores(AnotherState):
         return Upload(w, state=(own, 1.0))
 
 
+class WorksInInit(Base):
+    init = Base.round
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (WorksInInit, "init: clients work in it"),
         (NoUpload, r"NoUpload\.train, its result: got an array f32\[2\]; allowed: an Upload"),
         (NoResult, r"NoResult\.train, its result: got None; allowed: an Upload"),
         (Stores, r"Stores\.train, its result: got \(f32\[2\], f..\[\]\); .* an array f32\[2\]"),
@@ -114,11 +119,14 @@ class Resets(AnotherState):
     init = TwoModels.init
 
     def round(self, fed, state):
-        return NoModel.round(self, fed, state)[0], np.float64(1)
+        return fed.average(self.train, fed.sample(), state[0], 0.5), np.float64(1)
+
+    def train(self, client, w, rate):
+        return Upload(w - rate * client.gradient(w))
 
 
 @pytest.mark.parametrize("engine", ENGINES.values())
-def test_a_state_may_have_numbers_of_python_and_numpy(task, engine):
+def test_states_and_messages_may_have_numbers_of_python_and_numpy(task, engine):
     assert run(Resets(), task, engine=engine, rounds=2).outcome.ok
 
 

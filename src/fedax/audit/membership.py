@@ -127,7 +127,8 @@ class Membership:
 
     Attributes:
         rounds: how many rounds the models were trained, shape (looks,). After an interruption, or
-            if a model is not finite, there are fewer looks than were asked for.
+            if a model is not finite or a budget ends its run, there are fewer looks than were
+            asked for.
         auc: by attack, `shadow` and `calibrated` (the threshold on the calibrated loss), the area
             under the ROC curve at each look; 0.5 is guessing.
         seconds: wall time until each look, both models and the attacks, shape (looks,).
@@ -210,10 +211,9 @@ def membership(
     asked = False
     outcome = None
 
-    def hook(observation: Progress) -> bool:
+    def hook(observation: Progress) -> None:
         nonlocal asked
         asked = bool(progress and progress(observation._replace(rounds=looks[-1]))) or asked
-        return False
 
     def train(part: int, run_seed: int, rounds: int) -> History:
         data = dataclasses.replace(task.data, train=parts[part])
@@ -237,7 +237,9 @@ def membership(
                 target = train(0, seed, rounds)
                 shadow = train(2, seed + 1, rounds)
                 # the history ends with the worse of both outcomes, and no attack is made
-                outcome = next((h.outcome for h in (target, shadow) if not h.outcome.ok), None)
+                # the history ends with the worse of both outcomes, and no attack is made
+                outcomes = target.outcome, shadow.outcome
+                outcome = next((each for each in outcomes if each.kind != "ok"), None)
                 if outcome is not None:
                     break
                 look = _run_attacks(task.loss, parts, target.params, shadow.params, seed, attack)

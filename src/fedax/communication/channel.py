@@ -158,7 +158,7 @@ def bits_of(tree: PyTree) -> int:
         return (
             leaf.bits
             if is_message(leaf)
-            else math.prod(np.shape(leaf)) * np.dtype(leaf.dtype).itemsize * 8
+            else math.prod(np.shape(leaf)) * jnp.result_type(leaf).itemsize * 8
         )
 
     return sum(bits(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_message))

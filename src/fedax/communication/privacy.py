@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from fedax.core.hyper import Hyper, check_declared, hyper
+from fedax.core.hyper import check_declared, hyper
 from fedax.errors import InvalidInput
 from fedax.utils.layout import accumulator
 from fedax.utils.norms import scale_of
@@ -21,10 +21,6 @@ from fedax.utils.numbers import python_numbers
 
 WHERE = ("server", "client")
 """The choices of `Privacy(where=...)`."""
-
-
-def _number(default: float | None) -> Any:
-    return eqx.field(static=True, default=default, converter=python_numbers)
 
 
 class Privacy(eqx.Module):
@@ -87,9 +83,9 @@ class Privacy(eqx.Module):
     noise: float = hyper(1.0, static=True, low=0.0)
     delta: float = hyper(1e-5, static=True, low=0.0, high=1.0, open_low=True, open_high=True)
     where: str = hyper("server", choices=WHERE)
-    quantile: float | None = _number(None)
+    quantile: float | None = hyper(None, kind=float, static=True, low=0.0, high=1.0, optional=True)
     clip_rate: float = hyper(0.2, static=True, low=0.0, open_low=True)
-    count_noise: float | None = _number(None)
+    count_noise: float | None = hyper(None, kind=float, static=True, low=0.0, optional=True)
     budget: float = hyper(math.inf, static=True, low=0.0, open_low=True)
 
     def __check_init__(self) -> None:
@@ -97,17 +93,12 @@ class Privacy(eqx.Module):
         clips = self.clip if isinstance(self.clip, tuple) else (self.clip,)
         is_valid = clips and all(isinstance(c, int | float) and 0 < c < math.inf for c in clips)
         self._require("clip", bool(is_valid), "finite numbers > 0, or a tuple of them")
-        least = self.noise / 2
-        if self.count_noise is not None:
-            limits = Hyper("count_noise", 1.0, low=least, open_low=True)
-            allowed = f"{limits.allowed}, above half the noise, or None"
-            self._require("count_noise", limits.allows(self.count_noise), allowed)
-        if self.quantile is None:
-            return
-        limits = Hyper("quantile", 0.5, low=0.0, high=1.0)
-        self._require("quantile", limits.allows(self.quantile), f"{limits.allowed}, or None")
-        reason = 'None with where="client": only a server sees a share'
-        self._require("quantile", self.where == "server", reason)
+        half = self.noise / 2
+        fits = self.count_noise is None or self.count_noise > half
+        self._require("count_noise", fits, f"numbers > {half:g}, half the noise, or None")
+        fits = self.quantile is None or self.where == "server"
+        allowed = 'None with where="client": only a server sees a share'
+        self._require("quantile", fits, allowed)
 
     def _require(self, field: str, is_valid: bool, allowed: str) -> None:
         if not is_valid:

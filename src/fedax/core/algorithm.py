@@ -161,8 +161,8 @@ class Algorithm(eqx.Module, Generic[State]):
     def init(self, fed: Federation, w: Float[Array, "dim"]) -> State:
         """Returns the state before round 0, from the model's starting point.
 
-        Its random streams (`fed.key`, `fed.sample`, `client.key`) are different from those of every
-        round.
+        Its random streams (`fed.key`, `fed.sample`) are different from those of every round. No
+        client works in it.
         """
         return w  # type: ignore[return-value]
 

@@ -187,7 +187,7 @@ class Clock(Declared):
         )
         computing_seconds = np.maximum(seconds - latency - down_bits / down, 0.0)
         # an infinite speed takes no time, once the message is there
-        return np.minimum(examples, np.where(computing_seconds > 0, computing_seconds * speed, 0.0))
+        return np.minimum(examples, computing_seconds * np.where(computing_seconds > 0, speed, 0.0))
 
     def joules(
         self,

@@ -319,7 +319,7 @@ class Schedule(eqx.Module):
             largest: examples.
             filled: whether clients with fewer examples than a minibatch repeat them.
         """
-        batch = self._batch_bounds(largest)[1]
+        batch = self._batches(largest)[-1]
         return batch if filled else min(batch, largest)
 
     def work(
@@ -393,7 +393,7 @@ class Schedule(eqx.Module):
         return self.steps is None and self.times is None and self.sync_probability is None
 
     def _count_steps(
-        self, amount: Any, size: Index, batch: Any, larger: Callable[..., Any] = max
+        self, amount: Any, size: Index, batch: Any, larger: Callable[..., Any] = np.maximum
     ) -> Any:
         """Returns the steps of an amount of work, which is in epochs or in steps already."""
         if not self._is_in_epochs:
@@ -414,7 +414,7 @@ class Schedule(eqx.Module):
             # the steps that the smallest uniform number above 0 gives
             return 1 + int(math.log(2.0**-24) / self._log_tail)
         # the most epochs, at the smallest batch
-        return self._count_steps(self._amount_bounds[1], largest, self._batch_bounds(largest)[0])
+        return self._count_steps(self._amount_bounds[1], largest, self._batches(largest)[0])
 
     def equal_steps(self, sizes: Sequence[int]) -> bool:
         """Returns whether clients of these sizes always take equally many steps."""
@@ -427,7 +427,7 @@ class Schedule(eqx.Module):
             self._count_steps(amount, size, batch)
             for amount in (least, most)
             for size in (min(sizes), max(sizes))
-            for batch in self._batch_bounds(size)
+            for batch in self._batches(size)
         }
         return len(steps) == 1
 
@@ -435,8 +435,6 @@ class Schedule(eqx.Module):
         """Returns the expected steps of a round of a client with `size` examples.
 
         With `times` it is the mean over all rounds.
-
-        Of a drawn batch size, the steps at its mean.
         """
         amount = sum(self._amount_bounds) / 2
         if self.times is not None:
@@ -446,15 +444,12 @@ class Schedule(eqx.Module):
             amount = 1 / self.sync_probability
         # a straggler does a uniform part
         lost_share = self.conditions.stragglers * (1 - (amount + 1) / (2 * amount))
-        return self._count_steps(amount * (1 - lost_share), size, self._mean_batch(size))
+        amount *= 1 - lost_share
+        return float(np.mean(self._count_steps(amount, size, np.array(self._batches(size)))))
 
     def mean_epoch(self, size: int) -> float:
-        """Returns the minibatches in an epoch of a client, at the mean batch size."""
-        return -(-size // self._mean_batch(size))
-
-    def _mean_batch(self, size: int) -> float:
-        """Returns B of a client's steps; of a drawn batch size, its mean."""
-        return sum(self._batch_bounds(size)) / 2
+        """Returns the expected minibatches in an epoch of a client with `size` examples."""
+        return float(np.mean(-(-size // np.array(self._batches(size)))))
 
     @property
     def _amount_bounds(self) -> tuple[int, int]:
@@ -467,19 +462,17 @@ class Schedule(eqx.Module):
         amount = self.epochs if self.steps is None else self.steps
         return amount if isinstance(amount, tuple) else (amount, amount)
 
-    def _batch_bounds(self, size: int) -> tuple[int, int]:
-        """Returns the least and the largest B from which the steps of a client with `size` examples
+    def _batches(self, size: int) -> range:
+        """Returns all B, equally likely, from which the steps of a client with `size` examples may
         follow.
 
         It is the schedule's number, which may be more than `size`; a drawn number is at most
         `size` where the pair allows that.
         """
-        if self.batch_size == "full":
-            return size, size
-        if isinstance(self.batch_size, tuple):
-            low, top = self.batch_size
-            return low, max(low, size if isinstance(top, str) else min(top, size))
-        return self.batch_size, self.batch_size
+        batch = size if self.batch_size == "full" else self.batch_size
+        low, top = batch if isinstance(batch, tuple) else (batch, batch)
+        most = size if isinstance(top, str) else min(top, size)
+        return range(low, max(low, most) + 1)
 
 
 def as_inputs(schedules: Sequence[Schedule]) -> tuple[Schedule, ...]:

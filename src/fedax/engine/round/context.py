@@ -210,7 +210,7 @@ class RoundContext(Federation):
     def log(self, **values: Array | np.int64 | float) -> None:
         for name, raw in values.items():
             value = raw if isinstance(raw, np.generic) else jnp.asarray(raw)
-            if self.is_abandoned is not False:  # a round in Python does not come here
+            if self.is_abandoned is not False:
                 value = jnp.where(
                     self.is_abandoned, self.logged.get(name, missing_value(value)), value
                 )
@@ -490,6 +490,8 @@ class RoundContext(Federation):
             messages = jnp.where(was_abandoned, 0, messages)
         self._record_broken(cohort, result)
         self.last = self._counted_participants(cohort, result)
+        # before the round is abandoned, in which nothing is logged
+        self.log(**result.logged)
         if not self.hides_cohort:
             self.is_abandoned = self.is_abandoned | (self.last.count == 0)
         if "lost" in result.client_states:
@@ -511,7 +513,6 @@ class RoundContext(Federation):
         clients = cohort.ids if self.is_clocked else None
         traffic = PhaseTraffic(down, up, jnp.int32(sent), jnp.int32(messages), clients)
         self.traffic.append(traffic)
-        self.log(**result.logged)
         is_known = isinstance(self.last.count, int)
         if is_known and self.last.count == 0 and not self.hides_cohort:
             raise EmptyPhaseError

@@ -27,6 +27,7 @@ from fedax.engine.round.backend import Backend
 from fedax.engine.round.client import Setup
 from fedax.engine.round.context import RoundContext
 from fedax.engine.round.phase import PhaseResult, PhaseWork, name_of, to_shapes, vectors, zeros
+from fedax.errors import InvalidInput
 from fedax.utils.random import stream
 
 
@@ -97,13 +98,11 @@ class Trace(NamedTuple):
     """Traced rounds of a method.
 
     Attributes:
-        first: the phases of `init`.
         rounds: the phases of each round.
         memories: one client's row of each state, in the order in which they were made.
         state: the algorithm's state after the last round.
     """
 
-    first: list[TracedPhase]
     rounds: list[list[TracedPhase]]
     memories: list[PyTree]
     state: Any
@@ -131,7 +130,6 @@ def trace(
         w = jnp.zeros(setup.layout.dim, setup.layout.dtype)
         start = start_run if setup.channel is None else initial_carry
         carry = start(backend, root, w)
-        done.append(backend.phases)
         for t in rounds:
             backend.phases = []
             fed = RoundContext(backend, t, root, carry)
@@ -142,15 +140,18 @@ def trace(
         return carry.state
 
     state = jax.eval_shape(run)
-    return Trace(done[0], done[1:], backend.memories, state)
+    return Trace(done, backend.memories, state)
 
 
 def start_run(backend: Backend, root: Key[Array, ""], w: Float[Array, "dim"]) -> RunCarry:
     """Returns the carry before round 0 as far as it does not depend on the phases of a round."""
     # a separate root, because with the run's root the draws of `init` would be those of round 0
     algorithm = backend.setup.algorithm
+    fed = RoundContext(backend, 0, stream(root, "init"))
     with explained(algorithm.init):
-        state = algorithm.init(RoundContext(backend, 0, stream(root, "init")), w)
+        state = algorithm.init(fed, w)
+    if fed.traffic:
+        raise InvalidInput.because("init", "clients work in it; let them do so in a round")
     # numbers of Python are arrays after a round
     state = jax.tree.map(jnp.asarray, state)
     initial = backend.setup.solver.initial_state(backend.setup.layout.unravel(w))

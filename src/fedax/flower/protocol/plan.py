@@ -76,7 +76,7 @@ def plan_of(setup: Setup) -> Plan:
             "Flower engine", "a solver with keep=True, whose state clients do not store there", hint
         )
     traced = trace(setup, (0, 1))  # a first round may be another one
-    phases = list(itertools.chain(traced.first, *traced.rounds))
+    phases = list(itertools.chain(*traced.rounds))
     if any(phase.links for phase in phases):
         hint = (
             "Run it on MPI peers, `mpiexec -n 5 fedax run FILE --engine mpi`, or in a simulation."
