@@ -172,11 +172,11 @@ class Task(eqx.Module):
 
     @property
     def _summary(self) -> dict[str, str]:
-        return {
-            "name": self.name,
-            **self.data.summary,
-            "scores": ", ".join(["loss", *self.scores]),
-        }
+        return (
+            {"name": self.name}
+            | self.data.summary
+            | {"scores": ", ".join(["loss", *self.scores])}
+        )
 
     @property
     def train(self) -> Ragged:
