@@ -166,16 +166,14 @@ class Task(eqx.Module):
 
     def _repr_html_(self) -> str:
         """Returns the same table, for notebooks."""
-        import pandas as pd  # takes long to import
+        import pandas  # takes long to import
 
-        return pd.Series(self._summary).to_frame("Task").to_html()
+        return pandas.Series(self._summary).to_frame("Task").to_html()
 
     @property
     def _summary(self) -> dict[str, str]:
         return (
-            {"name": self.name}
-            | self.data.summary
-            | {"scores": ", ".join(["loss", *self.scores])}
+            {"name": self.name} | self.data.summary | {"scores": ", ".join(["loss", *self.scores])}
         )
 
     @property
