@@ -31,8 +31,7 @@ def find_target(task: BenchTask, tuning: Tuning = REFERENCE) -> float:
         # a run that diverged is the worst of all
         if has_diverged(run, metric):
             return math.inf
-        values = run.scalars[metric][run.rounds <= half]
-        return min(loss_of(run, metric, value) for value in values)
+        return min(loss_of(run, metric, i) for i, done in enumerate(run.rounds) if done <= half)
 
     def score(records: Sequence[Record]) -> Score:
         return (statistics.fmean(map(best_loss, records)),)

@@ -91,10 +91,7 @@ def run_method(
     def score(records: Sequence[Record]) -> Score:
         rounds = [cost_to(run, task.target, "rounds") for run in records]
         reached = [cost for cost in rounds if math.isfinite(cost)]
-        losses = [
-            loss_of(run, metric, math.nan if run.diverged else run.scalars[metric][-1])
-            for run in records
-        ]
+        losses = [math.inf if run.diverged else loss_of(run, metric) for run in records]
         # first who arrives, then how fast, then how good
         missed = float(len(rounds) - len(reached))
         return missed, statistics.fmean(reached or [0.0]), statistics.fmean(losses)
@@ -116,8 +113,13 @@ def run_method(
     }
     rows = []
     for run in records:
-        row: dict[str, Any] = {"task": task.name, "method": method.shown(), "draw": 0, "study": 0}
-        row["seed"] = run.seed
+        row: dict[str, Any] = {
+            "task": task.name,
+            "method": method.shown(),
+            "draw": 0,
+            "study": 0,
+            "seed": run.seed,
+        }
         row |= {cost: cost_to(run, task.target, cost) for cost in COSTS}
         is_lost = has_diverged(run, metric)
         for name, shown in task.target.quality.items():
@@ -215,8 +217,9 @@ def has_diverged(run: Record, metric: str) -> bool:
     It was stopped for that, is not finite, or its metric ends worse than it began. The metric of
     the task decides, not the training loss: a loss that rises may go with accuracies that rise.
     """
-    first, last = (loss_of(run, metric, run.scalars[metric][i]) for i in (0, -1))
-    return run.outcome.kind in ("diverged", "non-finite") or last > first or math.isinf(last)
+    last = loss_of(run, metric)
+    is_worse = math.isinf(last) or last > loss_of(run, metric, 0)
+    return is_worse or run.outcome.kind in ("diverged", "non-finite")
 
 
 def cost_to(run: Record, target: Target, cost: str) -> float:
@@ -242,8 +245,9 @@ def cost_to(run: Record, target: Target, cost: str) -> float:
     )
 
 
-def loss_of(run: Record, metric: str, value: Any) -> float:
-    """Returns a value of a metric as a loss, infinite if it is not finite."""
+def loss_of(run: Record, metric: str, observation: int = -1) -> float:
+    """Returns a value of a metric, by default the last, as a loss; infinite if it is not finite."""
+    value = float(run.scalars[metric][observation])
     if not math.isfinite(value):
         return math.inf
-    return -float(value) if is_higher_better(metric, [run.modes]) else float(value)
+    return -value if is_higher_better(metric, [run.modes]) else value

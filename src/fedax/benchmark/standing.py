@@ -84,7 +84,7 @@ def compare_methods(results: pd.DataFrame, tasks: Sequence[BenchTask]) -> pd.Dat
     others = frame.index != reference
     rounds: Float[np.ndarray, "methods tasks"] | None = None
     # hours are not known without devices
-    measures: list[str] = [name for name in COSTS if own[name].notna().all()]
+    measures = [name for name in COSTS if own[name].notna().all()]
     measures += [name for name in QUALITY if all(name in task.target.quality for task in tasks)]
     wide = own.pivot(index="method", columns=["task", *RUN], values=measures).loc[methods]
     # runs that not all methods have are left out
@@ -148,7 +148,8 @@ def _cost_gains(costs: Runs, reference: int) -> Runs:
     with np.errstate(invalid="ignore"):
         # level if both never arrive; infinite gains become large ones, and are clipped
         gains = np.nan_to_num(logs[reference] - logs)
-    return np.clip(gains, -math.log(LIMIT), math.log(LIMIT))
+    most = math.log(LIMIT)
+    return np.clip(gains, -most, most)
 
 
 def _quality_gains(values: Runs, reference: int, is_higher: bool) -> Runs:
