@@ -26,7 +26,8 @@ def reproduce(
     Results are compared with the paper, and each claim gets a verdict.
 
     Runs that are there already, below `runs/` of the folder, are not made again: with --algorithm
-    or --variant a recipe can be run piece by piece into one folder.
+    or --variant a recipe can be run piece by piece into one folder. A later call also finishes what
+    an earlier one began there.
     """
     from rich.console import Console
 

@@ -149,8 +149,7 @@ class Claim(Table):
         interval = interval_text(deciding["mean"], deciding["low"], deciding["high"])
         about = f"{deciding['task']}: {deciding['comparison']} {interval}"
         text = f"{about} {claimed} ({deciding['units']} {deciding['unit']})"
-        agreeing = groups["agrees"].all().sum()
-        direction = f"{agreeing} of {counted(len(groups), 'task')}"
+        direction = f"{groups['agrees'].all().sum()} of {counted(len(groups), 'task')}"
         if len(ran) < len(parts):
             direction += f", {len(parts) - len(ran)} of {len(parts)} comparisons not run"
         return Evidence(verdict, text, direction, parts, claimed)

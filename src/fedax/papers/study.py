@@ -89,17 +89,21 @@ def reproduce(
     """Runs a recipe at one of its scales.
 
     The directory also holds `results.csv`, `claims.csv` and `recipe.toml`. Runs that it has already
-    are not made again; see `run_experiments`. Variants and algorithms of earlier calls stay in it.
+    are not made again; see `run_experiments`. Variants and algorithms of earlier calls stay in it,
+    and those that did not finish are run too.
 
     Raises:
         RunExists, InvalidInput, WriteFailed: as `run_experiment`.
     """
     if (out / RECIPE).exists():
-        # named ones that the folder has stay in it
+        # those that the folder has stay in it; None stands for all
         size = recipe.scale[scale]
         earlier = load(str(out / RECIPE)).scale[scale]
-        pairs = (size.variants, earlier.variants), (size.algorithms, earlier.algorithms)
-        names = (sorted({*now, *(then or ())}) if now else () for now, then in pairs)
+        pairs = (
+            (size.variants, earlier.variants, recipe.titles),
+            (size.algorithms, earlier.algorithms, recipe.algorithms),
+        )
+        names = (sorted({*now, *(then or every)}) if now else () for now, then, every in pairs)
         recipe = recipe.only(scale, *names)
     return run_experiments(
         recipe.experiments(scale),
