@@ -139,11 +139,3 @@ def test_the_bounds_of_multipliers_leave_room():
     found = fedbc.multiplier_bounds(np.geomspace(1e-3, 1e3, 50))
     assert np.all(found.low < found.high)
     assert found.high.min() == pytest.approx(4, rel=0.02)
-
-
-def test_fedbc_takes_the_bounds():
-    import fedax
-
-    low, high = fedbc.multiplier_bounds(np.array([0.5, 2.0]))
-    method = fedax.FedBC(lam_min=low, lam_max=high, lam=low)
-    np.testing.assert_array_equal(method.lam_min, low)

@@ -17,6 +17,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # imports what is asked for, and only then
 from jaxtyping import Array, Float
 
 from fedax.core import InvalidInput
@@ -86,13 +87,14 @@ def heterogeneity(gradients: Models, *, low: float, high: float) -> float:
     """
     gradient_rows = np.asarray(gradients, float)
     check("heterogeneity", multiplier=np.array([low, high]))
-    # four arrays of shape (clients, clients, dim): the first axis is i, the second j
+    ends = {low, high}
+    # shape (clients, clients): inner products would cancel where devices are nearly alike
     corners = [
-        a * gradient_rows[:, None] - b * gradient_rows[None]
-        for a in (low, high)
-        for b in (low, high)
+        scipy.spatial.distance.cdist(a * gradient_rows, b * gradient_rows)
+        for a in ends
+        for b in ends
     ]
-    lengths = np.linalg.norm(np.array(corners), axis=-1).max(0)
+    lengths = np.max(corners, axis=0)
     # a device is not compared with itself
     np.fill_diagonal(lengths, 0)
     return float(lengths.max())
