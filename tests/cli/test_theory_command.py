@@ -26,7 +26,7 @@ clients = 4
 name = "sgd"
 learning_rate = 0.01
 [schedule]
-epochs = 1
+epochs = [1, 2]
 batch_size = 50
 [[algorithm]]
 name = "dfedavgm"
@@ -157,6 +157,10 @@ def test_every_paper_says_something_finite(paper, plan):
         assert isinstance(row.value, str) or (math.isfinite(row.value) and row.value >= -1), row
     if paper == "dfedavgm":
         assert values(paper, plan)["lambda"] == pytest.approx(fedax.Graph.ring(4).lam)
+    if paper == "fedaware":
+        steps = 2 * math.ceil(plan.task.train.largest / 50)
+        rate = 1 / (math.sqrt(12) * closed_form(plan).max() * steps)
+        assert values(paper, plan)["largest eta_l"] == pytest.approx(rate, rel=1e-4)
 
 
 def test_command_line(tmp_path):

@@ -3,6 +3,7 @@ of one device."""
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -137,10 +138,6 @@ def test_special_cases_agree():
         theorem_3, rel=1e-12
     )
     assert feddane.decrease(mu=mu, concavity=1e-12, **given) == pytest.approx(theorem_3)
-    # homogeneous devices and exact solutions: what one round of a proximal step promises
-    assert feddane.decrease(mu=mu, smoothness=1.0, dissimilarity=1.0) == pytest.approx(
-        1 / mu - 2.5 / mu**2
-    )
 
 
 def test_corollary_4():
@@ -209,19 +206,30 @@ def test_nothing_is_promised_up_to_the_concavity():
 
 
 @pytest.mark.parametrize(
-    ("cohort", "sampling", "cohorts", "promises"),
+    ("schedule", "cohorts", "promises"),
     [
-        (None, "uniform", "shared", True),
-        (1, "proportional", "independent", True),
-        (1, "proportional", "shared", False),
-        (1, "uniform", "independent", False),
+        ({}, "shared", True),
+        ({"weights": "equal"}, "shared", False),
+        ({"cohort": 1, "sampling": "proportional"}, "independent", True),
+        ({"cohort": 1, "sampling": "proportional"}, "shared", False),
+        ({"cohort": 1}, "independent", False),
     ],
 )
-def test_a_decrease_is_promised_for_two_draws_by_the_shares(cohort, sampling, cohorts, promises):
+def test_a_decrease_is_promised_for_two_draws_by_the_shares(schedule, cohorts, promises):
     """By default the one large device is drawn as often as the small one."""
     task = fedax.Task(20.0, lambda w, x: (w - x) ** 2 / 2, [[0.0], [1.0, 2.0]])
-    schedule = fedax.Schedule(cohort=cohort, sampling=sampling)
-    method = Method(fedax.FedDANE(mu=40.0, cohorts=cohorts), fedax.SGD(0.1), schedule)
-    (*_, last) = suggestions("feddane", task, {"": method})
+    method = fedax.FedDANE(mu=40.0, cohorts=cohorts)
+    work = Method(method, fedax.SGD(0.1), fedax.Schedule(**schedule))
+    (*_, last) = suggestions("feddane", task, {"": work})
     assert last.value > 0
     assert last.source.endswith(": a decrease") == promises
+
+
+def test_a_loss_with_a_closed_form_may_be_concave():
+    def waves(w, x):
+        return jnp.cos(w - x) + 1
+
+    waves.smoothness = lambda examples: 1.0
+    task = fedax.Task(0.0, waves, [[0.1], [0.2]])
+    rows = suggestions("feddane", task, {"": Method(None, fedax.SGD(0.1), fedax.Schedule())})
+    assert rows[3].value == pytest.approx(-math.cos(0.1))
