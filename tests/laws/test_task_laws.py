@@ -184,7 +184,7 @@ def test_the_command_checks_a_task(tmp_path):
     wrong = call(f"{tmp_path}/own.py:task:coupled=true", "--only", "keeps_examples_apart")
     assert wrong.exit_code == 1
     assert "loss: the value of an example is" in wrong.output
-    assert "argument `state`" in wrong.output
+    assert "`fedax check --task " in wrong.output
     assert "Did you mean" in call("synthetic", "--only", "keeps_examples").output
     assert "2 holds." in call("synthetic:clients=4").output
 

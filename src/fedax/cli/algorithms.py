@@ -42,4 +42,4 @@ def algorithms(
         if rows := [dict(zip(heads, row, strict=True)) for row in about["hyperparameters"]]:
             print_table(rows)
         echo()
-    next_step("compares it with FedAvg.", "compare", "fedavg", names[0] if names else "scaffold")
+    next_step("runs algorithms on a task.", "compare", *(names or ("fedavg", "scaffold")))

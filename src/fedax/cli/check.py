@@ -51,10 +51,9 @@ def check(
     for law in only or ():
         if law not in laws:
             raise UnknownName.among("--only", law, laws)
-    section = parse_section(name)
     console = Console(highlight=False)
     counts = Counter()
-    subject: Any = (make_task if task else make_algorithm)(**section)
+    subject: Any = (make_task if task else make_algorithm)(**parse_section(name))
     try:
         session = None if task else start(subject, regression())
     except InvalidInput:
@@ -77,7 +76,7 @@ def check(
             console.out(f"    {verdict.reason}")
     console.print(", ".join(f"{counts[kind]} {kind}" for kind in MARKS if counts[kind]) + ".")
     if counts["broken"]:
-        next_step("tests it again after a change.", "check", name)
+        next_step("tests it again after a change.", "check", *["--task"] * task, name)
         raise Exit(1)
     if task:
         next_step("compares methods on it.", "compare", "fedavg", "scaffold", "--task", name)

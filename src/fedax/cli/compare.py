@@ -39,7 +39,8 @@ def compare(
     from fedax.experiments.config.user_code import resolve_data_paths
 
     experiment = Experiment.of(
-        name=task,
+        # a path may be longer than a name
+        name=task[:200],
         rounds=rounds,
         observe_every=observe_every,
         seeds=parse_value(f"[{seeds}]"),
