@@ -144,10 +144,15 @@ def test_a_claim_may_be_about_some_of_its_tasks():
     good = planted(A=0.8, B=0.7)
     bad = planted(A=0.6, B=0.7)
     results = Results([*good.records, *on("U", good), *on("V", bad)])
-    verdicts = [
-        judged(results, check="better", a="A", b="B", at_least=count) for count in (1, 2, 3)
+    evidence = [
+        Claim(text="c", check="better", a="A", b="B", at_least=count).judge(
+            results, "test_accuracy", "last"
+        )
+        for count in (1, 2, 3)
     ]
-    assert verdicts == ["holds", "holds", "does not hold"]
+    assert [each.verdict for each in evidence] == ["holds", "holds", "does not hold"]
+    # the task from which it follows
+    assert [each.text[0] for each in evidence] == list("TTV")
     assert judged(results, check="better", a="B", b="A", at_least=2) == "does not hold"
 
 

@@ -133,9 +133,3 @@ def test_heterogeneity_is_the_largest_of_a_grid():
         1.5 * np.linalg.norm(alike[0])
     )
     assert fedbc.heterogeneity(np.ones((1, 2)), low=1.0, high=2.0) == 0
-
-
-def test_the_bounds_of_multipliers_leave_room():
-    found = fedbc.multiplier_bounds(np.geomspace(1e-3, 1e3, 50))
-    assert np.all(found.low < found.high)
-    assert found.high.min() == pytest.approx(4, rel=0.02)

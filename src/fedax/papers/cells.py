@@ -11,8 +11,20 @@ import scipy  # `scipy.stats` is imported on demand
 from fedax.papers.numbers import Results
 
 COLUMNS = (
-    *("task", "algorithm", "metric", "paper_mean", "paper_deviation", "paper_runs"),
-    *("ours_mean", "ours_deviation", "units", "runs", "diverged", "difference", "joint_error", "z"),
+    "task",
+    "algorithm",
+    "metric",
+    "paper_mean",
+    "paper_deviation",
+    "paper_runs",
+    "ours_mean",
+    "ours_deviation",
+    "units",
+    "runs",
+    "diverged",
+    "difference",
+    "joint_error",
+    "z",
 )
 """Of the frame, in the order of `results.csv`."""
 

@@ -24,8 +24,16 @@ from fedax.results.tables.summary import counted, quantity_of
 
 Verdict = Literal["holds", "does not hold", "undecided", "not run"]
 PARTS = (
-    *("task", "comparison", "units", "unit", "mean", "low", "high"),
-    *("p_for", "p_against", "agrees"),
+    "task",
+    "comparison",
+    "units",
+    "unit",
+    "mean",
+    "low",
+    "high",
+    "p_for",
+    "p_against",
+    "agrees",
 )
 """Columns of the comparisons of a claim:
 
@@ -118,7 +126,10 @@ class Claim(Table):
         titles = list(self.tasks or tasks or results.tasks)
         rows = [
             [
-                *(task, about, *shown[5:], *shown[:3]),
+                task,
+                about,
+                *shown[5:],
+                *shown[:3],
                 max(effect.ahead for effect in tested),
                 min(effect.behind for effect in tested),
                 all(effect.mean > 0 for effect in tested),
@@ -139,14 +150,16 @@ class Claim(Table):
         # one comparison refutes, so the smallest p counts, corrected for their number
         behind = (groups["p_against"].min() * groups.size()).clip(upper=1.0).to_numpy()
         verdict: Verdict = "undecided"
-        deciding = ran.sort_values(["p_for", "p_against"], ascending=[False, True]).iloc[0]
+        # tasks on which it need not hold do not decide
+        deciding = ran[ran["p_for"] <= sorted(ahead)[:needed][-1]]
+        deciding = deciding.sort_values(["p_for", "p_against"], ascending=[False, True]).iloc[0]
         if partial_conjunction(ahead, needed) <= LEVEL:
             verdict = "holds"
         elif partial_conjunction(behind, len(groups) - needed + 1) <= LEVEL:
             verdict = "does not hold"
             deciding = ran.loc[ran["p_against"].idxmin()]
         claimed = self._describe(results, metric, read)
-        interval = interval_text(deciding["mean"], deciding["low"], deciding["high"])
+        interval = interval_text(*deciding[["mean", "low", "high"]])
         about = f"{deciding['task']}: {deciding['comparison']} {interval}"
         text = f"{about} {claimed} ({deciding['units']} {deciding['unit']})"
         direction = f"{groups['agrees'].all().sum()} of {counted(len(groups), 'task')}"

@@ -40,8 +40,19 @@ _Z = (
 )
 _NO_COMPARISON = "These runs are of another model than the paper's, and no comparison."
 CLAIM_COLUMNS = [
-    *("claim", "verdict", "task", "comparison", "quantity", "units", "unit"),
-    *("mean", "low", "high", "p_for", "p_against", "p_against_holm"),
+    "claim",
+    "verdict",
+    "task",
+    "comparison",
+    "quantity",
+    "units",
+    "unit",
+    "mean",
+    "low",
+    "high",
+    "p_for",
+    "p_against",
+    "p_against_holm",
 ]
 
 
