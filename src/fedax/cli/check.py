@@ -26,7 +26,7 @@ def check(
     """Check a method or a task of your own against the laws.
 
     A method learns, has no side effects, counts its messages, does not change the states of absent
-    clients, and more; that takes about two minutes. With --task, the loss of a task sees every
+    clients, and more; that takes about a minute. With --task, the loss of a task sees every
     example alone and changes nothing outside.
 
     The exit code is 0 if all tests pass, else 1. Tests that do not apply to the method are skipped,
