@@ -16,7 +16,6 @@ import fedax
 from fedax import data, observe, tasks
 from fedax.core import DataError, InvalidInput, UnknownName
 from fedax.data import FederatedData, from_table, store, stored
-from fedax.examples.client_names import ClientNames
 from leaf_files import of_leaf
 from parts import with_unseen, with_validation
 
@@ -78,7 +77,6 @@ def test_texts_of_tables(tmp_path, field, text, options):
         ("'b'", {"a.csv": "h,y\n1,0\n", "b.csv": "h,y\n"}),
         ("'a' twice", {"a.csv": "h,y\n1,0\n", "a.csv.gz": ""}),
         ("no table", {"a.txt": ""}),
-        ("a.parquet|pip install", {"a.parquet": "PAR1"}),
     ],
 )
 def test_folders_of_tables(tmp_path, field, files):
@@ -103,7 +101,6 @@ def test_folders_of_tables(tmp_path, field, files):
         ("a cell", lambda: OF_FRAME(FRAME.assign(note=[[1, 2]] * 3))),
         ("column", lambda: OF_FRAME(FRAME[["ward", "y"]])),
         ("x=", lambda: OF_FRAME(FRAME, columns={"x": ["age", "y"]})),
-        ("splits", lambda: OF_FRAME({"train": FRAME})),
         ("3", lambda: OF_FRAME(3)),
     ],
 )
@@ -136,7 +133,6 @@ CONVERTED = functools.partial(data.leaf, classes=80)
         (b"1 1:1\nnan 1:1\n", data.read_libsvm, "finite"),
         (b"1 1:1\n1 1:inf\n", data.read_libsvm, "finite"),
         (b"a 1 2\nb 1\n", data.read_glove, "file"),
-        (b"a 1 2\nb x y\n", data.read_glove, "file"),
         (b"so nan 1\n", data.read_glove, "NaN"),
     ],
 )
@@ -281,7 +277,6 @@ TWINS = {1: [[1.0]], "1": [[2.0]]}
             ("name or number", functools.partial(OF, {"a": {"x": [1.0]}, missing: {"x": [2.0]}}))
             for missing in (None, np.nan, pd.NA, pd.NaT, "")
         ),
-        ("order", lambda: ClientNames({"a", "b"})),
         ("'x'.*4000000000", lambda: TWO([LARGE])),
         ("test.*4000000000", lambda: TWO([client(0, features=1)], test=[LARGE])),
         ("2147483647", lambda: OF([{"x": [[0.0]], "y": [2**31]}], classes=2**31 + 1)),

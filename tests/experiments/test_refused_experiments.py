@@ -18,10 +18,8 @@ REFUSED = [
     # pydantic: types, ranges, choices, keys
     ('name = "Tiny', 'nme = "x"\nname = "Tiny', "Did you mean 'name'"),
     (ROUNDS, "rounds = -2", "rounds"),
-    (ROUNDS, "minimum = nan", "minimum"),
     (ROUNDS, 'read = "rounds_to_3"', "read"),
     (SEEDS, "seeds = [0, 0]", "seeds"),
-    ("[solver]", "[[solver]]", "solver"),
     ("[[algorithm]]", "", "schedule: got 'name'"),
     ("mu = 1", "mu = 1\n[audit]\nevery = 0", "audit.every"),
     ("mu = 1", "mu = 1\n[audit]\n[early_stopping]", "audit: its runs take no rule"),

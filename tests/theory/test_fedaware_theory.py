@@ -114,6 +114,18 @@ def test_the_step_size_must_fit_the_smoothness():
     assert found.max() > 5 * 0.1 * 6 * 10 * 50.0**2
 
 
+def test_lemma_4_1_as_printed_fails():
+    """A momentum that is hardly renewed keeps its old value while the model moves on; nothing
+    drifts."""
+    q = quadratics(np.random.default_rng(3), lowest=0.5)
+    momenta = q.gradients(np.ones(4))
+    x = np.zeros(4)
+    error = float(np.mean(np.sum((momenta - q.gradients(x)) ** 2, axis=1)))
+    share = 1e-3
+    drift_square = 1e-4
+    assert error > share**2 * q.smoothness**2 * drift_square
+
+
 @pytest.mark.slow
 def test_stationarity_along_runs_of_the_shortest_combination():
     for seed in range(100):
