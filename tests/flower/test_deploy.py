@@ -26,7 +26,7 @@ from fedax.flower.client.worker import Worker
 from fedax.flower.deploy import keys
 from fedax.flower.deploy.app import run_on
 from fedax.flower.deploy.folder import Rehearsal
-from fedax.flower.deploy.hub import address_of, find_crashed, open_hub, settings_of
+from fedax.flower.deploy.hub import find_crashed, open_hub, settings_of
 from fedax.flower.deploy.worker import load_client_data, worker_for
 from fedax.flower.protocol import masks
 from fedax.flower.server.in_process import LocalGrid
@@ -83,7 +83,7 @@ def test_a_node_takes_the_signed_app_and_no_other(made, tmp_path):
 
     trusted = yaml.safe_load((made / "keys" / "trusted.yaml").read_text())
     hub = open_hub(made)
-    url = f"{address_of(hub)}/hub/fetch-fab"
+    url = f"http://127.0.0.1:{hub.server_port}/hub/fetch-fab"
     where, signatures, _ = request_download_link("@fedax/fedax-app", "1.0.0", url, "fab_url")
     content = httpx.get(where).content
     hub.shutdown()

@@ -97,9 +97,10 @@ def bytes_of(message):
 @pytest.mark.slow
 def test_the_run_may_be_continued_by_another_server(tmp_path):
     """The clients' memories are those of the checkpoint, whatever rounds came after it, and old
-    ones are dropped."""
+    ones are dropped. So they are in a run that its history continues."""
     algorithm = fedax.SCAFFOLD()
-    straight = run(algorithm, federation(tmp_path / "a", algorithm), rounds=6, observe_every=6)
+    engine = federation(tmp_path / "a", algorithm)
+    straight = run(algorithm, engine, rounds=6, resume=run(algorithm, engine))
     options = {
         "checkpoint": tmp_path / "checkpoints",
         "checkpoint_every": 2,

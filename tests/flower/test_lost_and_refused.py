@@ -59,7 +59,6 @@ SPOILED = {
     **{f"lost: {code}": (failing(code), f"error {code}") for code in roster.NO_MESSAGE},
     "error": (failing(7), "error 7: no memory"),
     "shape": (lambda m, a: replaced(a, np.zeros(5)), "40 bytes, expected 32"),
-    "type": (lambda m, a: replaced(a, np.zeros(4, np.float32)), "16 bytes, expected 32"),
     "huge": (
         lambda m, a: with_data(a, Array("float64", (1 << 40,), "numpy.ndarray", b"junk")),
         "4 bytes, expected 32",

@@ -63,18 +63,13 @@ def open_hub(folder: Path) -> ThreadingHTTPServer:
     """Returns a server on the loopback that has the signed app of a folder."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     signature = json.loads((folder / "keys" / "app.json").read_text())
-    about = {"fab_url": f"{address_of(server)}/app.fab", "verifications": [signature]}
+    about = {"fab_url": f"http://127.0.0.1:{server.server_port}/app.fab", "verifications": [signature]}
     server.answers = {  # type: ignore[attr-defined]
         "/hub/fetch-fab": json.dumps(about).encode(),
         "/app.fab": (folder / "app.fab").read_bytes(),
     }
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
-
-
-def address_of(server: ThreadingHTTPServer) -> str:
-    """Returns the address of a hub."""
-    return f"http://127.0.0.1:{server.server_port}"
 
 
 def look_after(
@@ -129,12 +124,10 @@ def find_crashed(folder: Path) -> list[Path]:
     """
     if os.environ.get("FEDAX_CONTINUE") == "0":
         return []
-    runs = [path.parent for path in sorted(folder.glob("runs/*/summary.json"))]
     return [
-        run
-        for run in runs
-        if json.loads((run / "summary.json").read_text())["status"] == "running"
-        and not is_held(run)
+        path.parent
+        for path in sorted(folder.glob("runs/*/summary.json"))
+        if json.loads(path.read_text())["status"] == "running" and not is_held(path.parent)
     ]
 
 
@@ -144,7 +137,7 @@ def main(folder: Path, command: list[str]) -> int:
     hub = open_hub(folder)
     direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
     own = {
-        "FLWR_SUPERGRID_API_URL": address_of(hub),
+        "FLWR_SUPERGRID_API_URL": f"http://127.0.0.1:{hub.server_port}",
         "FLWR_HOME": str(folder / "flower"),
         "NO_PROXY": direct,
         "no_proxy": direct,

@@ -108,13 +108,13 @@ class FlowerBackend(PythonBackend):
         self.engine = engine
         self.algorithm = type(setup.algorithm).__name__
         self.floor = 0
-        self._state_forms: dict[str, PyTree] = {}  # of one client, by slot
+        self._slots = 0
         self.plan = plan_of(setup)
         assignment = Assignment(setup.algorithm, setup.solver, setup.schedule, setup.channel)
         self.assignment = assignment.name(setup.layout, setup.population.clients)
         # of the run's root, not of the phase's: memories of phases in `init` are those of the
         # rounds after it
-        run = engine.run, self.assignment, np.asarray(jax.random.key_data(root)).tolist()
+        run = engine.run, self.assignment, jax.random.key_data(root).tolist()
         self.run_name = hashlib.sha256(repr(run).encode()).hexdigest()[:32]
         self._round = -1
         self._counts = dict.fromkeys(("answers", "refused", "absent"), np.int64(0))
@@ -150,9 +150,9 @@ class FlowerBackend(PythonBackend):
 
     def client_states(self, initial: PyTree) -> ClientStates:
         first = initial if callable(initial) else lambda k: initial
-        versions = jnp.zeros((self.setup.population.clients, len(bytes.fromhex(NEVER))), jnp.uint8)
-        slot = f"state-{len(self._state_forms) + 1}"
-        self._state_forms[slot] = to_shapes(jax.eval_shape(first, jnp.int32(0)))
+        versions = jnp.zeros((self.setup.population.clients, len(NEVER) // 2), jnp.uint8)
+        self._slots += 1
+        slot = f"state-{self._slots}"
         return RemoteStates(
             versions, slot, lambda k: jax.tree.map(jnp.asarray, first(jnp.int32(k)))
         )
@@ -224,7 +224,10 @@ class FlowerBackend(PythonBackend):
         message and of the clients' states, and how often its name came before in the round.
         """
         down = to_shapes(phase_work.down)
-        held = {name: self._state_forms[state.slot] for name, state in states.items()}
+        held = {
+            name: to_shapes(jax.eval_shape(state.first, jnp.int32(0)))
+            for name, state in states.items()
+        }
         candidates = [
             (phase.occurrence != phase_work.occurrence, number)
             for number, phase in enumerate(self.plan.phases)
