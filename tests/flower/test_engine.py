@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from federation import EVERYONE, SOLVER, check_same, federation, run, task
+from federation import EVERYONE, SCHEDULE, SIZE, SOLVER, check_same, federation, run, task
 
 import fedax
 from fedax import codecs
@@ -190,6 +190,19 @@ def test_flower_is_imported_on_demand():
         ).stdout
         == "[]\n"
     )
+
+
+@pytest.mark.slow
+def test_labels_are_flipped_at_the_clients(tmp_path):
+    rows = {"x": np.ones(SIZE), "y": np.arange(SIZE)}
+    labelled = fedax.Task(0.1, lambda w, rows: (w - rows["y"].astype(float)) ** 2, [rows] * 3)
+    channel = fedax.Channel(attack=fedax.attacks.LabelFlip(share=0.5, classes=9))
+    engine = federation(tmp_path, fedax.FedAvg(), whole=labelled, channel=channel)
+    options = {"solver": SOLVER, "schedule": SCHEDULE, "channel": channel, "rounds": 2}
+    ours, theirs = (
+        fedax.run(fedax.FedAvg(), labelled, engine=given, **options) for given in (engine, None)
+    )
+    check_same(ours, theirs)
 
 
 def test_clients_on_their_own_machines_do_not_collude(tmp_path):

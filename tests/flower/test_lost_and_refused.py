@@ -128,17 +128,6 @@ def test_not_finite_is_left_out_too(spoiled, without_the_last, tmp_path):
     assert (stopped.outcome.kind, stopped.outcome.client) == ("non-finite", LAST)
 
 
-def test_a_run_that_may_not_go_on_without_them_says_so(tmp_path):
-    engine = federation(
-        tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=of_the_last(lambda m, a: [])
-    )
-    with pytest.raises(
-        fedax.FedaxError,
-        match=r"round 0: client 3: no answer within 0.2 seconds",
-    ):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE)
-
-
 @pytest.mark.slow
 def test_fewer_than_the_minimum_change_nothing(tmp_path):
     engine = federation(

@@ -211,11 +211,6 @@ def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
     later = renamed(order, round=9, floor=9)
     assert error(worker.answer(later)) is None
     assert "of round 0, whose messages are no longer stored" in error(worker.answer(order))
-    stored = next(path for path in (tmp_path / "client-0" / "sent").rglob("*-noisy"))
-    *body, last = stored.read_bytes()
-    # not a fixed byte: 0x3f, a question mark, ends many numbers
-    stored.write_bytes(bytes([*body, last ^ 1]))
-    assert "damaged" in error(worker.answer(later))
 
 
 @pytest.mark.slow

@@ -257,7 +257,10 @@ class Worker:
         # of the others' sizes a client knows the sum
         offsets = np.linspace(0, total, self.clients + 1).astype(np.int32)
         population = Population(offsets, self.clients, total)
-        setup = Setup(algorithm, self.task, solver, schedule, self.layout, population, channel)
+        task = self.task
+        if channel is not None and channel.attack is not None:
+            task = channel.attack.poison(task, self.partition, self.clients)
+        setup = Setup(algorithm, task, solver, schedule, self.layout, population, channel)
         return plan_of(dataclasses.replace(setup, private=private_of(setup)))
 
     def spent(self, delta: float) -> float:

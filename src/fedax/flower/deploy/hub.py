@@ -63,7 +63,10 @@ def open_hub(folder: Path) -> ThreadingHTTPServer:
     """Returns a server on the loopback that has the signed app of a folder."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     signature = json.loads((folder / "keys" / "app.json").read_text())
-    about = {"fab_url": f"http://127.0.0.1:{server.server_port}/app.fab", "verifications": [signature]}
+    about = {
+        "fab_url": f"http://127.0.0.1:{server.server_port}/app.fab",
+        "verifications": [signature],
+    }
     server.answers = {  # type: ignore[attr-defined]
         "/hub/fetch-fab": json.dumps(about).encode(),
         "/app.fab": (folder / "app.fab").read_bytes(),
