@@ -115,17 +115,23 @@ def test_sums_that_are_refused_are_left_out_and_counted(tmp_path):
 
 
 def test_sums_that_are_not_finite_end_the_run_or_are_left_out(tmp_path):
+    spoiled = {1}
+
     def spoil(message, answer):
-        if client_of(message) == 1:
+        if client_of(message) in spoiled:
             answer.content["up"] = record_of((np.nan,))
         return [answer]
 
-    observed = {"schedule": EVERYONE, "observe": [fedax.observe.TrainLoss()]}
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=spoil, kind="evaluate")
+    schedule = fedax.Schedule(weights="equal")
+    observed = {"schedule": schedule, "observe": [fedax.observe.Objective()]}
+    engine = federation(tmp_path, fedax.FedAvg(), schedule=schedule, spoil=spoil, kind="evaluate")
     assert run(fedax.FedAvg(), engine, **observed).outcome.kind == "non-finite"
     history = run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
     assert history.outcome.ok
     assert history.metrics["measured_clients"].tolist() == [3, 3]
+    spoiled |= {0, 2, 3}
+    with pytest.raises(FedaxError, match="measurement of train: no client has answered"):
+        run(fedax.FedAvg(), engine, on_bad_client="drop", **observed)
 
 
 @pytest.mark.parametrize("field", ["error", "order"])

@@ -168,8 +168,9 @@ def test_several_seeds_have_memories_of_their_own(tmp_path):
         check_same(history, alone)
 
 
-def test_an_unknown_run_is_refused_by_the_clients(tmp_path):
-    engine = federation(tmp_path, fedax.FedProx(mu=0.1))
+@pytest.mark.parametrize(("mu", "clients"), [(0.1, 4), (0.2, 3)])
+def test_an_unknown_run_is_refused_by_the_clients(mu, clients, tmp_path):
+    engine = federation(tmp_path, fedax.FedProx(mu=mu), clients=clients)
     with pytest.raises(
         fedax.FedaxError,
         match=r"FedProx, measurement of train: client \d: .*not among "
@@ -190,6 +191,15 @@ def test_flower_is_imported_on_demand():
         ).stdout
         == "[]\n"
     )
+
+
+@pytest.mark.slow
+def test_own_leaves_of_the_global_model_are_the_initial_ones(tmp_path):
+    algorithm = fedax.FedPer(head="b")
+    ours = run(algorithm, federation(tmp_path, algorithm)).params
+    theirs = run(algorithm).params
+    assert ours["b"] == 0 != theirs["b"]
+    np.testing.assert_allclose(ours["w"], theirs["w"], rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -18,10 +18,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 import fedax
 from fedax.flower.client import disk
 from fedax.flower.client.disk import Store, Version
-from fedax.flower.protocol.plan import Assignment
 from fedax.flower.protocol.records import LEAVES, NEVER, record_of
 from fedax.flower.server import roster
-from fedax.flower.server.in_process import LocalGrid, in_process
+from fedax.flower.server.in_process import LocalGrid
 from fedax.utils import files
 from problems import vector
 
@@ -64,10 +63,6 @@ SPOILED = {
         "4 bytes, expected 32",
     ),
     "pickled": (lambda m, a: with_data(a, Array("object", (4,), "pickle", b"junk")), "4 bytes"),
-    "no array": (
-        lambda m, a: [Message(RecordDict(dict(a.content) | {"up": ArrayRecord()}), reply_to=m)],
-        "not an answer",
-    ),
     "other order": (
         lambda m, a: replaced(a, order="f" * 32),
         "an answer of client 3 to order ffff",
@@ -120,11 +115,7 @@ def test_not_finite_is_left_out_too(spoiled, without_the_last, tmp_path):
     engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change)
     history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop")
     check_same(history, without_the_last)
-    stopped = run(
-        fedax.FedAvg(),
-        federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, spoil=change),
-        schedule=EVERYONE,
-    )
+    stopped = run(fedax.FedAvg(), engine, schedule=EVERYONE)
     assert (stopped.outcome.kind, stopped.outcome.client) == ("non-finite", LAST)
 
 
@@ -272,12 +263,6 @@ def test_an_order_writes_nowhere_else(field, tmp_path):
     )
     assert "up" not in answer
     assert {path.name for path in tmp_path.iterdir()} == {"d"}
-
-
-def test_an_order_of_a_run_with_other_clients_is_refused(tmp_path):
-    engine = federation(tmp_path, fedax.FedAvg(), schedule=EVERYONE, clients=3)
-    with pytest.raises(fedax.FedaxError, match="not among its assignments"):
-        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
 
 
 @pytest.mark.slow
@@ -543,9 +528,7 @@ def test_a_state_that_changes_is_refused_with_what_to_do(tmp_path):
     def loss(w, x, *, key, state):
         return (w - x) ** 2, state
 
-    clients = [np.ones(2), np.zeros(2)]
-    task = fedax.Task(0.0, loss, clients, state={"mean": np.zeros(1)})
-    options = {"solver": fedax.SGD(0.1), "schedule": fedax.Schedule()}
-    assignment = Assignment(fedax.FedAvg(), *options.values())
+    task = fedax.Task(0.0, loss, [np.ones(2)], state={"mean": np.zeros(1)})
+    engine = federation(tmp_path, fedax.FedAvg(), whole=task)
     with pytest.raises(fedax.InvalidInput, match="Replace batch norm by group norm"):
-        fedax.run(fedax.FedAvg(), task, **options, engine=in_process(task, tmp_path, [assignment]))
+        fedax.run(fedax.FedAvg(), task, engine=engine)

@@ -25,7 +25,9 @@ app = Typer(
     help="Deploy an experiment as a Flower app (needs the extra `flower`).",
 )
 
-Folder = Annotated[Path, Argument(help="The folder of the deployment.", metavar="FOLDER")]
+Folder = Annotated[
+    Path, Argument(help="The folder of the deployment.", metavar="FOLDER", exists=True)
+]
 
 
 @app.command(cls=NeedsFlower)
@@ -45,7 +47,7 @@ def init(
     ] = "127.0.0.1",
     port: Annotated[int, Option(help="The server's port.")] = 9093,
     secure: Annotated[
-        float, Option(help="The largest entry of uploads under masks; 0 for no masks.")
+        float, Option(help="The largest entry of uploads under masks; 0 for no masks.", min=0.0)
     ] = 0.0,
 ) -> None:
     """Write a Flower app that runs an experiment, with certificates and scripts of its server."""

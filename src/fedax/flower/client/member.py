@@ -59,7 +59,7 @@ def answer_stage(
         Refused: an order that is not as it should be.
     """
     masks = content["masks"]
-    name = str(content["order"]["order"])
+    name = content["order"]["order"]
     member = Member(partition, secret, f"{masks['session']} {name}")
     if masks["stage"] == KEYS:
         return {"keys": list(member.public)}, None

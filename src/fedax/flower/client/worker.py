@@ -146,7 +146,7 @@ class Worker:
             record, facts = self._make_upload(order, inner_content)
             if facts["broken"]:
                 raise Refused("its upload or its memory is not finite")
-            phase = self._plan_for(order).phases[int(order["phase"])]
+            phase = self._plan_for(order).phases[order["phase"]]
             return tree_of(record, phase.up, "upload")[0]
 
         secret = load_secret(self.folder / "noise.key")
@@ -172,11 +172,11 @@ class Worker:
     def _run_phase(self, order: Any, content: Any) -> tuple[ArrayRecord, dict[str, int]]:
         """Does the work of an order and stores the memories after it."""
         plan = self._plan_for(order)
-        phase = plan.phases[int(order["phase"])]
+        phase = plan.phases[order["phase"]]
         down = tree_of(content["down"], phase.down, "sent down")
         states = self._load_states(order, content, phase.states)
-        round = int(order["round"])
-        occurrence = int(order["occurrence"])
+        round = order["round"]
+        occurrence = order["occurrence"]
         private = plan.setup.private
         protection: tuple[Stage, ...] = ()
         if private is not None and not private.central:
@@ -199,7 +199,7 @@ class Worker:
                         slot,
                         Version(round, order["order"], before),
                         record_of(new_states[name]),
-                        int(order["floor"]),
+                        order["floor"],
                     )
         return record_of((upload.value, upload.weight)), {"broken": int(broken)}
 
@@ -221,7 +221,7 @@ class Worker:
         else:
             like = jax.ShapeDtypeStruct((self.layout.dim,), self.layout.dtype)
             w = tree_of(content["down"], like, "sent down")
-        sums = self.task.programs.call(_sum_scores, plan.setup, w, str(order["split"]))
+        sums = self.task.programs.call(_sum_scores, plan.setup, w, order["split"])
         return self._reply(order, {}, up=record_of(sums))
 
     def _load_states(self, order: Any, content: Any, forms: dict[str, PyTree]) -> dict[str, PyTree]:
@@ -243,7 +243,7 @@ class Worker:
         return RecordDict({"answer": ConfigRecord({"partition": self.partition, **facts})})
 
     def _plan_for(self, order: Any) -> Plan:
-        return self._cached_plan(str(order["assignment"]), int(order["total"]))
+        return self._cached_plan(order["assignment"], order["total"])
 
     def _make_plan(self, name: str, total: int) -> Plan:
         if name not in self.assignments:

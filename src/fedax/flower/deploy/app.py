@@ -76,7 +76,7 @@ def run_on(
     """
     folder = Path(config["folder"])
     is_new = not config["name"]
-    out = Path(str(config["out"] or fresh(folder / "runs", "run")))
+    out = Path(config["out"] or fresh(folder / "runs", "run"))
     if is_new and (out / "summary.json").exists():
         raise RunExists(f"{out} has a run already, which {settings_of(out)} continues.")
     # the path is no name: clients keep their states after the folder is removed, and would use them

@@ -96,9 +96,6 @@ def look_after(
     def flwr(*words: str) -> None:
         subprocess.run(["flwr", *words], env=environment, stdin=subprocess.DEVNULL, check=False)
 
-    def register(key: Path) -> None:
-        flwr("supernode", "register", str(key), "fedax", "--name", key.stem)
-
     while superlink.poll() is None:
         time.sleep(PAUSE)
         try:
@@ -107,7 +104,8 @@ def look_after(
             continue  # it is just starting
         new = set(folder.glob("keys/client-*.pub")) - registered
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            pool.map(register, sorted(new))
+            for key in sorted(new):
+                pool.submit(flwr, "supernode", "register", str(key), "fedax", "--name", key.stem)
         registered |= new
         for run in find_crashed(folder):
             if time.monotonic() > submit_after.get(run, 0.0):

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
@@ -88,18 +87,15 @@ def plan_of(setup: Setup) -> Plan:
 
 def _own_model(algorithm: Algorithm[Any], state: Any) -> OwnModel | None:
     """Returns the model that a client uses itself, given the shapes of the algorithm's state."""
-    works: list[Callable[..., Any]] = []
 
-    def inputs(state: Any) -> Any:
+    def own_model(state: Any) -> OwnModel | None:
         personal = algorithm.personal(state)
         if personal is None:
             return None
-        works.append(personal.work)
         own = None if personal.states is None else personal.states.of(jnp.int32(0))
-        return personal.down, own
+        return OwnModel(personal.work, personal.down, own)
 
-    forms = jax.eval_shape(inputs, state)
-    return None if forms is None else OwnModel(works[0], *map(to_shapes, forms))
+    return to_shapes(eqx.filter_eval_shape(own_model, state))
 
 
 def fits(

@@ -58,7 +58,7 @@ Sums: TypeAlias = dict[str, Float[Array, "clients"]]
 
 
 class NoAnswer(FedaxError):
-    """A client's upload is needed and is not there."""
+    """An answer of a client is needed and is not there."""
 
 
 class RemoteStates(ClientStates):
@@ -83,6 +83,9 @@ class RemoteStates(ClientStates):
             "the clients' states stay with them",
             "Nothing here can look at them.",
         )
+
+    def mean(self, default: PyTree = None) -> PyTree:
+        return self.all() if default is None else default
 
     def each(self, function: Callable[[Any], Any]) -> ClientStates:
         return self.all()
@@ -118,7 +121,6 @@ class FlowerBackend(PythonBackend):
         self.run_name = hashlib.sha256(repr(run).encode()).hexdigest()[:32]
         self._round = -1
         self._counts = dict.fromkeys(("answers", "refused", "absent"), np.int64(0))
-        self._bits_sent = [0, 0]
 
     def noise_key(self, key: Key[Array, ""], released: PyTree) -> Key[Array, ""]:
         """See `Backend.noise_key`; from a secret, because clients know the seed.
@@ -215,7 +217,7 @@ class FlowerBackend(PythonBackend):
             "occurrence": phase_work.occurrence,
             "root": jax.random.key_data(phase_work.root).tolist(),
         }
-        orders = self._make_orders(dict.fromkeys(ids), facts, phase_work.down, states)
+        orders = self._make_orders(ids, facts, phase_work.down, states)
         self._bits_sent[0] = sum(bits_of(order["down"]) for order in orders.values())
         return self.plan.phases[number], orders
 
@@ -247,7 +249,7 @@ class FlowerBackend(PythonBackend):
         ids: Iterable[int],
         facts: dict[str, Any],
         down: PyTree,
-        client_states: dict[str, ClientStates],
+        client_states: dict[str, Any],
     ) -> dict[int, RecordDict]:
         """Returns the orders to some clients: `facts`, the run, and the versions of their states,
         or the states themselves where a client has none yet.
@@ -257,7 +259,7 @@ class FlowerBackend(PythonBackend):
         record = record_of(down)
         digest = digest_of({"down": record})
         # in the order of names, in which a client has the forms of its states
-        states: dict[str, Any] = dict(sorted(client_states.items()))
+        states = dict(sorted(client_states.items()))
         facts = facts | {
             "run": self.run_name,
             "assignment": self.assignment,
@@ -350,6 +352,9 @@ class FlowerBackend(PythonBackend):
         Returns:
             `"count"`, the number of a client's examples, and the sums of the loss and of all scores
             over them; zeros for a client that has not answered.
+
+        Raises:
+            NoAnswer: none has, or one is missing that may not be.
         """
         sizes = [getattr(client_sizes, split) for client_sizes in self.engine.sizes]
         client_states: dict[str, ClientStates] = (
@@ -369,6 +374,8 @@ class FlowerBackend(PythonBackend):
 
         phase_name = f"{self.algorithm}, measurement of {split}"
         sums = self._ask(orders, EVALUATE, phase_name, read)
+        if orders and not sums:
+            raise NoAnswer(f"{phase_name}: no client has answered")
         rows = [sums.get(k, [0] * (1 + len(names))) for k in range(len(sizes))]
         table = jnp.asarray(np.array(rows, number.dtype).T)
         return dict(zip(["count", *names], table, strict=True))

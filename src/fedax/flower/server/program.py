@@ -174,6 +174,14 @@ class FlowerView(View):
         sums = self._sums("test" if split == "central" else split)
         return sums[score].sum() / sums["count"].sum()
 
+    def objective(self) -> Float[Array, ""]:
+        if not self.equal:
+            return super().objective()
+        losses = self.per_client("train", "loss")
+        # clients that are left out take the mean of the others
+        mean = losses.mean(where=self.measured("train"))
+        return self.share @ jnp.where(self.measured("train"), losses, mean)
+
     @property
     def measured_clients(self) -> int | None:
         """The fewest clients whose sums a metric is of, None if none is of clients' sums."""
