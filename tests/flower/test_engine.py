@@ -1,5 +1,6 @@
 """The Flower engine with all clients in this process, against the simulation."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -168,9 +169,14 @@ def test_several_seeds_have_memories_of_their_own(tmp_path):
         check_same(history, alone)
 
 
-@pytest.mark.parametrize(("mu", "clients"), [(0.1, 4), (0.2, 3)])
-def test_an_unknown_run_is_refused_by_the_clients(mu, clients, tmp_path):
-    engine = federation(tmp_path, fedax.FedProx(mu=mu), clients=clients)
+OTHER = dataclasses.replace(task(), l2=0.0)
+
+
+@pytest.mark.parametrize(
+    ("mu", "options"), [(0.1, {}), (0.2, {"clients": 3}), (0.2, {"whole": OTHER})]
+)
+def test_an_unknown_run_is_refused_by_the_clients(mu, options, tmp_path):
+    engine = federation(tmp_path, fedax.FedProx(mu=mu), **options)
     with pytest.raises(
         fedax.FedaxError,
         match=r"FedProx, measurement of train: client \d: .*not among "

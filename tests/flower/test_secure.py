@@ -72,7 +72,7 @@ def test_the_sum_of_those_who_stay(gone):
 
 
 def test_a_sum_with_a_false_share_changes_nothing(tmp_path, caplog):
-    """One share of a client is altered: the round is dropped and says so."""
+    """One share of a client is altered: the round is dropped and says so, or ends the run."""
 
     def spoil(message, answer):
         if message.content["masks"]["stage"] == member.SHOW and client_of(message) == 2:
@@ -84,6 +84,8 @@ def test_a_sum_with_a_false_share_changes_nothing(tmp_path, caplog):
     ours = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1, on_bad_client="drop")
     assert np.array_equal(vector(ours), vector(run(fedax.FedAvg(), rounds=0)))
     assert "round 0: the sum of 4 uploads is not opened" in caplog.text
+    with pytest.raises(fedax.FedaxError, match="round 0: the sum of 4 uploads is not opened"):
+        run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=1)
 
 
 def test_a_key_with_which_none_can_be_exchanged_is_refused(tmp_path):

@@ -120,7 +120,7 @@ class Outbox:
                 stored.
         """
         order = content["order"]
-        round = int(order["round"])
+        round = order["round"]
         folder = self.folder / "sent" / order["run"]
         path = folder / f"{round:010d}-{order['order']}-{kind}"
         digest = digest_of(content)
@@ -137,7 +137,7 @@ class Outbox:
                     raise Refused(f"an order of round {round}, whose messages are no longer stored")
                 message = make()
                 _write_stored(path, (digest, message))
-                _forget(folder, int(order["floor"]))
+                _forget(folder, order["floor"])
                 return message
 
 

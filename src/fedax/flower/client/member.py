@@ -65,7 +65,7 @@ def answer_stage(
         return {"keys": list(member.public)}, None
     keys = read_keys(masks)
     if masks["stage"] == DEAL:
-        letters = member.deal(keys, int(masks["threshold"]))
+        letters = member.deal(keys, masks["threshold"])
         return {"letters": list(letters.values())}, None
     if masks["stage"] == SHOW:
         question = repr((sorted(keys), sorted(masks["there"])))
@@ -76,8 +76,8 @@ def answer_stage(
 
     def hide() -> np.ndarray:
         leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(work())]
-        scaled = float(masks["factor"]) * np.concatenate(leaves)
-        return member.hide(to_fixed_point(scaled, float(masks["largest"])), keys)
+        scaled = masks["factor"] * np.concatenate(leaves)
+        return member.hide(to_fixed_point(scaled, masks["largest"]), keys)
 
     # one content under the masks of a session: a second one would give the difference of both away
     session = hashlib.sha256(str(masks["session"]).encode()).hexdigest()[:32]

@@ -103,7 +103,9 @@ class Worker:
             )
             for given in assignments
         ]
-        self.assignments = {given.name(self.layout, self.clients): given for given in resolved}
+        self.assignments = {
+            given.name(self.layout, self.clients, self.task.l2): given for given in resolved
+        }
         privacies = [given.channel.privacy for given in resolved if given.channel is not None]
         self.counts = any(privacy and privacy.where == "client" for privacy in privacies)
         self._cached_plan = functools.cache(self._make_plan)
@@ -249,8 +251,8 @@ class Worker:
         if name not in self.assignments:
             reason = "an order of a run that is not among its assignments"
             hint = (
-                "Algorithm, solver, schedule, channel, model and the number of clients have to be "
-                "the same at the server and at its clients, and so has the version of fedax."
+                "Algorithm, solver, schedule, channel, model, l2 and the number of clients have to "
+                "be the same at the server and at its clients, and so has the version of fedax."
             )
             raise InvalidInput.because(f"client {self.partition}", reason, hint)
         algorithm, solver, schedule, channel = self.assignments[name]

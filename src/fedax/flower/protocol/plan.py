@@ -142,11 +142,11 @@ class Assignment(NamedTuple):
     schedule: Schedule
     channel: Channel | None = None
 
-    def name(self, layout: Layout, clients: int) -> str:
+    def name(self, layout: Layout, clients: int, l2: float) -> str:
         """Returns a hash that is the same for equal assignments, hyperparameters and all, of runs
-        with as many clients.
+        with as many clients and a task with the same l2.
         """
         facts = describe(self._asdict(), "assignment")
-        facts["run"] = f"{clients} clients, protocol {PROTOCOL}"
+        facts["run"] = f"{clients} clients, l2 {float(l2)}, protocol {PROTOCOL}"
         facts["model"] = strip_addresses(f"{layout.treedef} {layout.shapes} {layout.dtype}")
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

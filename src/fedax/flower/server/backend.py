@@ -114,7 +114,7 @@ class FlowerBackend(PythonBackend):
         self._slots = 0
         self.plan = plan_of(setup)
         assignment = Assignment(setup.algorithm, setup.solver, setup.schedule, setup.channel)
-        self.assignment = assignment.name(setup.layout, setup.population.clients)
+        self.assignment = assignment.name(setup.layout, setup.population.clients, setup.task.l2)
         # of the run's root, not of the phase's: memories of phases in `init` are those of the
         # rounds after it
         run = engine.run, self.assignment, jax.random.key_data(root).tolist()

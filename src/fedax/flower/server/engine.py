@@ -41,8 +41,8 @@ class Flower(Engine):
             continued has the same, and every other run another one, also after the results of an
             earlier run were removed. By default a new one.
         deadline: seconds for the answers of a phase, above 0; 600 by default.
-        minimum: the fewest uploads of a phase that count, at least 1; a round with fewer leaves the
-            state as it was.
+        minimum: with `on_bad_client="drop"` the fewest uploads of a phase that count, at least 1; a
+            round with fewer leaves the state as it was.
         patience: seconds to wait for all clients at the start, at least 0; 600 by default.
         secure: the largest size of an entry of an upload, above 0: uploads are added up under masks
             (SecAgg+), and the server sees their mean alone, which has to be all that the method

@@ -127,7 +127,7 @@ class Roster:
         self.most_examples = min(engine.most_examples or MOST_COUNT, MOST_COUNT // clients)
         self.nodes: dict[int, int] = {}
         self.sizes: dict[int, Sizes] = {}
-        self.offline = frozenset[int]()
+        self.offline = frozenset()
         # by message, the node that was asked which client it is; by node, until when it is not
         # asked again, and why it was refused
         self._greetings: dict[str, int] = {}
@@ -238,7 +238,7 @@ class Roster:
         next_attempt = 0.0
         pending: dict[str, int] = {}
         waiting = set(orders)
-        logged = set[int]()
+        logged = set()
         while waiting or pending:
             if waiting and time.monotonic() >= next_attempt:
                 ready = self._find_connected(waiting)

@@ -33,7 +33,7 @@ from fedax.flower.protocol.masks import (
     remove_masks,
 )
 from fedax.flower.protocol.records import Refused, bits_of, content_of
-from fedax.flower.server.backend import LOG, FlowerBackend, absent_result, new_states
+from fedax.flower.server.backend import LOG, FlowerBackend, NoAnswer, absent_result, new_states
 from fedax.flower.server.roster import TRAIN
 
 
@@ -123,9 +123,12 @@ class SecureBackend(FlowerBackend):
 
         Returns:
             The weighted sum of the uploads, and the clients in it.
+
+        Raises:
+            NoAnswer: the sum is not opened, and no client may be left out.
         """
         largest_weight = max(weights.values()) or 1.0
-        names = sorted((k, str(order["order"]["order"])) for k, order in orders.items())
+        names = sorted((k, order["order"]["order"]) for k, order in orders.items())
         session = hashlib.sha256(repr(names).encode()).hexdigest()
         phase_name = self._phase_name(phase_work)
 
@@ -166,9 +169,12 @@ class SecureBackend(FlowerBackend):
         }
         shown = ask(SHOW, requests, _make_reader(keys, "shares"))
         secrets = open_secrets(shown, keys, uploads, threshold) if len(shown) >= threshold else {}
-        if len(secrets) < len(keys) or len(uploads) < max(self.engine.minimum, 1):
-            text = "%s: the sum of %d uploads is not opened by %d: the round changes nothing"
-            LOG.warning(text, phase_name, len(uploads), len(shown))
+        is_small = self.setup.drop and len(uploads) < self.engine.minimum
+        if len(secrets) < len(keys) or is_small:
+            text = f"{phase_name}: the sum of {len(uploads)} uploads is not opened by {len(shown)}"
+            if not self.setup.drop:
+                raise NoAnswer(text)
+            LOG.warning("%s: the round changes nothing", text)
             return np.zeros(size), []
         self._counts["answers"] += len(uploads)
         # modulo 2^64, where pairwise masks cancel
