@@ -73,7 +73,7 @@ class IFCA(Algorithm[Models]):
         return w[None] + self.spread * (noise - noise.mean(0, keepdims=True))
 
     def round(self, fed: Federation, state: Models) -> Models:
-        uploads = fed.gather(self.train, fed.sample(), state)
+        uploads = fed.gather(self.train, fed.sample(), *state)
         models, choices = uploads.value
         # clusters x capacity
         is_member = (
@@ -95,6 +95,8 @@ class IFCA(Algorithm[Models]):
     def choose_cluster(self, client: Client, models: Models) -> Int[Array, ""]:
         return jnp.argmin(jnp.stack([client.loss(model) for model in models])).astype(jnp.int32)
 
-    def train(self, client: Client, models: Models) -> Upload[tuple[Vector, Int[Array, ""]]]:
+    # models one by one, since channels code vectors
+    def train(self, client: Client, *sent: Vector) -> Upload[tuple[Vector, Int[Array, ""]]]:
+        models = jnp.stack(sent)
         cluster = self.choose_cluster(client, models)
         return Upload((client.minimize(start=models[cluster]), cluster), reference=models[cluster])

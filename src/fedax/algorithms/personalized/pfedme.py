@@ -126,7 +126,8 @@ class PFedMe(Algorithm[ModelAndStates]):
 
         w, theta = client.for_each_minibatch(step, (layout.unravel(start),) * 2)
         state = Envelope(layout.ravel(theta), layout.ravel(w) - start, jnp.ones((), start.dtype))
-        return Upload(() if self.trained == "all" else state.change, state=state)
+        change = () if self.trained == "all" else state.change
+        return Upload(change, state=state, is_change=True)
 
     def send(self, client: Client, state: Envelope) -> Upload[Vector]:
         return Upload(state.change, state=state)

@@ -48,13 +48,15 @@ class DANE(Algorithm[Vector]):
     )
 
     def round(self, fed: Federation, state: Vector) -> Vector:
-        global_gradient = fed.average(self.local_gradient, fed.everyone, state)
+        global_gradient = fed.average(gradient, fed.everyone, state)
         return fed.average(self.solve, fed.everyone, state, global_gradient)
-
-    def local_gradient(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.gradient(w))
 
     def solve(self, client: Client, w: Vector, global_gradient: Vector) -> Upload[Vector]:
         linear = self.eta * global_gradient - client.gradient(w)
         problem = LocalProblem(anchor=w, linear=linear, prox=self.mu)
         return Upload(client.minimize(problem, start=w))
+
+
+def gradient(client: Client, w: Vector) -> Upload[Vector]:
+    """Uploads the gradient at a model, the first phase of methods that correct local gradients."""
+    return Upload(client.gradient(w))

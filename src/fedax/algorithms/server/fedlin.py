@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from fedax.algorithms.server.dane import gradient
 from fedax.core import (
     Algorithm,
     Citation,
@@ -53,11 +54,8 @@ class FedLin(Algorithm[Vector]):
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         return fed.average(
-            self.train, fed.everyone, state, fed.average(self.gradient, fed.everyone, state)
+            self.train, fed.everyone, state, fed.average(gradient, fed.everyone, state)
         )
-
-    def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.gradient(w))
 
     def train(self, client: Client, w: Vector, g: Vector) -> Upload[Vector]:
         # clients that only fill a chunk take no steps

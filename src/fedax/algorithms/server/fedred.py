@@ -1,5 +1,6 @@
 """FedRed: doubly regularised local steps with drift correction."""
 
+from fedax.algorithms.server.dane import gradient
 from fedax.core import (
     Algorithm,
     Citation,
@@ -55,10 +56,7 @@ class FedRed(Algorithm[Vector]):
 
     def round(self, fed: Federation, state: Vector) -> Vector:
         cohort = fed.sample()
-        return fed.average(self.train, cohort, state, fed.average(self.gradient, cohort, state))
-
-    def gradient(self, client: Client, x: Vector) -> Upload[Vector]:
-        return Upload(client.gradient(x))
+        return fed.average(self.train, cohort, state, fed.average(gradient, cohort, state))
 
     def train(self, client: Client, x: Vector, g: Vector) -> Upload[Vector]:
         if client.solver.has_step_decay:

@@ -1,8 +1,6 @@
 """FedSpeed: a proximal term with its correction, and gradients from points nearby."""
 
-import jax.numpy as jnp
-
-from fedax.algorithms.server.fedvarp import LastChanges
+from fedax.algorithms.server.fedvarp import FedVARP, LastChanges
 from fedax.core import (
     Algorithm,
     Citation,
@@ -57,8 +55,7 @@ class FedSpeed(Algorithm[LastChanges]):
         read=("authors' code",),
     )
 
-    def init(self, fed: Federation, w: Vector) -> LastChanges:
-        return LastChanges(w, jnp.zeros_like(w), fed.client_states(jnp.zeros_like(w)))
+    init = FedVARP.init
 
     def round(self, fed: Federation, state: LastChanges) -> LastChanges:
         (x, change), states = fed.average(

@@ -130,4 +130,5 @@ class LocalGD(Algorithm[LocalState]):
         last, total = client.for_each_minibatch(
             step, (layout.unravel(x), layout.unravel(jnp.zeros_like(x)))
         )
-        return Upload((layout.ravel(last), layout.ravel(total), jnp.asarray(client.steps, x.dtype)))
+        sent = layout.ravel(last), layout.ravel(total), jnp.asarray(client.steps, x.dtype)
+        return Upload(sent, reference=x)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithms.server.fedcm import MomentumState
+from fedax.algorithms.server.dane import gradient
 from fedax.core import (
     Algorithm,
     Citation,
@@ -66,7 +67,7 @@ class MimeLite(Algorithm[MomentumState]):
     def round(self, fed: Federation, state: MomentumState) -> MomentumState:
         cohort = fed.sample()
         w = state.w
-        g = fed.average(self.gradient, cohort, w)
+        g = fed.average(gradient, cohort, w)
         x = self.train_cohort(fed, cohort, w, self.momentum * state.m, g)
         return MomentumState(w + self.lr * (x - w), self.momentum * state.m + g)
 
@@ -75,9 +76,6 @@ class MimeLite(Algorithm[MomentumState]):
     ) -> Vector:
         """Returns the mean of the cohort's local models."""
         return fed.average(self.train, cohort, w, push)
-
-    def gradient(self, client: Client, w: Vector) -> Upload[Vector]:
-        return Upload(client.gradient(w))
 
     def train(self, client: Client, w: Vector, push: Vector) -> Upload[Vector]:
         return Upload(client.minimize(LocalProblem(linear=push), start=w))

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -47,14 +48,16 @@ class OnClasses(Algorithm[Vector]):
 
 
 def has_classes(task: Task) -> bool:
-    """Whether the task has integer labels `y` and predictions."""
+    """Whether the task has integer labels `y` and predictions of shape (batch, classes)."""
     labels = task.train.arrays.get("y")
-    return (
-        task.predictor is not None
-        and labels is not None
-        and labels.ndim == 1
-        and jnp.issubdtype(labels.dtype, jnp.integer)
-    )
+    predictions = task.predictions
+    if predictions is None or labels is None:
+        return False
+    params = jax.eval_shape(task.start, jax.random.key(0))
+    shape = jax.eval_shape(predictions, params, task.train.arrays, None).shape
+    is_integer = labels.ndim == 1 and jnp.issubdtype(labels.dtype, jnp.integer)
+    # one column is a regression on whole numbers
+    return is_integer and len(shape) == 2 and shape[1] > 1
 
 
 def logits_from(probabilities: Float[Array, "batch classes"]) -> Float[Array, "batch classes"]:

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedax.algorithms.server.dane import gradient
 from fedax.core import (
     Algorithm,
     Citation,
@@ -73,11 +74,8 @@ class SDANE(Algorithm[StabilizedState]):
         """Returns the mean of the local solutions around a center, and the mean of the gradients
         there.
         """
-        g = fed.average(self.gradient, cohort, center)
+        g = fed.average(gradient, cohort, center)
         return fed.average(self.solve, cohort, center, g)
-
-    def gradient(self, client: Client, center: Vector) -> Upload[Vector]:
-        return Upload(client.gradient(center))
 
     def solve(self, client: Client, center: Vector, g: Vector) -> Upload[tuple[Vector, Vector]]:
         problem = LocalProblem(anchor=center, linear=g - client.gradient(center), prox=self.lam)
