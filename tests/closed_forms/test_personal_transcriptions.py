@@ -276,6 +276,9 @@ def test_ifca():
     assert history.logged["members"].tolist() == members
     best = [models[np.argmin([world.loss(k, model) for model in models])] for k in range(5)]
     agree(history, models.mean(0), best)
+    channel = fedax.Channel(down=fedax.codecs.Quantizer(b=8))
+    coded = fedax.run(method, regression(), rounds=1, channel=channel, **options)
+    assert coded.bits.down[0] < history.bits.down[0]
 
 
 @pytest.mark.slow

@@ -46,9 +46,7 @@ RUNS = [
     ("dual_buffer", fedax.FedBC(dual_buffer="shared"), LATE),
     ("MOON.*features", fedax.MOON(), {}),
     ("FedLC.*classification", fedax.FedLC(), {}),
-    ("FedNTD.*classification", fedax.FedNTD(), {}),
     ("FedPer.*head", fedax.FedPer(head="out"), {}),
-    ("FedPer.*head", fedax.FedPer(head=["b", "w"]), {}),
     ("FedRep.*head", fedax.FedRep(head=lambda name, leaf: False), {}),
     ("LGFedAvg.*head", fedax.LGFedAvg(head=lambda name, leaf: True), {}),
     ("FedBN.*norms", fedax.FedBN(), {}),
@@ -78,13 +76,8 @@ RUNS += [
         fedax.PerFedAvg(),
         fedax.PFedMe(),
         fedax.APFL(),
-        fedax.PerFedBC(),
         fedax.FedRep(head=("b",), body="step"),
-        fedax.DGD(),
-        fedax.EXTRA(),
-        fedax.ExactDiffusion(),
         fedax.GradientTracking(),
-        fedax.GTAdam(),
     ]
 ]
 # hostile clients that agree see all uploads of a cohort, as they are

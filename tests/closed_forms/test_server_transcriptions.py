@@ -22,7 +22,7 @@ from transcription import L2, LR, ROUNDS, SCHEDULE, SEED, P, World
 ONE = fedax.Simulation(devices=1)
 
 
-def run(algorithm, momentum=0.0, schedule=SCHEDULE, rounds=ROUNDS):
+def run(algorithm, momentum=0.0, schedule=SCHEDULE, rounds=ROUNDS, **options):
     solver = fedax.SGD(LR, momentum=momentum)
     return fedax.run(
         algorithm,
@@ -32,6 +32,7 @@ def run(algorithm, momentum=0.0, schedule=SCHEDULE, rounds=ROUNDS):
         rounds=rounds,
         seed=SEED,
         engine=ONE,
+        **options,
     )
 
 
@@ -553,6 +554,9 @@ def test_local_gd_at_given_times(weights, batch):
             met = np.zeros(5, int)
     schedule = fedax.Schedule(times=times, batch_size=batch, order="given", weights=weights)
     agree(run(fedax.LocalGD(), schedule=schedule), points[0])
+    # noise around the model received, and no change of it
+    noise = fedax.Channel(attack=fedax.attacks.Noise(share=1.0, std=1e-15))
+    agree(run(fedax.LocalGD(), schedule=schedule, channel=noise), world.start)
     mean = fedax.LocalGD(returned="mean")
     agree(run(mean, schedule=schedule), np.mean(iterates, axis=0))
     agree(run(mean, schedule=schedule, rounds=0), world.start)

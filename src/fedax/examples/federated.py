@@ -155,7 +155,8 @@ class FederatedData(eqx.Module):
             clients: for each client a dict of arrays, one row per example, at least one example
                 each: a list, a generator, or a mapping by the names of the clients. Where examples
                 are one array, it may stand alone, and is called x. Or `FederatedData`, of which
-                the other parts are replaced by those that are given.
+                the other parts are replaced by those that are given; `classes`, `name` and `names`
+                are not used then.
             test: the same in the same client order (a client may have no examples), or by the
                 names or numbers of the clients that have some.
             validation: as `test`.

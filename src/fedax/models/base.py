@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -50,9 +51,13 @@ def parameter_count(model: Model | Any) -> int:
     >>> from fedax.models import Softmax
     >>> parameter_count(Softmax(60, 10))
     610
+    >>> from fedax.models import equinox
+    >>> parameter_count(equinox(lambda key: eqx.nn.MLP(60, 10, 8, 1, key=key)))
+    578
     """
-    params = jax.eval_shape(model.init, jax.random.key(0))[0]
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    params = eqx.filter_eval_shape(model.init, jax.random.key(0))[0]
+    # Equinox modules have leaves that are no arrays, such as activation functions
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params) if hasattr(leaf, "shape"))
 
 
 class Sized:

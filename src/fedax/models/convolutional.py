@@ -118,10 +118,10 @@ class CNN(Sized):
 
     def init(self, key: Key[Array, ""]) -> tuple[CNNParams, None]:
         """Draws kernels as `start` says; biases are 0."""
-        glorot = jax.nn.initializers.glorot_uniform()
-        convolution, dense = (
-            (glorot, glorot) if self.start == "glorot" else (fan_out_normal, narrow_normal)
-        )
+        convolution = dense = jax.nn.initializers.glorot_uniform()
+        if self.start == "he":
+            convolution = fan_out_normal
+            dense = narrow_normal
         channels = [self.shape[2], *(stage.outputs for stage in self.stages)]
         # the first one is what the stages leave, flat
         widths = [self._flat_size, *self.widths, self.classes]

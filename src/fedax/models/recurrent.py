@@ -24,8 +24,8 @@ class CharLSTMParams(NamedTuple):
 class CharLSTM(Sized):
     """Two LSTM layers that predict the next character from their last state.
 
-    Inputs are whole numbers of shape (batch, steps), a character's place in the vocabulary; -1 is
-    read as a zero vector.
+    Inputs are whole numbers of shape (batch, steps), a character's place in the vocabulary; the
+    model reads others, such as -1, as a zero vector, but `fedax.classification` refuses them.
 
     Args:
         vocabulary: characters, and classes; at least 1.

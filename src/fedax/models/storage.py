@@ -76,8 +76,7 @@ def save_params(
         state: of the model, a pytree of arrays such as batch statistics, which `load_state` reads.
 
     Raises:
-        InvalidInput: a path of another ending, a name that the model does not have, one array for
-            two leaves.
+        InvalidInput: a path of another ending, or one array for two leaves.
         WriteFailed: a file that cannot be written.
 
     >>> import tempfile
@@ -247,8 +246,7 @@ def to_bytes(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any] | None =
         name: np.asarray(array, array.dtype.newbyteorder("="), order="C")
         for name, array in arrays.items()
     }
-    facts = {"fedax": version("fedax"), **(about or {})}
-    return save(packed, {"fedax": json.dumps(facts)})
+    return save(packed, {"fedax": json.dumps({"fedax": version("fedax"), **(about or {})})})
 
 
 def read_weights(path: Path) -> Weights:
@@ -281,16 +279,17 @@ def _trained_shapes(like: Any) -> PyTree:
 
 def _state_in(arrays: Mapping[str, Any], like: PyTree, where: str) -> PyTree:
     """Extracts the state from the arrays of a file; see `load_state`."""
-    trained = list[str]()
+    names = set(arrays)
     if isinstance(like, Task):
-        trained = leaf_names(_trained_shapes(like))
+        # those of trained leaves, also where they begin with "state", are not the state's
+        names.difference_update(leaf_names(_trained_shapes(like)))
         like = like.state
     found = {}
     for name in leaf_names(like):
         # see `named_arrays`
-        key = f"state.{name}" if f"state.{name}" in arrays or name in trained else name
-        if key in arrays:
-            found[name] = arrays[key]
+        for key in (name, f"state.{name}"):
+            if key in names:
+                found[name] = arrays[key]
     return _place_arrays(found, like, f"{where}, state") if found else None
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from fedax.errors import InvalidInput
 from fedax.ops import conv
-from fedax.ops.conv import Images, Kernel, Padding, Plan, convolve, make_plan, shape_of
+from fedax.ops.conv import Images, Kernel, Padding, Plan, as_pair, convolve, make_plan, shape_of
 from fedax.ops.extension import IMAGES, call, fold_batches, serves
 
 FLAT = 255
@@ -90,7 +90,7 @@ def check_window(window: int | Window) -> Window:
     Raises:
         InvalidInput: less than 1, or too many pixels for the type of the winners.
     """
-    window = (window, window) if isinstance(window, int) else window
+    window = as_pair(window)
     if min(window) < 1 or window[0] * window[1] > 250:
         raise InvalidInput.of(
             "max_pool(window=...)", window, "at least 1, and no more than 250 pixels together"

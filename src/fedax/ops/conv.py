@@ -12,11 +12,13 @@ kernels of several clients: there they are matrix products.
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key
 
@@ -96,13 +98,23 @@ def make_plan(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding:
         raise InvalidInput.of(
             "convolve(x, kernel)", got, "four axes each, and the same channels and type"
         )
-    strides = (stride, stride) if isinstance(stride, int) else stride
+    strides = as_pair(stride)
     sizes = (x.shape[1], x.shape[2]), (kernel.shape[0], kernel.shape[1])
     border_widths = borders(*sizes, strides, padding)
     rows, columns = (
         (n + sum(b) - k) // s + 1 for n, b, k, s in zip(sizes[0], border_widths, sizes[1], strides)
     )
     return Plan(*sizes, (rows, columns), strides, border_widths)
+
+
+def as_pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Returns the numbers for rows and columns, which may be one number, also of NumPy.
+
+    >>> as_pair(np.int64(2)), as_pair((1, 2))
+    ((2, 2), (1, 2))
+    """
+    rows, columns = map(operator.index, np.broadcast_to(size, 2))
+    return rows, columns
 
 
 def borders(
@@ -270,17 +282,10 @@ class Convolution(NamedTuple):
         size: int,
         channels: int,
         outputs: int,
-        start: Callable[..., Any] | None = None,
+        start: Callable[..., Any],
     ) -> "Convolution":
-        """Initializes a square kernel by an initializer of JAX, by default Glorot-uniform, and a
-        zero bias.
-        """
-        start = jax.nn.initializers.glorot_uniform() if start is None else start
+        """Initializes a square kernel by an initializer of JAX, and a zero bias."""
         return cls(start(key, (size, size, channels, outputs)), jnp.zeros(outputs))
-
-    def __call__(self, x: Images, *, stride: int = 1, padding: Padding = "VALID") -> Images:
-        y = convolve(x, self.kernel, stride=stride, padding=padding)
-        return y + self.bias[None, None, None, :]
 
 
 def fan_out_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Kernel:

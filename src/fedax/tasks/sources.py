@@ -187,7 +187,8 @@ def task(name: str, **options: Any) -> Task:
             them.
 
     Options of all data sets but a5a, a9a, mushrooms, w8a and libsvm, which are binary logistic
-    regression (`l2` is 1/n by default, see `fedax.tasks.logistic`):
+    regression (`l2` is 1/n by default, see `fedax.tasks.logistic`; n is counted before
+    `validation` and `unseen` take examples out):
 
     - `model`: softmax, mlp, mlp_dropout, mnist_cnn, lenet, cifar_cnn or resnet20; of text bigram,
       lstm, lstm_two_biases or lstm_peepholes; or a model, see `fedax.classification`. By

@@ -1,5 +1,6 @@
 """Leaves of a model by name."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -7,6 +8,7 @@ from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
+from jax.tree_util import DictKey, SequenceKey, keystr
 from jaxtyping import PyTree
 
 from fedax.errors import InvalidInput
@@ -38,8 +40,7 @@ def names_of(tree: PyTree) -> list[str]:
     >>> names_of({"head": {"bias": 0.0, "kernel": 1.0}, "layers": [2.0, 3.0]})
     ['head.bias', 'head.kernel', 'layers.0', 'layers.1']
     """
-    paths = [path for path, _ in jax.tree.leaves_with_path(tree)]
-    return [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+    return [keystr(path, simple=True, separator=".") for path, _ in jax.tree.leaves_with_path(tree)]
 
 
 def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
@@ -48,15 +49,18 @@ def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
     By its whole name, or by a part of it between dots, or by a word:
 
     `"last"` is the last layer of models whose layers are in order (tuples, named tuples,
-    dataclasses); of a model of one layer, such as two arrays in a dict, the last array, and a lone
-    array itself. Of low-rank adapters it is those of the base model's last layer. `"norms"` are
-    leaves with a part of their name that contains "norm" or begins with "bn", in any case; a model
-    may have none, and norms of other names are not found (`overlooked_norms`).
+    dataclasses), also where they end in a sequence of layers; of a model of one layer, such as two
+    arrays in a dict, the last array, and a lone array itself. Of low-rank adapters it is those of
+    the base model's last layer. `"norms"` are leaves with a part of their name that contains "norm"
+    or begins with "bn", in any case; a model may have none, and norms of other names are not found
+    (`overlooked_norms`).
 
     >>> chosen({"head": {"bias": 0.0, "kernel": 1.0}, "headless": 2.0}, "head", "personal")
     [True, True, False]
     >>> chosen(({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0}), "last", "head")
     [False, True, True]
+    >>> chosen(("convolution", ({"kernel": 0.0}, {"bias": 0.0, "kernel": 0.0})), "last", "head")
+    [False, False, True, True]
     >>> chosen({"BatchNorm_0": {"scale": 0.0}, "Dense_0": {"kernel": 0.0}}, "norms", "norms")
     [True, False]
 
@@ -71,23 +75,23 @@ def chosen(tree: PyTree, which: Which, field: str) -> list[bool]:
     """
     names = names_of(tree)
     if callable(which):
-        leaves = jax.tree.leaves(tree)
-        return [bool(which(name, leaf)) for name, leaf in zip(names, leaves, strict=True)]
+        return [bool(hit) for hit in map(which, names, jax.tree.leaves(tree))]
     if which == "norms":
         return list(map(_is_norm, names))
     allowed = "the names of leaves, or parts of them: " + ", ".join(names)
     if which == "last":
         selected = _select_last(tree)
         if not any(selected):
-            got = "'last' of layers that are in no order, or not trained"
-            raise InvalidInput.found(field, got, allowed)
+            raise InvalidInput.found(
+                field, "'last' of layers that are in no order, or not trained", allowed
+            )
         return selected
     selected = [False] * len(names)
     for pattern in [which] if isinstance(which, str) else which:
         hits = [fnmatchcase(f".{name}.", f"*.{pattern}.*") for name in names]
         if not any(hits):
             raise InvalidInput.of(field, pattern, allowed)
-        selected = [old or new for old, new in zip(selected, hits, strict=True)]
+        selected = list(map(max, selected, hits))
     return selected
 
 
@@ -105,7 +109,7 @@ def overlooked_norms(state_names: Sequence[str]) -> list[str]:
 
 def _is_norm(name: str) -> bool:
     """Returns whether a part of a leaf's name says that its layer is a norm."""
-    return any("norm" in part or part.startswith("bn") for part in name.lower().split("."))
+    return re.search(r"norm|(^|\.)bn", name.lower()) is not None
 
 
 def _select_last(tree: PyTree) -> list[bool]:
@@ -117,9 +121,14 @@ def _select_last(tree: PyTree) -> list[bool]:
     while len(paths) > 1 and len({path[: depth + 1] for path in paths}) == 1:
         depth += 1
     # layers by name, which JAX sorts, if there are more than the two arrays of one layer
-    is_by_name = isinstance(next(iter(paths[-1][depth:]), None), jax.tree_util.DictKey)
+    is_by_name = isinstance(next(iter(paths[-1][depth:]), None), DictKey)
     if is_by_name and (len(paths) > 2 or any(len(path) > depth + 1 for path in paths)):
         return [False] * len(paths)
+    # a sequence of layers, such as the fully connected ones of a CNN, goes on to its last layer
+    while all(
+        path[: depth + 1] != paths[-1][: depth + 1] or len(path) > depth + 2 for path in paths
+    ) and isinstance(paths[-1][depth + 1], SequenceKey):
+        depth += 1
     return [path[: depth + 1] == paths[-1][: depth + 1] for path in paths]
 
 
@@ -129,11 +138,5 @@ def is_in_module(tree: PyTree) -> list[bool]:
     >>> is_in_module({"dropout": eqx.nn.Dropout(0.5), "scale": 1.0})
     [True, True, False]
     """
-
-    def is_module(node: object) -> bool:
-        return isinstance(node, eqx.Module)
-
-    def mark(node: PyTree) -> PyTree:
-        return jax.tree.map(lambda _: is_module(node), node)
-
-    return jax.tree.leaves(jax.tree.map(mark, tree, is_leaf=is_module))
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, eqx.Module))
+    return [isinstance(node, eqx.Module) for node in nodes for _ in jax.tree.leaves(node)]

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from fedax.algorithms.server.fedcm import MomentumState
 from fedax.algorithms.server.dane import gradient
+from fedax.algorithms.server.fedcm import MomentumState
 from fedax.core import (
     Algorithm,
     Citation,
