@@ -77,7 +77,11 @@ RUNS += [
         fedax.PFedMe(),
         fedax.APFL(),
         fedax.FedRep(head=("b",), body="step"),
+        fedax.DGD(),
+        fedax.EXTRA(),
+        fedax.ExactDiffusion(),
         fedax.GradientTracking(),
+        fedax.GTAdam(),
     ]
 ]
 # hostile clients that agree see all uploads of a cohort, as they are
