@@ -67,8 +67,11 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
             stacklevel=2,
         )
         return
-    reason = f"its examples are not those that run {run} was made with"
-    raise InvalidInput.because(field, reason, "Put the files back as they were.")
+    raise InvalidInput.because(
+        field,
+        f"its examples are not those that run {run} was made with",
+        "Put the files back as they were.",
+    )
 
 
 def encoding_of(record: Record) -> Encoding | None:
@@ -96,8 +99,10 @@ def select_run(directory: RunDirectory, name: str | None) -> str:
         return matching.pop()
     if not directory.runs:
         # a directory without runs may have checkpoints that can be continued
-        reason = f"no run is done yet ({directory.status})"
-        hint = "`fedax resume`, or `flwr run` of a deployment, continues it."
-        raise InvalidInput.because(str(directory.path), reason, hint)
+        raise InvalidInput.because(
+            str(directory.path),
+            f"no run is done yet ({directory.status})",
+            "`fedax resume`, or `flwr run` of a deployment, continues it.",
+        )
     choices = "; ".join(f"{run.id}: {run.title}" for run, _ in directory.pairs(reported))
     raise InvalidInput.found("--run", name or "none", f"one of the runs {choices}")
