@@ -107,7 +107,7 @@ def make_plan(x: Images, kernel: Kernel, stride: int | tuple[int, int], padding:
     return Plan(*sizes, (rows, columns), strides, border_widths)
 
 
-def as_pair(size: int | tuple[int, int]) -> tuple[int, int]:
+def as_pair(size: int | np.integer | tuple[int, int]) -> tuple[int, int]:
     """Returns the numbers for rows and columns, which may be one number, also of NumPy.
 
     >>> as_pair(np.int64(2)), as_pair((1, 2))
