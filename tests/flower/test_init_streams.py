@@ -1,4 +1,4 @@
-"""Random streams of `init` over Flower, and the memories that clients keep from there."""
+"""Random streams of `init` over Flower, and what clients keep from round to round."""
 
 import numpy as np
 import pytest

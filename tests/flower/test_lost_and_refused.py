@@ -127,6 +127,9 @@ def test_fewer_than_the_minimum_change_nothing(tmp_path):
     history = run(fedax.FedAvg(), engine, schedule=EVERYONE, rounds=2, on_bad_client="drop")
     assert np.array_equal(vector(history), vector(run(fedax.FedAvg(), rounds=0)))
     assert history.outcome.ok
+    assert history.logged["absent"].tolist() == [1, 1]
+    with pytest.raises(fedax.FedaxError, match="round 0: client 3: no answer within"):
+        run(fedax.FedAvg(), engine, schedule=EVERYONE)
 
 
 @pytest.mark.slow

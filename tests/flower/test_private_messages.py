@@ -211,6 +211,9 @@ def test_a_message_that_is_no_longer_stored_is_not_made_again(tmp_path):
     later = renamed(order, round=9, floor=9)
     assert error(worker.answer(later)) is None
     assert "of round 0, whose messages are no longer stored" in error(worker.answer(order))
+    stored = next((tmp_path / "client-0" / "sent").rglob("*-noisy"))
+    stored.write_bytes(stored.read_bytes()[:-1] + b"!")
+    assert "damaged" in error(worker.answer(later))
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from fedax.models import (
     parameter_count,
 )
 from fedax.tasks.from_model import OfOutputs, cross_entropy
+from fedax.utils.leaf_names import chosen
 from marks import slow
 
 RNG = np.random.default_rng(0)
@@ -56,8 +57,11 @@ PUBLISHED = {  # model: parameters of the paper, and for some inputs and classes
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameter_counts_are_the_published_ones(name):
+    """And of all layers one, with two arrays, is the last; of a single layer it is the bias."""
     model, count, *_ = PUBLISHED[name]
     assert parameter_count(model) == count
+    params = jax.eval_shape(model.init, jax.random.key(0))[0]
+    assert sum(chosen(params, "last", "head")) == 1 + (name != "softmax")
     assert hash(model) == hash(type(model)(**vars(model)))
 
 

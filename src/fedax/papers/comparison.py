@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedax.papers.cells import compare_cells, summarize_z
-from fedax.papers.claims import Evidence
+from fedax.papers.claims import PARTS, Evidence
 from fedax.papers.numbers import Results
 from fedax.papers.recipe import Recipe
 from fedax.results.page import Sheet
@@ -45,13 +45,7 @@ CLAIM_COLUMNS = [
     "task",
     "comparison",
     "quantity",
-    "units",
-    "unit",
-    "mean",
-    "low",
-    "high",
-    "p_for",
-    "p_against",
+    *PARTS[2:-1],
     "p_against_holm",
 ]
 

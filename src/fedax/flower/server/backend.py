@@ -115,8 +115,6 @@ class FlowerBackend(PythonBackend):
         self.plan = plan_of(setup)
         assignment = Assignment(setup.algorithm, setup.solver, setup.schedule, setup.channel)
         self.assignment = assignment.name(setup.layout, setup.population.clients, setup.task.l2)
-        # of the run's root, not of the phase's: memories of phases in `init` are those of the
-        # rounds after it
         run = engine.run, self.assignment, jax.random.key_data(root).tolist()
         self.run_name = hashlib.sha256(repr(run).encode()).hexdigest()[:32]
         self._round = -1
