@@ -27,6 +27,12 @@ def test_a_trace_is_who_is_there_in_a_round(repeat):
         assert set(np.flatnonzero(found[t])) == own
 
 
+@pytest.mark.parametrize("first", [[0], [0.5, 1]])
+def test_a_trace_has_whole_numbers_for_each_interval(first):
+    with pytest.raises(TypeError):
+        Trace([0, 1], first, [4, 5])
+
+
 def test_a_day_is_a_share_of_the_rounds_of_every_client():
     found = table(Daily(0.25, period=8, spread=1.0, seed=3), 24, 200)
     assert np.array_equal(found[:8], found[8:16])

@@ -36,7 +36,7 @@ def test_what_is_written_comes_back(tmp_path):
     assert data.label_counts.tolist() == plain.label_counts.tolist()
     store(tmp_path / "b", plain, test=test[::-1])
     assert stored(tmp_path / "b").test_sizes.tolist() == plain.test_sizes[::-1].tolist()
-    assert stored(store(tmp_path / "c", {"a": [1.0], "b": [3.0]})).plain
+    assert stored(store(tmp_path / "c", iter([[1.0], [3.0]]))).plain
 
 
 def test_rows_are_read_from_the_file_and_not_mapped(tmp_path):

@@ -1,5 +1,6 @@
 """Clients from tables: one encoding by name for all clients, later files and predictions."""
 
+import functools
 import gzip
 
 import numpy as np
@@ -101,7 +102,13 @@ def test_means_and_deviations_may_be_given_or_left_out():
     np.testing.assert_array_equal(plain.train[1]["x"][:, 0], FRAME["age"][:10])
     given = from_table(FRAME, **OPTIONS, columns={"standardize": ({"age": 40.0}, {"age": 5.0})})
     np.testing.assert_allclose(given.train[1]["x"][:, 0], (FRAME["age"][:10] - 40) / 5)
-    assert given.encoding.measured is plain.encoding.measured is False
+    assert given.measured is plain.measured is False
+
+
+def test_numbered_rows_do_not_go_with_rows_that_are_left_out():
+    frame = pd.DataFrame({"a": [0.0, np.nan, 2.0, 3.0]})
+    with pytest.raises(DataError, match="drop"):
+        from_table(frame, y=None, partition=[[0, 1], [2, 3]], columns={"missing": "drop"})
 
 
 def test_large_numbers_are_told_apart():
@@ -268,12 +275,14 @@ def test_accents_and_outer_spaces_make_no_other_name(tmp_path):
 def test_measured_means_are_refused_with_privacy():
     """They tell about all rows, and the noise of the uploads does not cover them."""
     private = fedax.Channel(privacy=fedax.Privacy(clip=1.0, noise=1.0, delta=0.1))
-    for standardize in (True, ({"age": 40.0}, {"age": 10.0})):
-        data = from_table(FRAME, **OPTIONS, columns={"standardize": standardize})
-        task = fedax.classification(data, fedax.models.Softmax(3, 2))
-        schedule = fedax.Schedule(weights="equal")
-        if standardize is True:
-            with pytest.raises(InvalidInput, match="standardize"):
-                fedax.run(fedax.FedAvg(), task, rounds=1, channel=private, schedule=schedule)
-        else:
-            fedax.run(fedax.FedAvg(), task, rounds=1, channel=private, schedule=schedule)
+    measured, given = [
+        fedax.classification(from_table(FRAME, **OPTIONS, columns=columns), "softmax")
+        for columns in ({}, {"standardize": ({"age": 40.0}, {"age": 10.0})})
+    ]
+    run = functools.partial(
+        fedax.run, channel=private, schedule=fedax.Schedule(weights="equal"), rounds=1
+    )
+    for task in (measured, fedax.task("digits", normalize="dataset")):
+        with pytest.raises(InvalidInput, match="standardize"):
+            run(fedax.FedAvg(), task)
+    run(fedax.FedAvg(), given)

@@ -45,13 +45,14 @@ def test_learning_rates_are_one_program(maker, programs):
         assert one.details.settings == alone.details.settings
 
 
-def test_an_optax_optimizer_is_taken_as_it_is():
-    mine = fedax.run(fedax.FedAvg(), regression(), solver=optax.adam(0.01), **COMMON)
-    wrapped = fedax.run(
-        fedax.FedAvg(), regression(), solver=fedax.Optax(optax.adam(0.01)), **COMMON
-    )
-    named = fedax.run(
-        fedax.FedAvg(), regression(), solver=optax_solver("adam")(learning_rate=0.01), **COMMON
-    )
-    np.testing.assert_array_equal(vector(mine), vector(wrapped))
-    np.testing.assert_allclose(vector(mine), vector(named), rtol=1e-10)
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_an_optax_optimizer_is_taken_as_it_is(name):
+    """RMSProp has a `decay` of its own, which is not that of the learning rate."""
+    optimizer = getattr(optax, name)(0.01)
+    solvers = [optimizer, fedax.Optax(optimizer), optax_solver(name)(learning_rate=0.01)]
+    mine, wrapped, named = [
+        vector(fedax.run(fedax.FedAvg(), regression(), solver=solver, **COMMON))
+        for solver in solvers
+    ]
+    np.testing.assert_array_equal(mine, wrapped)
+    np.testing.assert_allclose(mine, named, rtol=1e-10)

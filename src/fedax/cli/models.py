@@ -59,7 +59,7 @@ def check_examples(directory: RunDirectory, run: str, task: Task) -> None:
     then = (record.settings or {}).get("data", {}).get("examples")
     if then in (None, data_hashes(task)["examples"]):
         return
-    is_computed = task.encoding is None or task.encoding.measured
+    is_computed = task.encoding is None or task.data.measured
     if is_computed and differing_versions(record.versions or {}, versions()):
         warnings.warn(
             f"{field}: its examples are not to the bit those of run {run}, by other versions or "

@@ -321,11 +321,13 @@ def optax_solver(name: str) -> type[Descent] | None:
         return None
     if "learning_rate" not in parameters:
         return None
-    # values that a file can spell; other arguments, such as masks, keep Optax's defaults
+    # values that a file can spell, but for names of the solver itself, such as the `decay` of the
+    # rate; other arguments, such as masks, keep Optax's defaults
     spellable = {
         key: parameter.default
         for key, parameter in parameters.items()
-        if key != "learning_rate" and isinstance(parameter.default, bool | int | float | str | None)
+        if key not in ("learning_rate", *Descent.__dataclass_fields__)
+        and isinstance(parameter.default, bool | int | float | str | None)
     }
 
     def transformation(self: Any) -> optax.GradientTransformation:
@@ -336,12 +338,10 @@ def optax_solver(name: str) -> type[Descent] | None:
         for key, default in spellable.items()
     }
     fields = {"learning_rate": hyper(0.001, low=0.0, open_low=True, doc="step size")} | fields
-    types = {"learning_rate": Scalar} | dict.fromkeys(spellable, Any)
-    docstring = f"Optax's `{name}`, with a fresh state in every round unless `keep` is set."
     body = {
-        "__annotations__": types,
+        "__annotations__": dict.fromkeys(fields, Any),
         "__module__": __name__,
-        "__doc__": docstring,
+        "__doc__": f"Optax's `{name}`, with a fresh state in every round unless `keep` is set.",
         "transformation": transformation,
         **fields,
     }

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import hashlib
+import io
 import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -88,11 +89,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     Raises:
         DataError: no plain file, or a damaged archive; the message names the path.
     """
-    with reading(path, "a whole .npz archive"):
-        if not os.path.isfile(path):
-            raise ValueError("no plain file")
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+    with (
+        reading(path, "a whole .npz archive"),
+        np.load(io.BytesIO(read(path)), allow_pickle=False) as file,
+    ):
+        return {name: file[name] for name in file.files}
 
 
 def verify(name: str, expected: str, content: Sequence[bytes | np.ndarray], path: Path) -> None:

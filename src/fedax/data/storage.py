@@ -97,7 +97,7 @@ def store(
         like: Ragged | None = None
         for part, part_clients in parts.items():
             if part_clients is not None:
-                like = _write_part(draft / part, part_clients, about["classes"], like)
+                like = _write_part(draft / part, part_clients, about, like)
         if unseen is not None:
             store(draft / "unseen", unseen)
         (draft / ABOUT).write_text(json.dumps(about, default=list), encoding="utf-8")
@@ -110,7 +110,7 @@ def store(
     return folder
 
 
-_ABOUT = ("classes", "name", "names", "labels", "encoding", "plain")
+_ABOUT = ("classes", "name", "names", "labels", "encoding", "plain", "measured")
 
 
 def stored(folder: str | Path) -> FederatedData:
@@ -145,9 +145,9 @@ def stored(folder: str | Path) -> FederatedData:
 
 
 def _write_part(
-    folder: Path, clients: Iterable[Any], classes: int | None, like: Ragged | None
+    folder: Path, clients: Iterable[Any], about: dict[str, Any], like: Ragged | None
 ) -> Ragged:
-    """Writes one part, block by block.
+    """Writes one part, block by block, and notes in `about` whether examples have no names.
 
     Returns:
         Examples of the arrays' shapes and types: `like`, or the first block.
@@ -159,7 +159,8 @@ def _write_part(
     with contextlib.ExitStack() as stack:
         for block in _blocks(clients):
             where = f"{folder.name}, clients from {len(sizes)}"
-            part = make_part(block, where, classes, like, allow_empty)
+            about.setdefault("plain", not isinstance(block[0], Mapping))
+            part = make_part(block, where, about["classes"], like, allow_empty)
             like = like or part
             for name, values in part.arrays.items():
                 if name not in files:

@@ -77,7 +77,8 @@ def from_table(
     r"""Makes federated data from tables, with one encoding for all clients.
 
     Columns of numbers become $(v - m) / s$ with the mean $m$ and the standard deviation $s$ of all
-    clients' training rows. Columns of text are categories, with a feature of 0 or 1 for each of
+    clients' training rows, also of those that become validation examples or unseen clients later.
+    Columns of text are categories, with a feature of 0 or 1 for each of
     their texts in ascending order. All clients, test files and tables to predict for are read by
     this `encoding` of the data, by the names of columns and never by their order.
 
@@ -161,6 +162,9 @@ def from_table(
         raise DataError.found("from_table", got, "columns of features", hint)
     encoding = _fit(list(frames.values()), features, y, classes, categories, columns.get("missing"))
     if columns.get("missing") == "drop":
+        if client is None and not isinstance(partition, str):
+            reason = "'drop' changes the numbers of the rows, leave them out of the table first"
+            raise DataError.because("from_table(partition=...)", reason)
         needed = {*others, *features}
         frames = {
             part: frame.dropna(subset=list(needed & {*frame})) for part, frame in frames.items()
@@ -183,9 +187,8 @@ def from_table(
         offsets = np.cumsum([0, *sizes])
         divided = draw_rows(encoding.apply(train.iloc[order]), offsets, test_fraction, seed, split)
         used = {part: (train, [order[own] for own in divided[k]]) for k, part in enumerate(PARTS)}
-    encoding = _standardize(
-        encoding, train.iloc[np.concatenate(used["train"][1])], columns.get("standardize", True)
-    )
+    given = columns.get("standardize", True)
+    encoding = _standardize(encoding, train.iloc[np.concatenate(used["train"][1])], given)
     if test is not None:
         test_rows = named_users(
             find_column(frames["test"], str(client)), where=f"column {client!r}"
@@ -207,6 +210,7 @@ def from_table(
         names=names or None,
         labels=encoding.labels or (),
         encoding=encoding,
+        measured=given is True or (given is False and encoding.missing == "mean"),
     )
 
 
@@ -371,7 +375,7 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
         # equal numbers become 0
         deviations = values.std(ddof=0).where(values.nunique() > 1, 1.0).to_dict()
     if given is False:
-        return dataclasses.replace(encoding, means=means, measured=encoding.missing == "mean")
+        return dataclasses.replace(encoding, means=means)
     if given is not True:
         means, deviations = given
     is_positive = all(0 < deviation < np.inf for deviation in deviations.values())
@@ -379,4 +383,4 @@ def _standardize(encoding: Encoding, train: Any, given: Any) -> Encoding:
         allowed = f"means, and finite deviations above 0, of {list(values)} by name"
         got = (means, deviations)
         raise InvalidInput.of("from_table(standardize=...)", got, allowed)
-    return dataclasses.replace(encoding, means=means, deviations=deviations, measured=given is True)
+    return dataclasses.replace(encoding, means=means, deviations=deviations)

@@ -61,7 +61,6 @@ class Encoding:
         classes: how many, None for real labels.
         missing: `"mean"` puts the mean for a missing number, and no category for a missing text;
             otherwise missing cells are refused.
-        measured: whether means or deviations were computed from the clients' rows.
         missing_cells: by column that has some, how many the tables had that the data were made of.
 
     Example:
@@ -80,7 +79,6 @@ class Encoding:
     labels: Sequence[str] | None = None
     classes: int | None = None
     missing: str | None = None
-    measured: bool = False
     missing_cells: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 
     @property

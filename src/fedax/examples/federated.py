@@ -51,11 +51,11 @@ class FederatedData(eqx.Module):
         unseen: the data of clients that never take part, or None; see `with_unseen`.
         classes: labels y are whole numbers from 0 to classes - 1; None for other data.
         name: for tables and messages.
-        names: of the clients, in their order, or None. Traces of availability and results refer to
-            them.
+        names: of the clients, in their order, or None. Results refer to them.
         encoding: of tables, None for arrays; test files and tables to predict for are read by it.
         labels: the texts of the labels in the order of their classes, or none.
         plain: whether an example is one array without a name, which functions of a task get alone.
+        measured: whether means or deviations of all clients' examples are in it or in the model.
 
     Raises:
         DataError: parts that do not fit each other, labels that are no classes, or a part without
@@ -80,6 +80,7 @@ class FederatedData(eqx.Module):
     encoding: Encoding | None = eqx.field(static=True, default=None)
     labels: tuple[str, ...] = eqx.field(static=True, default=(), converter=tuple)
     plain: bool = eqx.field(static=True, default=False)
+    measured: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
         clients = self.train.clients
@@ -341,14 +342,14 @@ class FederatedData(eqx.Module):
             raise DataError.found(
                 "with_validation", "data with validation examples", "data without"
             )
-        offsets = np.asarray(self.train.offsets)
+        train = self.train
         train_rows, validation_rows = draw_rows(
-            self.train.arrays, offsets, share, seed, split, together, gap=self.train.gap
+            train.arrays, np.asarray(train.offsets), share, seed, split, together, gap=train.gap
         )
         return dataclasses.replace(
             self,
-            train=self.train.select(train_rows),
-            validation=self.train.select(validation_rows),
+            train=train.select(train_rows),
+            validation=train.select(validation_rows),
         )
 
     def with_unseen(self, share: float | int, seed: int = 0) -> "FederatedData":
@@ -408,8 +409,8 @@ class FederatedData(eqx.Module):
         """Returns the data of some clients; `clear` marks by part the examples that are taken."""
         parts: dict[str, Ragged | None] = {}
         for name, part in self.parts.items():
-            offsets = np.asarray(part.offsets)
-            rows = [np.arange(int(offsets[k]), int(offsets[k + 1])) for k in clients]
+            offsets = part.offsets.tolist()
+            rows = [np.arange(offsets[k], offsets[k + 1]) for k in clients]
             if clear is not None:
                 rows = [client_rows[clear[name][client_rows]] for client_rows in rows]
             parts[name] = part.select(rows) if sum(map(len, rows)) else None

@@ -46,15 +46,12 @@ class ImageTask:
         """Reads the data and makes the task; see `fedax.task`.
 
         Raises:
-            InvalidInput: a window beyond the image, constants that were not published, or frozen
-                images that nothing changes.
+            InvalidInput: a window beyond the image, or constants that were not published.
         """
         if crop > self.shape[0]:
             raise InvalidInput.of("crop", crop, f"at most {self.shape[0]}")
         if normalize == "published" and self.mean is None:
             raise InvalidInput.of("normalize", normalize, "'none' or 'dataset'")
-        if frozen and not (crop or flip):
-            raise InvalidInput.of("frozen", True, "False without crop or flip")
         data = load(**options)
         mean = None
         deviation = None
@@ -64,6 +61,7 @@ class ImageTask:
         if normalize == "dataset":
             # of the training images before any change
             mean, deviation = _statistics(data, self.shape[2])
+            data = dataclasses.replace(data, measured=True)
         if frozen:
             # by the seed of the partition; other streams draw the partition and the split
             rng = np.random.default_rng([options.get("seed", 0), 2])

@@ -202,11 +202,10 @@ def task(name: str, **options: Any) -> Task:
       random; at least 0.
     - `flip`: mirrors training images left and right with probability 1/2, after the crop.
     - `frozen`: draws crops and flips once, before training, by `seed`; otherwise for every example
-      of every step, and losses over whole training sets are without them. Not without `crop` or
-      `flip`.
-    - `normalize`: "none"; "dataset", by mean and deviation of each channel of the training images;
-      or, of MNIST and CIFAR-10, "published", by the constants in the papers' released code. Comes
-      last, for test images too.
+      of every step, and losses over whole training sets are without them.
+    - `normalize`: "none"; "dataset", by mean and deviation of each channel of the training images,
+      with those that `validation` and `unseen` take out; or, of MNIST and CIFAR-10, "published", by
+      the constants in the papers' released code. Comes last, for test images too.
 
     Options of every task:
 

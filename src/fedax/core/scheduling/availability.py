@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -114,7 +115,10 @@ class Trace(Declared, Availability):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("clients", "first", "end"):
-            object.__setattr__(self, name, tuple(np.asarray(getattr(self, name)).tolist()))
+            column = tuple(map(operator.index, getattr(self, name)))
+            if len(column) != len(self.clients):
+                raise TypeError(f"{name}: got {len(column)} numbers, clients {len(self.clients)}")
+            object.__setattr__(self, name, column)
 
     def check(self, clients: int) -> None:
         unknown = set(self.clients) - set(range(clients))

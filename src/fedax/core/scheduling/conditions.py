@@ -26,8 +26,8 @@ class Conditions(eqx.Module):
     Args:
         availability: the clients who can be reached, an `Availability`, or as files spell it, its
             name or a table, `{"name": "daily", "fraction": 0.5}`. A cohort is drawn among those; if
-            they are fewer, it is all of them, and in a round in which nobody is there the state
-            stays. `History.logged` counts who was `available`, and `drawn`.
+            they are fewer, uniform draws are all of them. In a round in which nobody is there the
+            state stays. `History.logged` counts who was `available`, and `drawn`.
         dropouts: the probability, in [0, 1), that a drawn client never answers; it counts as not
             drawn.
         stragglers: the probability, in [0, 1], that a client does only part of its work: a uniform
@@ -67,8 +67,7 @@ class Conditions(eqx.Module):
     @property
     def options(self) -> dict[str, Any]:
         """All arguments as experiment files spell them."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {"availability": self.availability and self.availability.spelling}
+        return vars(self) | {"availability": self.availability and self.availability.spelling}
 
 
 def spelled(owner: Any, options: dict[str, Any]) -> str:

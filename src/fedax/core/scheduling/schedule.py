@@ -188,7 +188,7 @@ class Schedule(eqx.Module):
     @property
     def options(self) -> dict[str, Any]:
         """All arguments as experiment files spell them, those of its conditions among them."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = dict(vars(self))
         conditions = values.pop("conditions").options
         server = self.asynchronous and self.asynchronous.spelling
         return values | conditions | {"sampling": self.sampling.spelling, "asynchronous": server}

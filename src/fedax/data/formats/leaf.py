@@ -188,8 +188,7 @@ def femnist(folder: Folder = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    train, test = leaf_folders(folder, "femnist")
-    return leaf(train, test, classes=62, name="FEMNIST")
+    return leaf(*leaf_folders(folder, "femnist"), classes=62, name="FEMNIST")
 
 
 def femnist_letters(folder: Folder = None) -> FederatedData:
@@ -206,8 +205,7 @@ def femnist_letters(folder: Folder = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    train, test = leaf_folders(folder, "femnist_letters")
-    return leaf(train, test, classes=26, name="FEMNIST_letters")
+    return leaf(*leaf_folders(folder, "femnist_letters"), classes=26, name="FEMNIST_letters")
 
 
 def shakespeare(folder: Folder = None) -> FederatedData:
@@ -221,9 +219,8 @@ def shakespeare(folder: Folder = None) -> FederatedData:
     Raises:
         DataError: see `leaf`.
     """
-    train, test = leaf_folders(folder, "shakespeare")
-    classes = len(LEAF_CHARACTERS)
-    data = leaf(train, test, classes=classes, convert=characters, name="Shakespeare")
+    folders = leaf_folders(folder, "shakespeare")
+    data = leaf(*folders, classes=len(LEAF_CHARACTERS), convert=characters, name="Shakespeare")
     # windows of 80 characters, one character apart, and the character that follows
     return dataclasses.replace(data, train=dataclasses.replace(data.train, gap=81))
 

@@ -1,7 +1,6 @@
 """The digits of scikit-learn: small real images that need no download."""
 
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.metadata import distribution
 from typing import Any
 
 import numpy as np
@@ -63,9 +62,6 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
 
     To import scikit-learn takes as long as a small run.
     """
-    package = find_spec("sklearn")  # looks for it, and imports nothing
-    assert package is not None, "fedax requires it"
-    assert package.origin is not None
-    path = Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz"
-    table = np.loadtxt(path, delimiter=",")
+    path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    table = np.loadtxt(str(path), delimiter=",")
     return table[:, :-1], table[:, -1].astype(np.int64)

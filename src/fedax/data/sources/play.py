@@ -103,10 +103,10 @@ def play(
         train[role] = {"x": x[kept], "y": y[kept]}
         test[role] = {"x": x[put_aside], "y": y[put_aside]}
     if not train:
-        allowed = "numbers that some role reaches"
-        raise DataError.of(f"{name}(minimum=...)", minimum, allowed)
-    tests = test if test_fraction else None
-    data = FederatedData.from_arrays(train, classes=len(characters), test=tests, name=name)
+        raise DataError.of(f"{name}(minimum=...)", minimum, "numbers that some role reaches")
+    data = FederatedData.from_arrays(
+        train, classes=len(characters), test=test if test_fraction else None, name=name
+    )
     return dataclasses.replace(data, train=dataclasses.replace(data.train, gap=gap))
 
 
@@ -143,8 +143,9 @@ def tinyshakespeare(
     """
     file = "tinyshakespeare.txt"
     how = "Put it there, plain or gzipped: data/tinyshakespeare/input.txt of karpathy/char-rnn."
-    names = [f"shakespeare/{file}.gz", f"shakespeare/{file}", f"{file}.gz", file]
-    path = data_file(folder, how, *names)
+    path = data_file(
+        folder, how, f"shakespeare/{file}.gz", f"shakespeare/{file}", f"{file}.gz", file
+    )
     content = read_whole(path)
     verify(file, FILES[f"shakespeare/{file}"].sha256, [content], path)
     return play(

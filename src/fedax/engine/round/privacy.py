@@ -43,9 +43,8 @@ def private_of(setup: Setup) -> Private | None:
         {
             "the model's state, such as batch statistics, is averaged without noise; freeze "
             "it": task.state is not None and task.state_policy == "average",
-            "features were standardized by means of all clients' rows; give from_table numbers "
-            "that you know, `standardize` of its columns": task.encoding is not None
-            and task.encoding.measured,
+            "features were standardized by means of all clients' rows; give numbers that you know, "
+            "`standardize` of from_table's columns, or those published": task.data.measured,
             'privacy at the server asks for Schedule(weights="equal")': central
             and weights != "equal",
             'privacy at the server asks for Schedule(sampling="uniform") or "poisson": otherwise a '
