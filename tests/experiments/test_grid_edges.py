@@ -86,5 +86,5 @@ def test_own_models_select_among_settings_of_a_personal_method(validation, tmp_p
         assert set(judged["metric"]) == {"local_validation_loss_pooled"}
         assert judged[judged["algorithm"] == "Ditto"]["mean"].nunique() == 2
     else:
-        said = ["Ditto: its settings do not change train_loss, so none is selected."]
+        said = ["Ditto: its settings do not change train_loss, so the first is taken."]
         assert directory.warnings() == said

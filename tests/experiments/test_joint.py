@@ -20,9 +20,22 @@ def test_a_directory_that_is_given_twice_counts_once(tmp_path, monkeypatch):
     directories = [RunDirectory.load(type(tmp_path)(path)) for path in spellings]
     assert [(run.label, run.seed) for run in merge(directories).shown()] == [("FedAvg", 0)]
     other = RunDirectory.load(shutil.copytree(tmp_path / "a", tmp_path / "b" / "c"))
+    # the same run with other versions, for example
+    put(other, record("FedAvg", experiment.name, 0, losses=(2.0, 0.25)))
     both = merge([*directories, other])
-    assert [run.label for run in both.shown()] == ["FedAvg (a)", "FedAvg (c)"]
+    rows = both.compare(["train_loss"])[["method", "mean"]].values.tolist()
+    assert rows == [["FedAvg (a)", 0.5], ["FedAvg (c)", 0.25]]
     assert both.line() == "2 algorithms, 1 task, 2 runs; all ended well. Still running."
+
+
+def test_runs_on_other_data_are_no_pairs_of_equal_seeds(tmp_path):
+    """The title and the seed of a task stay where its other options change."""
+    directories = [RunDirectory(tmp_path / name, name) for name in "ab"]
+    for directory in directories:
+        data = {"data": {"examples": directory.title}}
+        begin(directory, [Experiment.parse(TINY).model_copy(update=data)])
+        put(directory, record("FedAvg", "Tiny <run>"))
+    assert "Nothing is compared" in format_tables(merge(directories).compare(), "text")
 
 
 def test_folders_on_several_draws_are_rows_of_their_methods(tmp_path):

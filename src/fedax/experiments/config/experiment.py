@@ -158,9 +158,8 @@ class Experiment(Table):
         document = resolve_data_paths(document, path.parent)
         for setting in settings:
             override(document, setting)
-        if settings:
-            # those of the command line begin in the working directory
-            document = resolve_data_paths(document, Path())
+        # those of the command line begin in the working directory
+        document = resolve_data_paths(document, Path())
         with spec_errors(str(path)):
             return validate(cls, document)
 
@@ -380,12 +379,13 @@ class Experiment(Table):
 
     def resolved(self) -> dict[str, Any]:
         """Returns the experiment with every default written out, as values that `of` takes."""
-        values = self.model_dump(by_alias=True, exclude_none=True)
-        changed = self.model_dump(by_alias=True, exclude_defaults=True).keys() | WRITTEN
-        values = {key: value for key, value in values.items() if key in changed}
-        options = task_options(self.task.name, self.task.options)
-        defaults = {key: option.default for key, option in options.items()}
-        plain = {key: v for key, v in defaults.items() if isinstance(v, int | float | str)}
+        changed = self.model_dump(exclude_defaults=True).keys() | WRITTEN
+        values = self.model_dump(by_alias=True, exclude_none=True, include=changed)
+        plain = {
+            key: option.default
+            for key, option in task_options(self.task.name, self.task.options).items()
+            if isinstance(option.default, int | float | str)
+        }
         values["task"] = plain | values["task"]
         values["schedule"] = schedule_of(self.schedule).options
         values["solver"] = values_of(self.solver)

@@ -82,8 +82,7 @@ def judge_members(pairs: Pairs, select: str, read: str) -> pd.DataFrame:
     judged["rank"] = -finite if higher else finite
     best = judged.sort_values(["diverged", "rank"]).drop_duplicates("algorithm")
     judged["selected"] = judged.index.isin(best.index)
-    settings = [name for name in rows if name not in HEADS]
-    return judged.reindex(columns=[*HEADS, *settings])
+    return judged.reindex(columns=list(dict.fromkeys([*HEADS, *rows])))
 
 
 def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
@@ -108,14 +107,16 @@ def grid_sheet(judged: pd.DataFrame, read: str) -> Sheet:
 def edges(judged: pd.DataFrame) -> list[str]:
     """Returns a sentence for each selected number that is the smallest or the largest of its list,
     and not 0: the best value may lie beyond the list. Or one for each method whose members are
-    alike, among which nothing is selected.
+    alike, of which the first is taken.
     """
     sentences = []
     for method, members in judged.groupby("algorithm", sort=False):
         settings = members.drop(columns=list(HEADS))
         if len(members) > 1 and len(set(members["mean"])) == 1:
             metric = members["metric"].iloc[0]
-            sentences.append(f"{method}: its settings do not change {metric}, so none is selected.")
+            sentences.append(
+                f"{method}: its settings do not change {metric}, so the first is taken."
+            )
             continue
         for key, value in settings[members["selected"]].iloc[0].items():
             values = settings[key].dropna()

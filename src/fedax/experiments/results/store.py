@@ -94,8 +94,8 @@ class RunDirectory:
         try:
             summary = json.loads(read(path / SUMMARY))
             planned = summary.pop("runs")
-            if (packed := path / PACKED).exists():
-                runs = unpack(read(packed))
+            if is_archive(path):
+                runs = unpack(read(path / PACKED))
             else:
                 runs = _read_runs(path / "runs", repair)
             study = read(path / STUDY).decode() if planned else ""
@@ -420,8 +420,9 @@ def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
 
     Runs of an algorithm on several draws of the data belong together, each with the settings that
     its own directory selected; one that several directories have for the same draw gets its
-    folder's name. The curves of a task are read as in the first directory that has it. A directory
-    that is given twice, maybe spelled in another way, counts once.
+    folder's name. Runs of one seed of the data on different examples are no pairs. The curves of a
+    task are read as in the first directory that has it. A directory that is given twice, maybe
+    spelled in another way, counts once.
     """
     by_path = {directory.path.resolve(): directory for directory in directories}
     if len(by_path) == 1:
@@ -431,23 +432,32 @@ def merge(directories: Sequence[RunDirectory]) -> RunDirectory:
         str(directory.path) if names.count(path.name) > 1 else path.name: directory
         for path, directory in by_path.items()
     }
-    reported = {name: directory.reported() for name, directory in parts.items()}
+    reported = {name: directory.pairs(directory.reported()) for name, directory in parts.items()}
     owners = Counter(
         key
-        for runs in reported.values()
-        for key in {(run.task, run.method, run.draw) for run in runs}
+        for pairs in reported.values()
+        for key in {(run.task, run.method, run.draw) for run, _ in pairs}
     )
+    draws = dict[tuple[int, str], int]()
     merged = Joint(Path(), "Comparison", status="finished", versions=directories[0].versions)
     merged.parts = parts
     for name, directory in parts.items():
-        for run in reported[name]:
+        for run, record in reported[name]:
             end = f" ({name})" if owners[run.task, run.method, run.draw] > 1 else ""
-            titles = {"method": run.method + end, "label": run.label + end}
-            merged.planned.append(run.model_copy(update=titles))
+            # one seed draws other data where other options of the task differ
+            data = run.draw, (record.settings or {}).get("data", {}).get("examples", "")
+            about = {
+                # ids leave versions and the machine out
+                "id": f"{name}/{run.id}",
+                "method": run.method + end,
+                "label": run.label + end,
+                "draw": draws.setdefault(data, len(draws)),
+            }
+            merged.planned.append(run.model_copy(update=about))
+            merged.runs[about["id"]] = record
         if directory.status != "finished":
             merged.status = directory.status
             merged.reason = directory.reason
-        merged.runs |= directory.runs
         merged.study += f"# {name}\n{directory.study}\n"
         # a description of other data would be wrong
         merged.notes |= {

@@ -1,7 +1,7 @@
 """The pieces of work of an experiment: runs that one compiled program can serve together."""
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def plan_of(experiment: Experiment) -> Plan:
 def batches_of(
     planned: Sequence[Run],
     chosen: Mapping[str, Mapping[str, str]] | None = None,
-    done: Container[str] = (),
+    done: Iterable[str] = (),
 ) -> list[Batch]:
     """Returns all batches of one stage, in the order of experiments, algorithms and seeds.
 
@@ -150,10 +150,10 @@ def batches_of(
     """
     # by experiment and label, the runs in the order of their seeds; each id once
     missing: dict[tuple[int, str], list[Run]] = {}
-    ids = set[str]()
+    ids = set(done)
     for run in planned:
         is_wanted = run.selects if chosen is None else run.is_reported(chosen)
-        if is_wanted and run.id not in done and run.id not in ids:
+        if is_wanted and run.id not in ids:
             ids.add(run.id)
             missing.setdefault((id(run.experiment), run.label), []).append(run)
     # members of one program that lack the same seeds, of all seeds together or of each
@@ -221,10 +221,8 @@ def run_batch(
     """
     made = [plan.arguments_of(label) for label in labels]
     arguments = made[0] | options
-    # a list has one solver or schedule for each member; equal ones are passed once
     for name in ("solver", "schedule"):
-        values = [own[name] for own in made]
-        arguments[name] = values if len(set(map(str, values))) > 1 else values[0]
+        arguments[name] = [own[name] for own in made]
     members = [plan.algorithms[label] for label in labels]
     return run_grid(members, plan.task, seed=seeds, **arguments)
 

@@ -55,8 +55,8 @@ class Display:
         """Shows that a run, or several that went together, has ended."""
         for task in self.bars.task_ids:
             self.bars.remove_task(task)
-        all_ok = all(record.ending == "ok" for record in records)
-        self._print(summary_line(title, records), "" if all_ok else "yellow")
+        style = "" if describe_endings(records) == "ok" else "yellow"
+        self._print(summary_line(title, records), style)
 
     def say(self, message: str) -> None:
         """Shows a remark."""
@@ -78,5 +78,6 @@ def summary_line(title: str, records: Sequence[Record]) -> str:
     phrases = [f"{title}: {rounds} rounds in {seconds:.1f} s"]
     if losses:
         phrases.append(f"train_loss {np.mean(losses):.4g}")
-    ending = describe_endings(records)
-    return ", ".join([*phrases, *([ending] if ending != "ok" else [])])
+    if (ending := describe_endings(records)) != "ok":
+        phrases.append(ending)
+    return ", ".join(phrases)
