@@ -69,13 +69,12 @@ def test_copied_runs_are_taken_up(first, tmp_path, packed):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("rounds = 2", "rounds = 3"),
         ("seeds = [0, 1]", "seeds = [5]"),
         ("clients = 4", "clients = 4\nseed = 1"),
-        ("learning_rate = 0.05", "learning_rate = 0.06"),
-        ("steps = 3", "steps = 2"),
         ("rounds = 2", 'rounds = 2\nobserve = ["train_loss"]'),
         ('name = "fedavg"', 'name = "fedprox"'),
+        # with a personal method, the clients' own models of all methods are observed
+        ("mu = 1", 'mu = 1\n[[algorithm]]\nname = "ditto"'),
     ],
 )
 def test_another_run_has_another_id(old, new):
@@ -96,9 +95,12 @@ GRID = (
 )
 
 
-def test_runs_without_the_metric_that_selects_are_others():
+@pytest.mark.parametrize("observed", [None, ["train_loss"], ["validation_loss", "validation_auc"]])
+def test_runs_with_another_metric_that_selects_are_others(observed):
+    """It is observed, and the best model of a run is kept by it."""
+    text = f"observe = {observed}\n{GRID}" if observed else GRID
     by_loss, by_auc = (
-        {run.id for run in planned_runs([Experiment.parse(GRID + line)])}
+        {run.id for run in planned_runs([Experiment.parse(text + line)])}
         for line in ("", 'select = "validation_auc"\n')
     )
     assert by_loss.isdisjoint(by_auc)

@@ -78,7 +78,9 @@ def default_observers(task: Task, is_private: bool, is_personal: bool) -> list[s
 
     With privacy others than those on a test set at the server are on demand too.
     """
-    default: tuple[str, ...] = (*BY_DEFAULT, *(["local_accuracy"] if is_personal else []))
+    default = BY_DEFAULT
+    if is_personal:
+        default += ("local_accuracy",)
     if is_private:
         default = () if task.central is None else ("test_loss", "test_accuracy")
     names: list[str] = []

@@ -43,9 +43,16 @@ def planned_runs(experiments: Sequence[Experiment]) -> list[Run]:
         methods = [member.method for member in members]
         resolved = experiment.resolved()
         common = {name: value for name, value in resolved.items() if name not in _NO_SETTINGS}
-        if experiment.observe is None:
-            # by default those that fit the task, and those that are needed
-            common["observe"] = ["default", *sorted(experiment.required_metrics())]
+        # by default those that fit the task and the methods
+        default = ["default", "local_accuracy"] if experiment.is_personal else ["default"]
+        observed = default if experiment.observe is None else experiment.observe
+        # those that are needed, and by which the best model is kept where that is not the default
+        best = experiment.best_by
+        common["observe"] = observed + [
+            metric
+            for metric in sorted(experiment.required_metrics())
+            if metric not in observed or metric == best != "validation_loss"
+        ]
         for member in members:
             settings = _settings_of(experiment, member, common)
             about = {
