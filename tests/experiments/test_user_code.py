@@ -240,6 +240,14 @@ def test_a_file_that_changes_while_it_runs_is_refused(here):
         experiment.plan()
 
 
+def test_titles_and_columns_are_no_code():
+    """They may have colons."""
+    columns = 'y = "risk:high"\nclient = "a:b"\nclasses = ["a:c"]\ncolumns = {drop = "a:d"}'
+    task = f'name = "table"\ntable = "a.csv"\n{columns}'
+    text = f'name = "a:e"\n[task]\n{task}\n[[algorithm]]\nname = "fedavg"\nlabel = "a:f"'
+    assert hash_sources(Experiment.parse(text, trust=False).resolved()) == {}
+
+
 def test_files_of_equal_names_count_one_by_one(here):
     """A change of either file makes the run another one, also where both define one name."""
     text = """name = "a"

@@ -16,24 +16,23 @@ PATHS = ("folder", "params")
 """Options of tasks that are paths."""
 TABLES = ("table", "test", "central")
 """Options of the task `table` that are paths."""
+TEXTS = ("label", "y", "client", "classes", "columns", "cluster")
+"""Keys whose values name no code, also where they look so: titles, what tables have, and what is of
+submitit, such as `"gpu:a100"`."""
 
 
-def references(values: Any) -> list[str]:
+def references(values: dict[str, Any]) -> list[str]:
     """Returns the references to user code among the values of an experiment, titles aside.
 
     >>> references({"name": "half.py:A", "task": {"name": "digits", "model": "net.py:Net"}})
     ['net.py:Net']
     """
-    if not isinstance(values, dict):
-        return []
-    # [cluster] is of submitit, with values such as "gpu:a100"
-    tables = {key: value for key, value in values.items() if key not in ("name", "cluster")}
-    return list(dict.fromkeys(_find_references(tables)))
+    return list(dict.fromkeys(_find_references(values | {"name": ""})))
 
 
 def _find_references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        value = [item for key, item in value.items() if key != "label"]
+        value = [item for key, item in value.items() if key not in TEXTS]
     if isinstance(value, list):
         for item in value:
             yield from _find_references(item)
