@@ -37,10 +37,8 @@ def test_reading_curves():
         "best": 1.0,
         "best_observed": 1.0,
         "mean_last_1_rounds": 2.0,
-        "mean_last_10_rounds": 2.0,
         "mean_last_11_rounds": 1.5,
         "mean_last_20_rounds": 1.5,
-        "mean_last_30_rounds": 2.0,
         "mean_last_99_rounds": 2.0,
         "rounds_to_3": 10.0,
         "rounds_to_0.5": float("inf"),
@@ -49,13 +47,15 @@ def test_reading_curves():
         "mean_change": 1.0,
     }
     assert {read: read_curve(curve, rounds, read, False) for read in reads} == reads
-    assert read_curve(np.array([np.nan, 1.0]), rounds[:2], "best", True) == 1.0
+    # a metric of cohorts, which has no value where nobody worked
+    cohorts = np.array([np.nan, 3.0, 1.0, np.nan])
+    for read, value in (("last", 1.0), ("best", 1.0), ("mean_last_11_rounds", 2.0)):
+        assert read_curve(cohorts, rounds, read, False) == value
     assert read_curve(np.array([4.0]), rounds[:1], "mean_last_10_rounds", True) == 4.0
     # one observation does not change
     assert np.isnan(read_curve(np.array([4.0]), rounds[:1], "mean_change", True))
     for wrong in (
         "first",
-        "mean_last_0",
         "mean_last_0_rounds",
         "mean_last_x_rounds",
         "mean_last_2_round",

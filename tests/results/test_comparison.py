@@ -119,40 +119,6 @@ def test_the_command(tmp_path):
     assert "Did you mean 'test_accuracy'" in call("text", "--metric", "test_acuracy").output
 
 
-@pytest.fixture(scope="module")
-def histories():
-    task = fedax.task("synthetic", clients=3)
-    methods = {"FedAvg": fedax.FedAvg(), "FedProx": fedax.FedProx(mu=0.1)}
-    return {
-        name: fedax.run_grid([method], task, seed=[0, 1, 2], rounds=2)
-        for name, method in methods.items()
-    }
-
-
-@pytest.mark.slow
-def test_from_python(histories, tmp_path):
-    assert fedax.table(histories, "latex").startswith("% Comparison")
-    with pytest.raises(fedax.InvalidInput, match=r"got 'latx'.*Did you mean 'latex'"):
-        fedax.table(histories, "latx")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["pdf", "png"])
-def test_figures_of_histories(histories, tmp_path, ending):
-    begin = {"pdf": b"%PDF", "png": b"\x89PNG"}[ending]
-    assert fedax.compare(histories, tmp_path / f"a.{ending}").read_bytes().startswith(begin)
-
-
-@pytest.mark.slow
-def test_data_frames(histories):
-    pytest.importorskip("pandas")
-    frame = histories["FedAvg"][0].to_pandas()
-    assert list(frame.columns[:3]) == ["round", "seconds", "bits"]
-    assert frame["train_loss"].tolist() == histories["FedAvg"][0].metrics["train_loss"].tolist()
-    assert (frame["test_accuracy (fraction)"] <= 1).all()
-    assert "test_accuracy" not in frame
-
-
 def test_scores_named_after_accuracy_are_no_percentages():
     def square(w, x):
         return (w - x) ** 2
@@ -171,3 +137,7 @@ def test_scores_named_after_accuracy_are_no_percentages():
     head, row = str(fedax.table({"FedAvg": [history]})).splitlines()[1:3]
     assert head.split("  ")[-2:] == ["Test accuracy (%)", "Test accuracy loss"]
     assert float(row.split()[-1]) == pytest.approx(history.last("test_accuracy_loss"), rel=0.01)
+    frame = history.to_pandas()
+    heads = ["round", "seconds", "bits", "test_accuracy (fraction)", "test_accuracy_loss"]
+    assert [*frame] == heads
+    assert frame["test_accuracy_loss"].tolist() == history.metrics["test_accuracy_loss"].tolist()

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from fedax.core import InvalidInput
 from fedax.results import drawing
 from fedax.results.drawing import save
 from fedax.results.figures import Figure, draw_curves
@@ -176,6 +177,17 @@ def test_panels_and_lines():
     assert texts == ["Test accuracy", "Train loss"]
     assert drawn.axes[0].get_ylabel() == "both"
     assert Figure(name="f", y="weight_gap").draw(runs) is None, "no run has it"
+
+
+def test_metrics_without_values_are_not_drawn():
+    """Nobody worked, or in the first tenth of the rounds alone."""
+    curve = np.full(31, np.nan)
+    made = [record(losses=np.linspace(2, 1, 31), drawn_accuracy_gap=curve)]
+    assert [picture.name for picture in draw_curves(made)] == ["train_loss", "test_accuracy"]
+    with pytest.raises(InvalidInput, match="no values of"):
+        draw_curves(made, metrics=["drawn_accuracy_gap"])
+    curve[1] = 0.1
+    assert len(draw_curves(made, metrics=["drawn_accuracy_gap"])) == 1
 
 
 def test_audits_stand_beside_the_variant_that_they_attack():

@@ -264,10 +264,13 @@ def table_of(**methods):
 
 
 def test_exponents_are_powers_of_ten_in_latex():
-    small = {"mean": 3.1e-7, "deviation": 1e-8, "runs": 3, "top": True}
-    lines = format_tables(table_of(A=small, B={"mean": -2.5e9, "runs": 1}), "latex").splitlines()
-    assert lines[5] == r"A & $\mathbf{3.10 \times 10^{-7} \pm 1.0 \times 10^{-8}}$ \\"
+    small = {"mean": 3.1e-7, "deviation": 1e-8, "runs": 3, "top": True, "left_out": 1}
+    made = table_of(**{r"A\b": small, "B": {"mean": -2.5e9, "runs": 1}})
+    lines = format_tables(made, "latex").splitlines()
+    name = r"A\textbackslash{}b"
+    assert lines[5] == rf"{name} & $\mathbf{{3.10 \times 10^{{-7}} \pm 1.0 \times 10^{{-8}}}}$ \\"
     assert lines[6] == r"B & $-2.50 \times 10^{9}$ \\"
+    assert f"1 of 4 runs of {name} left out" in lines[-1]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A history shows itself: table, figure, page."""
 
+import dataclasses
 import html
 import json
 import re
@@ -48,6 +49,8 @@ def test_the_figure_has_a_curve_for_each_metric(history):
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), [8.0, 2.0, 0.5, 0.125])
     with pytest.raises(InvalidInput, match="Did you mean 'train_loss'"):
         history.plot("trainloss")
+    with pytest.raises(InvalidInput, match="no values of"):
+        fedax.compare({"A": dataclasses.replace(history, metrics={})}, "a.pdf")
 
 
 def test_draws_of_the_data_are_told_apart_over_all_methods(tmp_path):
@@ -68,7 +71,20 @@ def test_the_page_is_one_file(history, tmp_path):
     path = tmp_path / "new" / "run.html"
     page = fedax.compare({"FedAvg": history}, path, title="Four").read_text()
     assert "<title>Four" in page
-    assert "1 method, 1 run." in page
+
+
+@pytest.mark.parametrize("given", [{}, {"A": []}])
+def test_what_is_no_run_is_refused(tmp_path, given):
+    with pytest.raises(InvalidInput, match=r"compare\(histories=\.\.\.\)"):
+        fedax.compare(given, tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pdf_figures_have_fonts_that_publishers_take(history, tmp_path):
+    content = fedax.compare({"A": history}, tmp_path / "f.pdf").read_bytes()
+    assert b"/Subtype /Type3" not in content
+    assert b"/Subtype /Type0" in content
+    assert fedax.compare({"A": history}, tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
@@ -85,7 +101,9 @@ def test_pages_have_the_settings_and_versions(history, tmp_path):
         "plain": fedax.run_grid([fedax.FedAvg()], task, seed=[5, 8], **options),
         "proximal": fedax.run(fedax.FedProx(mu=0.375), task, seed=11, **options),
     }
-    page = fedax.compare(runs, tmp_path / "page.html").read_text()
+    page = fedax.compare(runs, tmp_path / "page.html", title="Mine & yours").read_text()
+    assert "<h1>Mine &amp; yours</h1>" in page
+    assert "2 methods, 3 runs." in page
     texts = re.findall(r'<p class="note">(\w+)</p><pre>(.*?)</pre>', page, flags=re.DOTALL)
     found = {name: json.loads(html.unescape(text)) for name, text in texts}
     assert set(found) == {"plain", "proximal"}

@@ -314,6 +314,8 @@ def _melt(
             tasks = part.groupby("task")["value"]
             part["worst"] = tasks.transform(lambda task, mode=mode: worst_of(task.to_numpy(), mode))
         parts.append(part.dropna(subset="x"))
+    if not sum(map(len, parts)):
+        raise InvalidInput.found("figure", f"no values of {[*modes]}", "metrics that have some")
     return pd.concat(parts, ignore_index=True)
 
 
@@ -417,10 +419,10 @@ def _zoom(axes: Any, drawn: pd.DataFrame, numbers: Sequence[float]) -> None:
     end = drawn["x"].max()
     late = drawn[drawn["x"] >= start + 0.1 * (end - start)]
     values = np.append(late[_RANGE].to_numpy().ravel(), numbers)
-    low = float(np.nanmin(values))
-    high = float(np.nanmax(values))
-    pad = 0.06 * (high - low) or 1.0
-    axes.set_ylim(low - pad, high + pad)
+    values = values[np.isfinite(values)]
+    if len(values):
+        pad = 0.06 * np.ptp(values) or 1.0
+        axes.set_ylim(values.min() - pad, values.max() + pad)
 
 
 def _title_axes(panels: Sequence[_Panel], xs: Sequence[str], ys: Sequence[str]) -> None:

@@ -189,10 +189,18 @@ def to_latex(title: str, table: Sequence[Row]) -> str:
     head, *rows = grid_of(table, cell, "-")
     style = pd.DataFrame(rows, columns=head).style.hide(axis="index")
     # the cells are LaTeX already
-    style.format(subset=head[:1], escape="latex").format_index(escape="latex", axis=1)
+    style.format(_escape, subset=head[:1]).format_index(_escape, axis=1)
     text = style.to_latex(hrules=True, column_format="l" + "r" * (len(head) - 1))
-    note = re.sub("([#$%&_{}~^])", r"\\\1{}", note_of(table))
+    note = _escape(note_of(table))
     return f"% {title}\n{text}\\par\\smallskip\n{{\\footnotesize {note}\\par}}"
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def _escape(text: str) -> str:
+    """Returns a text with the signs that LaTeX reads otherwise as it prints them."""
+    return re.sub(r"[\\#$%&_{}~^]", lambda sign: _LATEX.get(sign[0], f"\\{sign[0]}"), text)
 
 
 def to_csv(comparison: pd.DataFrame) -> str:

@@ -126,7 +126,7 @@ def _describe_task(
             {axis: drawing.curves(frame, axis, column.metric, **options) for axis in axes},
         )
         for column in columns
-        if column.chart and frame.groupby("method")[column.metric].count().any()
+        if column.chart
     ]
     caption = f"{describe_reduction(page.reads.get(title, 'last'))}. {note_of(compared)}"
     if has_several_runs:

@@ -32,12 +32,9 @@ def plot(history: History, *metrics: str) -> Any:
     Raises:
         UnknownName: a metric that the run does not have.
     """
-    curves = {name: values for name, values in history.metrics.items() if values.ndim == 1}
-    if not curves:
-        raise InvalidInput.found("History.plot", "a run without metrics", "one with observers")
     record = Record.of(history, label=history.algorithm)
     check_metrics([record], metrics)
-    return drawing.curves(curves_frame([record]), y=list(metrics or curves), col=[])
+    return drawing.curves(curves_frame([record]), y=list(metrics or history.metrics), col=[])
 
 
 def compare(
@@ -121,7 +118,8 @@ def table(
     significantly worse marked.
 
     Runs are paired by their seeds. If lists have runs on several draws of the data, which are known
-    by their training examples, the draws are tested, each by the mean over its seeds.
+    by their training examples, the draws are tested, each by the mean over its seeds. Runs with
+    privacy say nothing of their examples: all of them count as runs on the same data.
     Means and tests rest on the runs that all names have, and the line below the table says which
     were left out. The tests are Student's on paired differences to the best mean, corrected by
     Holm. A single seed is not tested, and only the best is marked.

@@ -93,7 +93,7 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
 
     Args:
         curve: values of a scalar metric, shape (observations,); the first one is of the initial
-            model.
+            model. Where that is NaN, later ones that are NaN are left out too.
         rounds: rounds completed at each, same shape; for reductions in another unit what was spent
             so far.
         read: `last`, `best`, `best_observed` (the best value that a run observed, also if it broke
@@ -118,11 +118,19 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
     7.5
     """
     match = parse_reduction(read)
+    if np.isnan(curve[0]):
+        # a metric of cohorts, which has no value where nobody worked, as before the first round
+        seen = ~np.isnan(curve)
+        curve = curve[seen]
+        rounds = rounds[seen]
+    if read == "best_observed":
+        curve = curve[np.isfinite(curve)]
+    if not len(curve):
+        return math.nan
     if match["rounds"]:
-        if len(curve) == 1:
-            return float(curve[0])
         # the initial model counts only if nothing else was observed
-        return float(np.mean(curve[1:][rounds[1:] > rounds[-1] - int(match["rounds"])]))
+        late = curve[rounds > max(rounds[-1] - int(match["rounds"]), 0)]
+        return float(late.mean() if len(late) else curve[0])
     if match["value"]:
         # NaN is never as good as the level
         reached = curve >= float(match["value"]) if higher else curve <= float(match["value"])
@@ -136,14 +144,4 @@ def read_curve(curve: np.ndarray, rounds: np.ndarray, read: str, higher: bool) -
         return float(curve[-1] / curve[np.argmax(rounds >= rounds[-1] / 2)])
     if read == "last":
         return float(curve[-1])
-    return _best(curve[np.isfinite(curve)] if read == "best_observed" else curve, higher)
-
-
-def _best(curve: np.ndarray, higher: bool) -> float:
-    """Returns the best value; NaN if one is missing after the first, which some metrics do not
-    have, or if there is none.
-    """
-    if not len(curve):
-        return math.nan
-    values = curve[1:] if len(curve) > 1 and np.isnan(curve[0]) else curve
-    return float(values.max() if higher else values.min())
+    return float(curve.max() if higher else curve.min())

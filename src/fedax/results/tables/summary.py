@@ -5,6 +5,8 @@ alike.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from fedax.core.directions import Mode, is_percent
 from fedax.results.record import Record
 from fedax.results.tables.reductions import is_value_reduction
@@ -151,15 +153,14 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
     After the built-in ones come the first `MOST_OWN` others whose direction the runs state: scores
     of the user's own tasks.
     """
-    scalars = {metric for record in records for metric in record.scalars}
-    own: dict[str, set[Mode]] = {}
+    stated: dict[str, set[Mode | None]] = {}
     for record in records:
-        for metric in record.scalars:
-            if record.modes and metric in record.modes:
-                own.setdefault(metric, set()).add(record.modes[metric])
+        for metric, values in record.scalars.items():
+            if not np.isnan(values).all():
+                stated.setdefault(metric, {None}).add((record.modes or {}).get(metric))
     # one that means different things in different runs has no place in a table
-    others = [name for name, modes in own.items() if name not in COLUMNS and len(modes) == 1]
-    return [column for metric, column in COLUMNS.items() if metric in scalars] + [
+    others = [name for name, modes in stated.items() if name not in COLUMNS and len(modes) == 2]
+    return [column for metric, column in COLUMNS.items() if metric in stated] + [
         # scores on test examples stand where there is little room too
         column_of(metric)._replace(chart=True, brief=metric.startswith("test_"))
         for metric in others[:MOST_OWN]
