@@ -45,6 +45,12 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+@pytest.fixture
+def single_precision():
+    with jax.enable_x64(False):
+        yield
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """One worker runs all tests of a file, and in the laws all of an algorithm: they share what was

@@ -24,14 +24,16 @@ def twenty_rounds(algorithm, engine, dtype=float):
     solver = fedax.SGD(0.05, momentum=0.5)
     # the reference compiles nothing and is slow
     schedule = fedax.Schedule(cohort=2, steps=2, batch_size=4)
-    options = {
-        "solver": solver,
-        "schedule": schedule,
-        "rounds": 20,
-        "seed": 11,
-        "observe_every": 20,
-    }
-    return fedax.run(algorithm, regression(dtype=dtype), engine=engine, **options)
+    return fedax.run(
+        algorithm,
+        regression(dtype=dtype),
+        engine=engine,
+        solver=solver,
+        schedule=schedule,
+        rounds=20,
+        seed=11,
+        observe_every=20,
+    )
 
 
 @pytest.mark.slow
@@ -59,15 +61,17 @@ def test_other_cohorts_agree_with_eager(sampling, method):
     """A device drawn twice works once and counts twice; both engines read its memory as it was
     before the phase."""
     schedule = fedax.Schedule(cohort=4, sampling=sampling, steps=2, batch_size=4)
-    options = {
-        "solver": fedax.SGD(0.05),
-        "schedule": schedule,
-        "rounds": 4,
-        "seed": 1,
-        "observe_every": 4,
-    }
     runs = [
-        fedax.run(method, regression(), engine=engine, **options)
+        fedax.run(
+            method,
+            regression(),
+            engine=engine,
+            solver=fedax.SGD(0.05),
+            schedule=schedule,
+            rounds=4,
+            seed=1,
+            observe_every=4,
+        )
         for engine in (
             fedax.Eager(),
             fedax.Simulation(chunk=2, devices=2),
@@ -83,13 +87,15 @@ def test_other_cohorts_agree_with_eager(sampling, method):
 def test_microbatches_are_one_batch():
     """Batches of 16 in pieces of 3, and full gradients in pieces of 3, change only the rounding."""
     schedule = fedax.Schedule(batch_size=16, epochs=2)
-    options = {"solver": fedax.SGD(0.05), "schedule": schedule, "rounds": 3, "seed": 2}
     whole, pieces = (
         fedax.run(
             fedax.FedDANE(mu=0.1),
             regression(),
             engine=fedax.Simulation(devices=1, microbatch=size),
-            **options,
+            solver=fedax.SGD(0.05),
+            schedule=schedule,
+            rounds=3,
+            seed=2,
         )
         for size in (256, 3)
     )

@@ -29,8 +29,7 @@ def task_with(bad, only=range(5)):
     """The regression of some clients, of whom some cannot compute their loss."""
     task = regression()
     clients = [dict(task.train[k]) | {"bad": np.full(SIZES[k], float(k in bad))} for k in only]
-    start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
-    return fedax.Task(start, breaks_beyond, clients, l2=0.01)
+    return fedax.Task({"b": np.zeros(()), "w": np.full(3, 0.1)}, breaks_beyond, clients, l2=0.01)
 
 
 def go(method, task, engine, **more):
@@ -148,15 +147,18 @@ def test_left_out_is_not_drawn(name):
 @pytest.mark.parametrize("name", ["scaffold", "fedaware", "feddane"])
 def test_left_out_alike_on_every_engine(name):
     schedule = fedax.Schedule(cohort=3, steps=2, batch_size=4)
-    options = {
-        "on_bad_client": "drop",
-        "schedule": schedule,
-        "rounds": 4,
-        "seed": 5,
-        "observe_every": 4,
-    }
     first, *others = [
-        go(DROPPING[name], task_with(bad={1, 3}), engine, **options) for engine in ENGINES.values()
+        go(
+            DROPPING[name],
+            task_with(bad={1, 3}),
+            engine,
+            on_bad_client="drop",
+            schedule=schedule,
+            rounds=4,
+            seed=5,
+            observe_every=4,
+        )
+        for engine in ENGINES.values()
     ]
     assert {*np.unique(first.logged["dropped"])} - {-1} == {1, 3}
     for other in others:
@@ -183,9 +185,14 @@ def test_if_everybody_is_left_out_the_state_stays(engine):
 def test_a_round_ends_with_the_phase_that_nobody_takes_part_in(engine):
     """FedDANE, Poisson, one client on average: what would be the second cohort of such a round is
     sent nothing."""
-    options = {"schedule": fedax.Schedule(cohort=1, sampling="poisson", steps=1), "rounds": 8}
     one, other = (
-        go(fedax.FedDANE(mu=0.1), regression(), e, **options)
+        go(
+            fedax.FedDANE(mu=0.1),
+            regression(),
+            e,
+            schedule=fedax.Schedule(cohort=1, sampling="poisson", steps=1),
+            rounds=8,
+        )
         for e in (ENGINES["sequential"], engine)
     )
     vector_bits = 4 * 64

@@ -43,18 +43,19 @@ def test_calls_grow_from_one_round_to_the_affordable_number():
 
 def test_the_length_of_calls_changes_no_bit(monkeypatch):
     """Also with notes, clients that are left out, and observations in between."""
-    options = {
-        "schedule": fedax.Schedule(cohort=2, epochs=2),
-        "rounds": 13,
-        "observe_every": 5,
-        "method": fedax.FedNova(),
-    }
     with jax.enable_x64(False):
         short = []
         whole = []
         for seconds, found in ((1e-9, short), (1e9, whole)):
             monkeypatch.setattr(call_length, "CALL_SECONDS", seconds)
-            found.append(train(**options))
+            found.append(
+                train(
+                    schedule=fedax.Schedule(cohort=2, epochs=2),
+                    rounds=13,
+                    observe_every=5,
+                    method=fedax.FedNova(),
+                )
+            )
     (one,) = short
     (other,) = whole
     assert one.params == other.params

@@ -14,14 +14,17 @@ ONE = fedax.Simulation(devices=1)
 
 
 def run(method, channel, engine=ONE, rounds=ROUNDS, schedule=SCHEDULE):
-    options = {
-        "solver": fedax.SGD(LR),
-        "schedule": schedule,
-        "rounds": rounds,
-        "seed": SEED,
-        "observe_every": rounds,
-    }
-    return fedax.run(method, regression(), channel=channel, engine=engine, **options)
+    return fedax.run(
+        method,
+        regression(),
+        channel=channel,
+        engine=engine,
+        solver=fedax.SGD(LR),
+        schedule=schedule,
+        rounds=rounds,
+        seed=SEED,
+        observe_every=rounds,
+    )
 
 
 def top(v, k):

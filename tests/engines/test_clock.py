@@ -240,9 +240,8 @@ def test_grids_and_resumed_runs_have_the_same_clock(tmp_path):
 
 @pytest.mark.parametrize("kind", ["cohort", "deadline", "asynchronous"])
 def test_the_server_takes_its_time_in_every_phase(kind):
-    server = {"server_seconds": 3.0, "server_seconds_per_byte": 0.25}
     plain = Clock(latency=1.0)
-    slow = Clock(latency=1.0, **server)
+    slow = Clock(latency=1.0, server_seconds=3.0, server_seconds_per_byte=0.25)
     options = {
         "cohort": {},
         "deadline": {"conditions": {"deadline": 2.0}},

@@ -1,6 +1,7 @@
 """Ends of runs and of members of a grid, and what continues from them: histories in memory,
-checkpoints, interrupted grids."""
+checkpoints, interrupted grids, best models."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,15 +12,11 @@ from fedax.core import InvalidInput
 from fedax.engine.driver.checkpoint import Checkpoints
 from fedax.observe.base import Observer
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 
 def half_square(w, x):
     return (w - x) ** 2 / 2
-
-
-@pytest.fixture(autouse=True)
-def in_float32():
-    with jax.enable_x64(False):
-        yield
 
 
 @pytest.fixture
@@ -32,6 +29,14 @@ def task():
 ONE = fedax.Simulation(devices=1)
 FULL = fedax.Schedule(steps=1, batch_size="full")
 SETTING = {"schedule": FULL, "engine": ONE, "observe": [fedax.observe.TrainLoss()]}
+FROZEN = {
+    "real": {"base": np.float32([1.0, -1.0])},
+    "mixed": {
+        "base": np.float32([1.0, -1.0]),
+        "count": np.int32([3, 4]),
+        "half": jnp.full(2, 0.5, jnp.bfloat16),
+    },
+}
 
 
 def run(task, rounds=6, **options):
@@ -199,3 +204,36 @@ def test_the_final_model_is_observed(task, tmp_path, monkeypatch):
     longer = run(task, rounds=7, checkpoint=tmp_path, **options)
     assert longer.rounds.tolist() == [0, 2, 5, 7]
     assert longer.params == run(task, rounds=7, **options).params
+
+
+def task_with(frozen):
+    """Three named clients with 1, 2 and 3 examples; the trained leaf is the last one."""
+    rows = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
+    clients = {"c": rows[:1], "a": rows[1:3], "b": rows[3:]}
+    params = {**frozen, "w": np.float32([2.0, 2.0])}
+
+    def loss(params, x):
+        return jnp.sum(((params["w"] + params["base"])[None] - x) ** 2, -1) / 2
+
+    return fedax.Task(params, loss, clients, frozen=list(frozen))
+
+
+def same_best(one, other):
+    """The same model, with the types of all leaves."""
+    assert (one.metric, one.round, one.value) == (other.metric, other.round, other.value)
+    leaves = [jax.tree.leaves(eqx.filter(best.params, eqx.is_array)) for best in (one, other)]
+    assert jax.tree.structure(one.params) == jax.tree.structure(other.params)
+    for a, b in zip(*leaves, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(np.asarray(a, float), np.asarray(b, float))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frozen", FROZEN.values(), ids=FROZEN)
+def test_a_checkpoint_has_the_trained_leaves_of_the_best_model(frozen, tmp_path):
+    """And of the best model of a history in memory; no later model is better than the first."""
+    options = {"keep_best": "train_loss", "solver": fedax.SGD(5.0)}
+    straight = run(task_with(frozen), 4, **options, checkpoint=tmp_path)
+    assert straight.best.round == 0
+    same_best(run(task_with(frozen), 4, **options, checkpoint=tmp_path).best, straight.best)
+    same_best(run(task_with(frozen), 6, **options, resume=straight).best, straight.best)

@@ -88,9 +88,16 @@ class Work(fedax.Algorithm):
 
 @pytest.mark.slow
 def test_all_phases_of_a_round_see_the_same_work():
-    options = {"schedule": SCHEDULES["hybrid"], "rounds": 6, "seed": 3, "observe_every": 6}
     runs = [
-        fedax.run(Work(), regression(), engine=engine, **options).logged
+        fedax.run(
+            Work(),
+            regression(),
+            engine=engine,
+            schedule=SCHEDULES["hybrid"],
+            rounds=6,
+            seed=3,
+            observe_every=6,
+        ).logged
         for engine in (fedax.Eager(), fedax.Simulation())
     ]
     for notes in runs:
@@ -191,8 +198,10 @@ def test_batch_sizes_are_drawn_uniformly(pair, size, numbers):
 def test_steps_rounded_down_are_those_of_the_papers_formula(size):
     """FedAWARE's Hybrid+, K = floor(E n / B), draw by draw beside the same draws rounded up; and
     what the schedule says of them."""
-    pair = {"epochs": (2, 5), "batch_size": (10, "all")}
-    down, up = (fedax.Schedule(**pair, epoch_steps=how) for how in ("floor", "ceil"))
+    down, up = (
+        fedax.Schedule(epochs=(2, 5), batch_size=(10, "all"), epoch_steps=how)
+        for how in ("floor", "ceil")
+    )
     fewer, more = (
         jax.vmap(lambda key, s=schedule: s.work(key, size, 0))(all_keys())
         for schedule in (down, up)

@@ -50,12 +50,18 @@ def make():
     held = {closure}
 
     class Own(Base):
-        def round(self, fed, w):
-            return fed.average(self.train, fed.sample(), w)
+        def round(self, fed, s):
+            return s | dict(w=fed.average(self.train, fed.sample(), s["w"]))
 
         def train(self, client, w):
             move = held * self.scaled(client.minimize(start=w) - w)
             return fedax.Upload(w + move)
+
+        def init(self, fed, w):
+            return dict(w=w, key=fed.key("init"))
+
+        def model(self, state):
+            return state["w"]
 
     return Own()
 

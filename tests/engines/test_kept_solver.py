@@ -134,3 +134,5 @@ def test_momentum_that_is_kept_is_no_plain_step():
     np.testing.assert_allclose(found.params, w, rtol=0, atol=1e-12)
     with pytest.raises(InvalidInput, match="keep=True"):
         fedax.run(fedax.FedNova(), task, solver=solver, schedule=SCHEDULE, rounds=1)
+    with pytest.raises(InvalidInput, match="several local problems"):
+        fedax.start(fedax.Ditto(), task, solver=solver)

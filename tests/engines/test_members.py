@@ -67,8 +67,8 @@ def test_members_are_runs(shape):
 )
 def test_small_rounds_have_one_device(examples, runs, devices):
     """A hundred parameters times the examples of all runs, up to 4,000,000: one device."""
-    client = {"x": np.ones((examples, 1))}
-    task = fedax.Task(np.zeros(100), lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), [client])
+    clients = np.ones((1, examples, 1))
+    task = fedax.Task(np.zeros(100), lambda w, x: ((w[None] - x) ** 2).sum(1), clients)
     options = RunOptions.of({"schedule": fedax.Schedule(steps=1, batch_size="full")})
     grid = Grid([fedax.FedProx(mu=float(i)) for i in range(runs)], task, [0], options)
     assert grid.program.devices == devices

@@ -49,13 +49,17 @@ def task(policy, **parts):
 @functools.cache
 def history(policy, engine="in turn", method=fedax.FedAvg, rounds=3, **more):
     observe = [fedax.observe.TrainLoss()]
-    settings = {
-        "solver": fedax.SGD(RATE),
-        "schedule": SCHEDULE,
-        "engine": ENGINES[engine],
-        "observe": observe,
-    }
-    return fedax.run(method(), task(policy), rounds=rounds, observe_every=3, **settings, **more)
+    return fedax.run(
+        method(),
+        task(policy),
+        rounds=rounds,
+        observe_every=3,
+        solver=fedax.SGD(RATE),
+        schedule=SCHEDULE,
+        engine=ENGINES[engine],
+        observe=observe,
+        **more,
+    )
 
 
 def filled(client, begin):
@@ -141,14 +145,16 @@ def test_state_counts_as_traffic_where_it_is_sent():
 def test_own_models_are_looked_at_with_their_own_state():
     """Also those of a method without personal models, if the state is local."""
     observe = [fedax.observe.ClientAccuracy(score="loss", personal=True)]
-    options = {
-        "solver": fedax.SGD(RATE),
-        "schedule": SCHEDULE,
-        "engine": ENGINES["in turn"],
-        "rounds": 3,
-        "observe_every": 3,
-    }
-    found = fedax.run(fedax.FedAvg(), task("local", test=CLIENTS), observe=observe, **options)
+    found = fedax.run(
+        fedax.FedAvg(),
+        task("local", test=CLIENTS),
+        observe=observe,
+        solver=fedax.SGD(RATE),
+        schedule=SCHEDULE,
+        engine=ENGINES["in turn"],
+        rounds=3,
+        observe_every=3,
+    )
     w, scale, states = transcription("local")
     own = [
         np.mean(((client["x"] - state) * scale @ w - client["y"]) ** 2 / 2)
@@ -441,13 +447,14 @@ def test_a_saved_model_comes_back_with_its_state(policy, tmp_path):
     np.testing.assert_allclose(state["mean"], np.mean(states, axis=0), rtol=1e-10)
     assert state["count"].dtype == np.int32
     assert fedax.load_params(path, like=task(policy)).keys() == START.keys()
-    options = {
-        "params": path,
-        "rounds": 0,
-        "observe": [fedax.observe.TrainLoss()],
-        "engine": ENGINES["in turn"],
-    }
-    again = fedax.run(fedax.FedAvg(), task(policy), **options)
+    again = fedax.run(
+        fedax.FedAvg(),
+        task(policy),
+        params=path,
+        rounds=0,
+        observe=[fedax.observe.TrainLoss()],
+        engine=ENGINES["in turn"],
+    )
     assert again.metrics["train_loss"][0] == pytest.approx(
         found.metrics["train_loss"][-1], rel=1e-12
     )

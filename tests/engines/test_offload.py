@@ -108,13 +108,23 @@ def counted(w, e, *, state, training):
 @pytest.mark.parametrize("place", ["host", slow("disk")])
 def test_states_of_models_that_clients_keep(place):
     clients = [{"x": np.full((4, 2), value)} for value in (1.0, 2.0, 5.0)]
-    state = {"count": np.zeros((), np.int32), "mean": np.zeros(2)}
-    task = fedax.Task(np.zeros(2), counted, clients, state=state, state_policy="local")
-    options = {
-        "schedule": fedax.Schedule(cohort=2, steps=2, batch_size=2),
-        "keep_best": "train_loss",
-    }
-    one, other = (go(fedax.FedAvg(), each, task, **options) for each in (place, "device"))
+    task = fedax.Task(
+        np.zeros(2),
+        counted,
+        clients,
+        state={"count": np.zeros((), np.int32), "mean": np.zeros(2)},
+        state_policy="local",
+    )
+    one, other = (
+        go(
+            fedax.FedAvg(),
+            each,
+            task,
+            schedule=fedax.Schedule(cohort=2, steps=2, batch_size=2),
+            keep_best="train_loss",
+        )
+        for each in (place, "device")
+    )
     same(one, other)
     for mine, theirs in zip(
         jax.tree.leaves(one.best.state), jax.tree.leaves(other.best.state), strict=True
@@ -138,13 +148,17 @@ def test_a_round_of_nobody_and_clients_that_are_left_out():
     broken = fedax.Task(
         np.zeros(1), lambda w, x: ((w[None] - x["x"]) ** 2).sum(1), clients
     )  # whose first has no finite gradient
-    options = {
-        "on_bad_client": "drop",
-        "observe": [],
-        "schedule": fedax.Schedule(cohort=1, steps=2, batch_size=4),
-    }
     histories = [
-        go(fedax.SCAFFOLD(), place, broken, **options, rounds=12) for place in ("host", "device")
+        go(
+            fedax.SCAFFOLD(),
+            place,
+            broken,
+            on_bad_client="drop",
+            observe=[],
+            schedule=fedax.Schedule(cohort=1, steps=2, batch_size=4),
+            rounds=12,
+        )
+        for place in ("host", "device")
     ]
     assert (histories[0].logged["dropped"] == 0).any()
     same(*histories)
@@ -247,18 +261,19 @@ def test_rounds_move_their_cohorts_and_a_store_grows_by_those_who_worked(monkeyp
         lambda w, data, key: ((w[None] - data["x"]) ** 2).sum(1),
         examples,
     )
-    options = {
-        "schedule": fedax.Schedule(cohort=10, steps=1, batch_size=1),
-        "rounds": 3,
-        "observe_every": 3,
-    }
     engine = fedax.Simulation(memory="host", devices=1)
     for method in (
         fedax.SCAFFOLD(),
         fedax.FedBC(),
     ):  # whose weights are looked at by observers that ask for them, and no others
         history = fedax.run(
-            method, task, observe=[fedax.observe.TrainLoss()], engine=engine, **options
+            method,
+            task,
+            observe=[fedax.observe.TrainLoss()],
+            engine=engine,
+            schedule=fedax.Schedule(cohort=10, steps=1, batch_size=1),
+            rounds=3,
+            observe_every=3,
         )
         store = memory_of(history).store
         assert 0 < store.exists.sum() <= 30

@@ -71,9 +71,15 @@ def test_a_new_task_reads_anew_what_its_loss_reads_elsewhere(
 ) -> None:
     def model_and_loss() -> tuple[float, float]:
         task = fedax.Task(0.0, lambda w, x: helper(w, x), [[1.0, 1.0]])
-        options = {"solver": fedax.SGD(1.0), "schedule": fedax.Schedule(batch_size="full")}
         observe = [fedax.observe.TrainLoss()]
-        history = fedax.run(fedax.FedAvg(), task, rounds=1, observe=observe, **options)
+        history = fedax.run(
+            fedax.FedAvg(),
+            task,
+            rounds=1,
+            observe=observe,
+            solver=fedax.SGD(1.0),
+            schedule=fedax.Schedule(batch_size="full"),
+        )
         return float(history.params), float(history.metrics["train_loss"][0])
 
     assert model_and_loss() == (1.0, 0.5)

@@ -13,6 +13,7 @@ from problems import SIZES, regression, vector
 
 ONE = fedax.Simulation(devices=1)
 POISSON = fedax.Schedule(cohort=2, sampling="poisson", steps=1, batch_size=4, weights="equal")
+COMMON = {"solver": fedax.SGD(0.05), "schedule": POISSON, "observe": [], "engine": ONE}
 
 
 def private(noise=0.5, **more):
@@ -20,16 +21,8 @@ def private(noise=0.5, **more):
 
 
 def go(method=None, task=None, rounds=2, **options):
-    given = {
-        "solver": fedax.SGD(0.05),
-        "schedule": POISSON,
-        "seed": 3,
-        "observe": [],
-        "engine": ONE,
-    }
-    return fedax.run(
-        method or fedax.FedAvg(), task or regression(), rounds=rounds, **given | options
-    )
+    given = COMMON | {"seed": 3} | options
+    return fedax.run(method or fedax.FedAvg(), task or regression(), rounds=rounds, **given)
 
 
 def neighbour():
@@ -37,9 +30,11 @@ def neighbour():
     clients = [regression().train[k] for k in range(len(SIZES))]
     clients[2] = {name: np.array(values) for name, values in clients[2].items()}
     clients[2]["x"][5, 1] += 0.25
-    start = {"b": np.zeros(()), "w": np.full(3, 0.1)}
     return fedax.Task(
-        start, lambda p, e: (e["x"] @ p["w"] + p["b"] - e["y"]) ** 2 / 2, clients, l2=0.01
+        {"b": np.zeros(()), "w": np.full(3, 0.1)},
+        lambda p, e: (e["x"] @ p["w"] + p["b"] - e["y"]) ** 2 / 2,
+        clients,
+        l2=0.01,
     )
 
 
@@ -124,13 +119,7 @@ def test_a_budget_may_grow_in_a_folder(tmp_path):
 @pytest.mark.slow
 def test_a_grid_is_continued_in_its_order():
     methods = [fedax.FedProx(mu=mu) for mu in (0.1, 0.2)]
-    given = {
-        "solver": fedax.SGD(0.05),
-        "schedule": POISSON,
-        "seed": [3, 4],
-        "observe": [],
-        "engine": ONE,
-    }
+    given = COMMON | {"seed": [3, 4]}
     begun = fedax.run_grid(methods, regression(), rounds=1, **given)
     assert [
         len(h.bits.up)

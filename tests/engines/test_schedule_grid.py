@@ -91,15 +91,16 @@ def test_only_what_differs_is_an_input():
 
 
 def file_of(**grid):
-    sections = {
-        "task": {"name": "synthetic", "alpha": 1.0, "beta": 1.0, "clients": 5},
-        "schedule": {"cohort": 3, "steps": 2},
-        "algorithm": [{"name": "fedavg"}],
-        "rounds": 2,
-        "observe": ["train_loss"],
-        "checkpoint_every": 0,
-    }
-    return Experiment.of(name="a", **sections, grid=grid)
+    return Experiment.of(
+        name="a",
+        task={"name": "synthetic", "alpha": 1.0, "beta": 1.0, "clients": 5},
+        schedule={"cohort": 3, "steps": 2},
+        algorithm=[{"name": "fedavg"}],
+        rounds=2,
+        observe=["train_loss"],
+        checkpoint_every=0,
+        grid=grid,
+    )
 
 
 @pytest.mark.slow

@@ -278,12 +278,6 @@ def test_noise_of_the_system_is_gaussian():
     assert jnp.isfinite(first).all()
 
 
-@pytest.fixture
-def single_precision():
-    with jax.enable_x64(False):
-        yield
-
-
 def neighbour(labels):
     """Linear regression in which client 1 has these labels."""
     clients = examples_of(SIZES, np.float32)
@@ -363,7 +357,7 @@ def test_statistics_that_clients_keep_stay_with_them():
         clients = [{"x": np.full(3, x, np.float32)} for x in (0.0, value)]
         state = {"mean": np.zeros((), np.float32)}
         task = fedax.Task(np.float32(0.5), running_mean, clients, state=state, state_policy="local")
-        histories.append(private_run(fedax.FedAvg, task))
+        histories.append(private_run(fedax.FedAvg, task, observe=[fedax.observe.ClientWeights()]))
     require_alike(*histories)
     assert histories[0].final_state == {"mean": 0}
 

@@ -184,17 +184,14 @@ def state_from_mean(mean: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(convert, mean, like)
 
 
-def evaluated_state(state: PyTree) -> PyTree:
-    """Returns the state in which the global model is evaluated.
+def evaluated_state(state: PyTree, initial: PyTree) -> PyTree:
+    """Returns the state in which the global model is evaluated: of states that clients store, their
+    mean. All processes of a run call it together.
 
-    Where clients store states in this process it is their mean. None if the clients' states are in
-    other processes.
+    Args:
+        state: as a run publishes it; None if no training changes it.
+        initial: of the task, which counts then, and with privacy.
     """
     if isinstance(state, ClientStates):
-        return (
-            # one client's state tells the types
-            state_from_mean(state.each(state_in_reals).mean(), state.of(0))
-            if state.in_process
-            else None
-        )
-    return state
+        return state_from_mean(state.mean(default=initial), initial)
+    return initial if state is None else state

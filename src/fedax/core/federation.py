@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -43,9 +43,6 @@ class Upload(eqx.Module, Generic[Value]):
 
 class ClientStates(eqx.Module):
     """The clients' states, opaque to algorithms: only a work function sees one, its own."""
-
-    in_process: ClassVar[bool] = True
-    """Whether this process can look at everybody's by itself; for engines."""
 
     _rows: PyTree
 
@@ -108,7 +105,6 @@ class ClientStates(eqx.Module):
 class HiddenStates(ClientStates):
     """The clients' states in what a run with privacy publishes: without rows; for engines."""
 
-    in_process: ClassVar[bool] = False
     _rows: PyTree = None
 
     def mean(self, default: PyTree = None) -> PyTree:

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import PyTree
 
-from fedax.core.bound_model import evaluated_state
 from fedax.core.carry import RunCarry
 from fedax.core.directions import Mode, column_name
 from fedax.core.task import Task
@@ -73,8 +72,7 @@ class Best:
         round: rounds completed then.
         value: of the metric.
         params: the model, in the user's own pytree.
-        state: its state then, such as batch statistics, if it has one that changes: of states that
-            clients keep, their mean.
+        state: its state then, such as batch statistics, see `History.final_state`.
     """
 
     metric: str
@@ -108,8 +106,7 @@ class RunDetails(NamedTuple):
         modes: by metric, `"max"` where more is better, `"min"` where less is; only metrics whose
             observer or task states it.
         predictor: the task that predicts, without its examples.
-        fixed_state: the model's state if training does not change it (`state_policy="frozen"`), or
-            with privacy clients keep their own: the initial one.
+        final_state: see `History.final_state`.
         personal_state: the states in which clients use their own models, such as batch statistics
             after fine-tuning, with a first axis (clients,); None if training changes no state.
     """
@@ -120,7 +117,7 @@ class RunDetails(NamedTuple):
     origin: dict[str, Any] | None = None
     modes: Mapping[str, Mode] = MappingProxyType({})
     predictor: Task | None = None
-    fixed_state: PyTree = None
+    final_state: PyTree = None
     personal_state: PyTree = None
 
 
@@ -224,10 +221,9 @@ class History:
     @property
     def final_state(self) -> PyTree:
         """The model's state in which the final model is evaluated, None if it has none: of states
-        that clients keep, their mean.
+        that clients keep, their mean, or with privacy the initial one.
         """
-        state = evaluated_state(self.model_state)
-        return self.details.fixed_state if state is None else state
+        return self.details.final_state
 
     @property
     def clock(self) -> ClockReadings | None:
@@ -254,11 +250,8 @@ class History:
         """
         import fedax  # core is below the rooms that write and show a history
 
-        about = {
-            "algorithm": self.algorithm,
-            "rounds": len(self.bits.up),
-            "outcome": str(self.outcome),
-        }
+        facts = {"algorithm": self.algorithm, "rounds": len(self.bits.up)}
+        about = facts | {"outcome": str(self.outcome)}
         fedax.save_params(self.params, path, about=about, state=self.final_state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -372,9 +365,8 @@ class History:
                 client.
         """
         clients = self.details.clients
-        known = [
-            name for name, values in self.metrics.items() if is_by_client(name, values, clients)
-        ]
+        metrics = self.metrics.items()
+        known = [name for name, values in metrics if is_by_client(name, values, clients)]
         if metric not in known:
             raise UnknownName.among("History.by_client(metric)", metric, known)
         values = self.metrics[metric]

@@ -134,7 +134,7 @@ def main(names, own):
             algorithm, made(None), engine=fedax.Simulation(devices=1), **options, **watched
         )
         results[name] = {
-            "far": apart((ours.params, ours.personal), (theirs.params, theirs.personal)),
+            "far": apart(*((h.params, h.personal, h.final_state) for h in (ours, theirs))),
             "metrics": max(
                 [
                     float(np.nanmax(np.abs(ours.metrics[m] - theirs.metrics[m])))

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from fedax.engine.backends.python_rounds import PythonBackend, PythonProgram, st
 from fedax.engine.distributed.process_group import ProcessGroup
 from fedax.engine.round.client import CompiledClient, Setup
 from fedax.engine.round.engine import Engine, ProgramInputs, RunCarry
-from fedax.engine.round.evaluation import CompiledView, PersonalModels, view_of
+from fedax.engine.round.evaluation import CompiledView, PersonalModels, view_of, wide_gradient
 from fedax.engine.round.phase import ClientResult, PhaseResult, PhaseWork
 from fedax.engine.round.single_client import run_single_client, single_client_task, with_sizes
 from fedax.errors import FedaxError, InvalidInput, install_hint
@@ -39,7 +39,6 @@ def allgather(comm: Any, tree: PyTree) -> PyTree:
 class PeerStates(ClientStates):
     """State of this rank's client, as the only row; other clients' states stay on their ranks."""
 
-    in_process: ClassVar[bool] = False
     comm: Any = eqx.field(static=True)
 
     def take(self, ids: Int[Array, "some"]) -> PyTree:
@@ -300,10 +299,7 @@ class PeerView(CompiledView):
 
     def _compute_gradients(self) -> Gradients:
         share = self.share[self.comm.rank]
-        gradient = self.setup.task.programs.call(_gradient, self.setup, self.w)
+        setup = self.setup
+        gradient = setup.task.programs.call(wide_gradient, setup, setup.first, self.w)
         terms = Gradients.terms(gradient, share, self.task.train.clients)
         return jax.tree.map(lambda rows: rows.sum(0), allgather(self.comm, terms))
-
-
-def _gradient(setup: Setup, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
-    return CompiledClient(setup, setup.first).gradient(w)

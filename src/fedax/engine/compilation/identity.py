@@ -125,7 +125,7 @@ def describe(value: Any, name: str) -> Identity:
     if isinstance(value, optax.GradientTransformation):
         return {name: _hash_optimizer(value)}
     if isinstance(value, np.ndarray | jax.Array):
-        is_short = value.size <= _SHOWN and not _is_key(value)
+        is_short = value.size <= _SHOWN and not is_key(value)
         return {name: str(np.asarray(value).tolist()) if is_short else hash_arrays(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
@@ -148,7 +148,7 @@ def hash_arrays(tree: Any, sampled: bool = False) -> str:
     leaves, structure = jax.tree.flatten(tree)
     total = hashlib.sha256(strip_addresses(str(structure)).encode())
     for leaf in leaves:
-        array = _sample_blocks(leaf) if sampled else _as_numpy(leaf)
+        array = _sample_blocks(leaf) if sampled else as_numpy(leaf)
         total.update(f"{array.dtype}{array.shape}".encode())
         for block in blocks(array):
             total.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
@@ -190,12 +190,14 @@ def _hash_optimizer(optimizer: optax.GradientTransformation) -> str:
         return "an optimizer of named leaves"
 
 
-def _as_numpy(leaf: Any) -> np.ndarray:
+def as_numpy(leaf: Any) -> np.ndarray:
+    """Returns an array, or the data of JAX keys, as an array of NumPy."""
     # a memory-mapped file stays one
-    return np.asanyarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.asanyarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Returns whether a leaf is an array of JAX keys."""
     return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -206,7 +208,7 @@ def _sample_blocks(leaf: Any) -> np.ndarray:
     # of data on the devices of other hosts only the type counts
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return np.zeros(0, leaf.dtype)
-    array = _as_numpy(leaf)
+    array = as_numpy(leaf)
     if array.nbytes <= _BLOCKS * _BLOCK_BYTES:
         return array
     flat = array.reshape(-1)

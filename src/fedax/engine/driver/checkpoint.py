@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.core.bound_model import evaluated_state
 from fedax.core.carry import RunCarry
 from fedax.core.federation import is_states
 from fedax.core.history import Best, History, Outcome, RunDetails
 from fedax.core.traffic import Traffic
-from fedax.engine.compilation.identity import Identity, check_same, hash_arrays
+from fedax.engine.compilation.identity import Identity, as_numpy, check_same, hash_arrays, is_key
 from fedax.engine.driver.grid import Grid
 from fedax.errors import InvalidInput
 from fedax.models.storage import read_weights, to_bytes
@@ -108,7 +107,7 @@ class Checkpoints:
 
         def store_array(value: Any, kind: str = "") -> dict[str, str]:
             name = f"{kind}{len(arrays)}"
-            arrays[name] = np.asarray(value)
+            arrays[name] = as_numpy(value)
             return {"": name}
 
         runs = [_to_plain(history, self.grid) for history in histories]
@@ -179,7 +178,7 @@ def _to_history(run: dict[str, Any], carry: RunCarry, grid: Grid) -> History:
     if run["best"]:
         w, *state = run["best_model"]
         params = grid.to_params(jnp.asarray(w, grid.layout.dtype))
-        state = _restore(evaluated_state(carry.model_state), state)
+        state = _restore(grid.evaluated_state(carry), state)
         best = Best(**run["best"], params=params, state=state)
     return History(
         params=None,
@@ -205,6 +204,8 @@ def _restore(tree: Any, stored: Sequence[Any]) -> Any:
     def restore(node: Any) -> Any:
         if is_states(node):
             return node.restored(**next(remaining))
+        if is_key(node):
+            return jax.random.wrap_key_data(next(remaining), impl=jax.random.key_impl(node))
         return jnp.asarray(next(remaining), node.dtype) if eqx.is_array(node) else node
 
     return jax.tree.map(restore, tree, is_leaf=is_states)

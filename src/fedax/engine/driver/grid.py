@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from fedax.communication.attacks import Collusion
 from fedax.communication.channel import Channel
 from fedax.core.algorithm import Algorithm
+from fedax.core.bound_model import evaluated_state
 from fedax.core.carry import RunCarry
 from fedax.core.client import Solver
 from fedax.core.hyper import Hyper, as_arrays, bound_to, check_population, declared
@@ -39,6 +40,7 @@ from fedax.engine.round.engine import Program, ProgramInputs, Setting
 from fedax.engine.round.evaluation import ModelsOfClients
 from fedax.engine.round.privacy import private_of
 from fedax.engine.round.timeline import timing_of
+from fedax.engine.round.trace import trace
 from fedax.errors import InvalidInput
 from fedax.models.storage import initial_model
 from fedax.utils.random import MOST_SEED
@@ -191,8 +193,8 @@ class Grid:
         }
         columns = zip(*self.settings, strict=True)
         for (name, are_inputs), values in zip(can_vary.items(), columns, strict=True):
-            varies = any(value is not values[0] for value in values)
-            if len(set(map(program_key, values))) > 1 or (varies and not are_inputs):
+            is_input = are_inputs or eqx.tree_equal(*values)
+            if len(set(map(program_key, values))) > 1 or not is_input:
                 hint = "Call it once for each. An experiment file has grids of several programs."
                 allowed = f"all alike but for {_INPUTS[name]}"
                 raise InvalidInput.of(f"run_grid({name}=...)", values, allowed, hint)
@@ -216,6 +218,9 @@ class Grid:
             algorithm.check_model(self.task, self.layout)
         # members differ in real hyperparameters only, so the first one has the phases of all
         timing = timing_of(setup, clock, options.rounds)
+        # only a round tells whether its clients solve one problem
+        if getattr(options.solver, "keep", False):
+            trace(setup)
         if channel is not None and isinstance(channel.attack, Collusion):
             _check_collusion(channel, options)
         if clock is not None:
@@ -240,9 +245,8 @@ class Grid:
         """
         options = self.options
         models = self.models
-        is_private = options.channel is not None and options.channel.privacy is not None
         shared = environment() | task_identity(self.task, self.layout, traced is not None)
-        if is_private and traced is None:
+        if traced is None and self.private is not None:
             # two populations could be told apart by hashes in a history
             shared = {name: fact for name, fact in shared.items() if not name.startswith("data.")}
         for client, examples in options.engine.describe_clients().items():
@@ -310,6 +314,11 @@ class Grid:
         """Returns the global model of a run as the user's own pytree."""
         state = self.published(carry.state)
         return self.to_params(call_model(member.setting.algorithm, state, self.layout.dim))
+
+    def evaluated_state(self, carry: RunCarry) -> PyTree:
+        """Returns the state of the model in which a run's global model is evaluated."""
+        # the grid's task: in the state that came with `params`
+        return evaluated_state(self.published(carry.model_state), self.task.state)
 
     def to_params(self, w: Float[Array, "dim"]) -> PyTree:
         """Returns a flat model as the user's own pytree."""

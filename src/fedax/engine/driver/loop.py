@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.core.algorithm import Algorithm
-from fedax.core.bound_model import evaluated_state
 from fedax.core.federation import HiddenStates, is_states
 from fedax.core.history import History, Outcome
 from fedax.core.task import Task
@@ -103,14 +102,13 @@ class RoundLoop:
 
     def _start(self, resume: Sequence[History]) -> None:
         """Begins with the given histories, with the newest checkpoint, or with round 0."""
-        grid = self.grid
         options = self.options
         if resume:
             self._check_resumed(resume)
             if self.checkpoints:
                 self.checkpoints.check_empty()
         else:
-            self.states = grid.init()
+            self.states = self.grid.init()
             if self.checkpoints:
                 resume = self.checkpoints.load(self.program.split(self.states))
         if not resume:
@@ -126,7 +124,8 @@ class RoundLoop:
             lengths = sorted({len(history.bits.up) for history in going_on})
             if len(lengths) > 1:
                 allowed = "equally many rounds, but for histories that ended by themselves"
-                raise InvalidInput.of("run_grid(resume=...), rounds", lengths, allowed)
+                hint = "Continue each by itself: run(resume=history)."
+                raise InvalidInput.of("run_grid(resume=...), rounds", lengths, allowed, hint)
         # if all have ended, no round follows
         going_on = going_on or resume
         self.done = _rounds_done(going_on)
@@ -250,7 +249,7 @@ class RoundLoop:
         for recorder, member, carry, is_best in runs:
             best = recorder.best
             if best is not None and is_best:
-                state = evaluated_state(self.grid.published(carry.model_state))
+                state = self.grid.evaluated_state(carry)
                 params, state = _copy((self.grid.params(member, carry), state))
                 recorder.best = dataclasses.replace(best, params=params, state=state)
             if recorder in ended:
@@ -272,10 +271,7 @@ class RoundLoop:
     def _histories(self) -> list[History]:
         """Returns the histories with what the grid knows of each run."""
         grid = self.grid
-        task = self.grid.task
-        # the grid's task: in the state that came with `params`
-        is_fixed = task.state_policy == "frozen" or grid.private is not None
-        fixed_state = task.state if is_fixed else None
+        task = grid.task
         carries = self._carries(self.program.split(self.states))
         published = grid.published(carries)
         runs = zip(self.recorders, grid.members, published, grid.facts(), strict=True)
@@ -285,7 +281,7 @@ class RoundLoop:
                 carry,
                 clients=task.names and tuple(task.names),
                 predictor=task.without_examples,
-                fixed_state=fixed_state,
+                final_state=grid.evaluated_state(carry),
                 **facts,
             )
             for recorder, member, carry, facts in runs

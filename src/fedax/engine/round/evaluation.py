@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from fedax.core.bound_model import state_from_mean, state_in_reals
+from fedax.core.bound_model import evaluated_state
 from fedax.core.carry import RunCarry
 from fedax.core.federation import ClientStates, Cohort
 from fedax.core.validation.misuse import explained
@@ -101,13 +101,7 @@ def view_of(
     algorithm = setup.algorithm
     published = setup.published(carry)
     task = setup.task
-    model_state = published.model_state
-    # where clients store states, their mean
-    if isinstance(model_state, ClientStates):
-        reals = model_state.each(state_in_reals)
-        mean = reals.mean(default=state_in_reals(task.state))
-        model_state = state_from_mean(mean, task.state)
-    task = task.at(model_state)
+    task = task.at(evaluated_state(published.model_state, task.state))
     model = call_model(algorithm, published.state, setup.layout.dim)
     view = (kind or CompiledView)(dataclasses.replace(setup, task=task), model)
     view.method = algorithm
@@ -303,11 +297,16 @@ class CompiledView(View):
         wide = accumulator(self.w.dtype)
 
         def add(k: Index, sums: Gradients) -> Gradients:
-            gradient = CompiledClient(self.setup, k).gradient(self.w).astype(wide)
+            gradient = wide_gradient(self.setup, k, self.w)
             return add_compensated(sums, Gradients.terms(gradient, share[k], clients))
 
         zero = Gradients.terms(jnp.zeros(self.w.shape, wide), jnp.zeros((), wide), clients)
         return finalize(jax.lax.fori_loop(0, clients, add, no_terms(zero)))
+
+
+def wide_gradient(setup: Setup, k: Index, w: Float[Array, "dim"]) -> Float[Array, "dim"]:
+    """Returns the gradient of a client's loss in the type in which sums are added up."""
+    return CompiledClient(setup, k).gradient(w).astype(accumulator(w.dtype))
 
 
 def map_examples(function: Callable[[dict[str, Array]], PyTree], data: Ragged) -> PyTree:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -69,7 +69,6 @@ class RemoteStates(ClientStates):
         first: the state that client k starts with.
     """
 
-    in_process: ClassVar[bool] = False
     slot: str = eqx.field(static=True)
     first: Callable[[int], PyTree] = eqx.field(static=True)
 
