@@ -307,36 +307,42 @@ def test_resuming_in_the_middle_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_grid_goes_on_when_a_member_has_ended():
+    """It has as many slots as its own rounds needed."""
+    found = None
+    for rounds in (5, 14, 15):
+        found = fedax.run_grid(
+            [fedax.FedAvg()],
+            regression(),
+            solver=[fedax.SGD(LR), fedax.SGD(50.0)],
+            schedule=schedule(1, "shuffled"),
+            clock=SPEEDS,
+            stop=fedax.Divergence(window=1),
+            rounds=rounds,
+            resume=found,
+        )
+    assert [len(history.bits.up) for history in found] == [15, 1]
+
+
+@pytest.mark.slow
 def test_sessions_and_grids_have_the_same_steps():
     how = schedule(order="shuffled")
+    options = {
+        "solver": fedax.SGD(LR),
+        "schedule": how,
+        "engine": fedax.Simulation(devices=1),
+        "clock": SPEEDS,
+    }
     straight = run(how=how, rounds=3)
-    session = fedax.start(
-        fedax.FedAvg(),
-        regression(),
-        schedule=how,
-        solver=fedax.SGD(LR),
-        seed=SEED,
-        engine=fedax.Simulation(devices=1),
-        clock=SPEEDS,
-    )
+    session = fedax.start(fedax.FedAvg(), regression(), seed=SEED, **options)
     state = session.init()
     for _ in range(3):
         state, _ = session.step(state)
     np.testing.assert_allclose(
-        np.hstack(jax.tree.leaves(session.params(state))),
-        np.hstack(jax.tree.leaves(straight.params)),
-        atol=1e-15,
+        np.hstack(jax.tree.leaves(session.params(state))), vector(straight), atol=1e-15
     )
-    options = {
-        "solver": fedax.SGD(LR),
-        "schedule": how,
-        "rounds": 3,
-        "engine": fedax.Simulation(devices=1),
-        "clock": SPEEDS,
-    }
-    grid = fedax.run_grid(
-        [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)], regression(), seed=[SEED, 3], **options
-    )
+    methods = [fedax.FedProx(mu=0.0), fedax.FedProx(mu=1.0)]
+    grid = fedax.run_grid(methods, regression(), seed=[SEED, 3], rounds=3, **options)
     np.testing.assert_allclose(vector(grid[0]), vector(straight), atol=1e-12)
 
 

@@ -192,6 +192,21 @@ def test_simple_averages_are_unbiased_with_replacement_only():
         np.testing.assert_allclose(notes["part"], parts, rtol=1e-12)
 
 
+def test_the_work_of_large_clients_does_not_overflow():
+    """2^16 examples, 40,000 times: those that drop out train in neither case."""
+    task = fedax.Task(0.0, lambda w, x: 0 * x + w, np.ones((6, 2**16)))
+    short, long = [
+        fedax.run(
+            MeanNumber(),
+            task,
+            schedule=fedax.Schedule(steps=n, batch_size="full", conditions={"dropouts": 0.5}),
+            rounds=2,
+        )
+        for n in (1, 40_000)
+    ]
+    np.testing.assert_array_equal(short.logged["mean"], long.logged["mean"])
+
+
 def test_poisson_draws_each_client_on_its_own():
     schedule = fedax.Schedule(cohort=2, sampling="poisson")
     offsets = jnp.arange(9, dtype=jnp.int32)
@@ -231,15 +246,10 @@ def test_shuffle_is_uniform():
 @settings(max_examples=25, deadline=None)
 def test_longest_first_places_everybody_once(steps, devices, data):
     count = data.draw(st.integers(0, len(steps)))
-    table, held = assign_longest_first(jnp.array(steps, jnp.int32), jnp.int32(count), devices)
-    places = [
-        int(p) for row, n in zip(np.asarray(table), np.asarray(held), strict=True) for p in row[:n]
-    ]
-    assert sorted(places) == list(range(count))
-    loads = [
-        sum(steps[p] for p in row[:n])
-        for row, n in zip(np.asarray(table), np.asarray(held), strict=True)
-    ]
+    table, held = assign_longest_first(jnp.array(steps, jnp.float32), jnp.int32(count), devices)
+    rows = [row[:n] for row, n in zip(np.asarray(table), np.asarray(held), strict=True)]
+    assert sorted(np.concatenate(rows)) == list(range(count))
+    loads = [sum(steps[p] for p in row) for row in rows]
     # Graham's bound: no device exceeds the average by more than the longest client
     if count:
         assert max(loads) <= sum(steps[:count]) / devices + max(steps[:count])

@@ -30,6 +30,7 @@ from fedax.engine.round.engine import (
 from fedax.engine.round.evaluation import empty_cohort
 from fedax.engine.round.phase import ClientResult, PhaseResult, PhaseWork
 from fedax.engine.round.timeline import timeline_of
+from fedax.engine.round.timing import with_slots
 from fedax.engine.round.trace import initial_carry
 from fedax.observe.base import Observer
 
@@ -126,11 +127,8 @@ class PythonProgram(Program):
         backend, root = self.runs[run]
         algorithm = backend.setup.algorithm
         timeline = self.timelines[run]
-        timing = self.setup.timing
         rows = jax.tree.map(jnp.asarray, timeline.rows(rounds.start, len(rounds)))
-        if timing is not None and timing.late is not None:
-            downlinks = timing.late.grow_downlinks(carry.downlinks, [timeline], rounds.stop)
-            carry = carry._replace(downlinks=downlinks)
+        carry = with_slots(self.setup.timing, carry, [timeline], rounds.stop)
         logs = []
         for t in rounds:
             fed = RoundContext(backend, t, root, carry, row_at(rows, t - rounds.start))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from fedax.core.carry import RunCarry
 from fedax.core.scheduling.clock import Clock
 from fedax.core.scheduling.timeline import Timeline
 
@@ -28,28 +29,6 @@ class LateUploads:
     form: PyTree = dataclasses.field(compare=False)
     rounds: int = dataclasses.field(compare=False)
 
-    def grow_downlinks(
-        self, downlinks: PyTree, timelines: Sequence[Timeline], steps: int, axis: int = 0
-    ) -> PyTree:
-        """Returns stored downlinks with the slots that some server steps need, and those that the
-        whole run will need.
-
-        Args:
-            downlinks: of all runs of a program.
-            timelines: of the runs.
-            steps: server steps from the beginning.
-            axis: of the slots in the arrays.
-        """
-        slots = max(timeline.slots(max(steps, self.rounds)) for timeline in timelines)
-
-        def pad(leaf: Array) -> Array:
-            missing = max(slots - leaf.shape[axis], 0)
-            if not missing:
-                return leaf
-            return jnp.pad(leaf, [(0, missing if i == axis else 0) for i in range(leaf.ndim)])
-
-        return jax.tree.map(pad, downlinks)
-
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
@@ -70,3 +49,33 @@ class Timing:
     gradients: tuple[tuple[int, int], ...] = dataclasses.field(compare=False)
     bits: tuple[int, int] = dataclasses.field(default=(0, 0), compare=False)
     late: LateUploads | None = None
+
+
+def with_slots(
+    timing: Timing | None,
+    carry: RunCarry,
+    timelines: Sequence[Timeline],
+    steps: int = 0,
+    axis: int = 0,
+) -> RunCarry:
+    """Returns a carry whose downlinks have the slots that some server steps need, and those that
+    the whole run will need.
+
+    Args:
+        timing: of the run.
+        carry: of one run, or of all runs of a program.
+        timelines: of the runs.
+        steps: server steps from the beginning.
+        axis: of the slots in the arrays.
+    """
+    if timing is None or timing.late is None:
+        return carry
+    slots = max(timeline.slots(max(steps, timing.late.rounds)) for timeline in timelines)
+
+    def pad(leaf: Array) -> Array:
+        missing = max(slots - leaf.shape[axis], 0)
+        if not missing:
+            return leaf
+        return jnp.pad(leaf, [(0, missing if i == axis else 0) for i in range(leaf.ndim)])
+
+    return carry._replace(downlinks=jax.tree.map(pad, carry.downlinks))

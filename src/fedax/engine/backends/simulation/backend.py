@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from fedax.communication.channel import decode
 from fedax.core.federation import ClientStates, Cohort, Upload
@@ -26,12 +26,12 @@ from fedax.utils.random import Index
 
 
 def assign_longest_first(
-    steps: Int[Array, "capacity"], count: Index, devices: int
+    loads: Float[Array, "capacity"], count: Index, devices: int
 ) -> tuple[Array, Array]:
     """Assigns clients to devices, longest first, each to the one with the least work so far (LPT).
 
     Args:
-        steps: work of each slot of the cohort, shape (capacity,).
+        loads: work of each slot of the cohort, shape (capacity,).
         count: how many slots are in use.
         devices: number of devices.
 
@@ -39,10 +39,10 @@ def assign_longest_first(
         Slots of each device in order of work, shape (devices, capacity), and the number of slots of
         each device, shape (devices,).
     """
-    capacity = steps.shape[0]
+    capacity = loads.shape[0]
     present = jnp.arange(capacity, dtype=jnp.int32) < count
     # padding sorts last: its key is 1, those of clients are at most 0
-    by_length = jnp.argsort(jnp.where(present, -steps, 1), stable=True).astype(jnp.int32)
+    by_length = jnp.argsort(jnp.where(present, -loads, 1), stable=True).astype(jnp.int32)
     if devices == 1:
         return by_length[None], jnp.asarray(count, jnp.int32)[None]
 
@@ -51,12 +51,12 @@ def assign_longest_first(
         device = jnp.argmin(load)
         slot = by_length[i]
         table = table.at[device, counts[device]].set(slot)
-        return table, counts.at[device].add(1), load.at[device].add(steps[slot])
+        return table, counts.at[device].add(1), load.at[device].add(loads[slot])
 
     empty = (
         jnp.zeros((devices, capacity), jnp.int32),
         jnp.zeros(devices, jnp.int32),
-        jnp.zeros(devices, jnp.int32),
+        jnp.zeros(devices, loads.dtype),
     )
     table, counts, _ = jax.lax.fori_loop(0, count, assign, empty)
     return table, counts
@@ -83,11 +83,12 @@ class SimulationBackend(Backend):
     def work(
         self, phase_work: PhaseWork, cohort: Cohort, states: dict[str, ClientStates], gather: bool
     ) -> PhaseResult:
-        def client_load(slot: Index, k: Index, size: Index) -> Int[Array, ""]:
+        def client_load(slot: Index, k: Index, size: Index) -> Float[Array, ""]:
             """Returns the number of examples that a client processes in this round."""
             round = phase_work.for_slot(slot).round
             steps, batch = local_work(self.setup.schedule, phase_work.root, round, k, size)
-            return jnp.asarray(steps, jnp.int32) * jnp.minimum(batch, size)
+            # of a large client a product of whole numbers would overflow
+            return jnp.float32(steps) * jnp.float32(jnp.minimum(batch, size))
 
         with jax.named_scope("fedax.cohort"):
             # slots by device in order of work (devices, capacity), and how many each device has

@@ -44,6 +44,7 @@ from fedax.engine.round.engine import (
 from fedax.engine.round.evaluation import empty_cohort, view_of
 from fedax.engine.round.phase import zeros
 from fedax.engine.round.timeline import timeline_of
+from fedax.engine.round.timing import with_slots
 from fedax.engine.round.trace import initial_carry
 from fedax.errors import InvalidInput
 from fedax.observe.base import Observer, compute_all
@@ -145,13 +146,10 @@ class SimulationProgram(Program):
         devices = self.devices if setup.solver.on_mesh else 1
         chunk = engine.chunk or (1 if jax.default_backend() == "cpu" else 32)
         self.axes = axes = SweepAxes(len(settings), len(roots), devices, chunk > 1)
-        placement = Placement(
-            engine.microbatch,
-            chunk,
-            devices,
-            engine.memory != "device",
+        setup = dataclasses.replace(
+            setup,
+            placement=Placement(engine.microbatch, chunk, devices, engine.memory != "device"),
         )
-        setup = dataclasses.replace(setup, placement=placement)
         self.timelines = [timeline_of(setup, root) for root in roots]
         # keeps what programs read by its handle
         self.host_examples: Sequence[HostExamples] = ()
@@ -181,7 +179,8 @@ class SimulationProgram(Program):
         # on the devices where `start` puts them, so that the same program is used; a resumed run
         # works before it is observed
         move = to_device if self.memory == "device" else offload_state
-        moved = [move(run_carry) for run_carry in carry]
+        # members that have ended have the slots of fewer rounds
+        moved = [with_slots(self.setup.timing, move(each), self.timelines) for each in carry]
         stacked = self.axes.stack_runs([detach_stores(run_carry) for run_carry in moved])
         stacked, stores = allocate_stores(self.axes.put(stacked), self.memory)
         return stacked, None, tuple(stores)
@@ -208,24 +207,17 @@ class SimulationProgram(Program):
     def advance(self, states: Any, first: int, count: int) -> tuple[Any, list[Log]]:
         # the cohorts of the last call are not needed: the program returns those of its last round
         carry, _, stores = states
-        timing = self.setup.timing
-        if timing is not None and timing.late is not None:
-            axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
-            downlinks = timing.late.grow_downlinks(
-                carry.downlinks, self.timelines, first + count, axis
-            )
-            carry = carry._replace(downlinks=downlinks)
+        axis = 0 if self.axes.is_single else 2  # after those of seeds and settings
+        carry = with_slots(self.setup.timing, carry, self.timelines, first + count, axis)
         rows = [timeline.rows(first, count, self.longest) for timeline in self.timelines]
         rows = self.axes.put(self.axes.stack(jax.tree.map(jnp.asarray, rows)))
-        bounds = jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count))
-        shared = (*bounds, self.longest)
+        shared = jnp.asarray(np.int32(first)), jnp.asarray(np.int32(count)), self.longest
         call = self._call_of(_run_rounds, self.round_setup, shared, (self.roots, rows))
         options = compiler_options() if self.small else {}
         with bypass_persistent_cache(self.devices):
             # donated: the states before a call are overwritten, so that a large state is not held
             # twice
-            results = self.programs.call(*call, donated=(carry,), **options)
-        carry, report, last_cohort = results
+            carry, report, last_cohort = self.programs.call(*call, donated=(carry,), **options)
         # runs follow each other by setting, then by seed
         logs = []
         for i, single in enumerate(self.axes.unstack_runs(self.axes.to_host(report))):
@@ -333,9 +325,8 @@ def _observe(
     """Computes the metrics of all observers, which share their passes over the data."""
     carry, last_cohort = state
     # a resumed run that is observed before it works does not know its last cohort
-    if last_cohort is None:
-        last_cohort = empty_cohort(0, setup.layout.dtype)
-    view = view_of(setup, carry, last_cohort.padded(setup.population.clients))
+    worked = last_cohort or empty_cohort(0, setup.layout.dtype)
+    view = view_of(setup, carry, worked.padded(setup.population.clients))
     return compute_all(observers, view)
 
 

@@ -342,17 +342,18 @@ class HostExamples:
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self.readers = {name: RowReader(np.asanyarray(values)) for name, values in arrays.items()}
+        # in the order in which a pytree has them
+        self.readers = [RowReader(np.asanyarray(arrays[name])) for name in sorted(arrays)]
         self.number = next(_NUMBERS)
         _SETS[self.number] = self
 
-    def read(self, begin: int, count: int, length: int) -> dict[str, np.ndarray]:
+    def read(self, begin: int, count: int, length: int) -> list[np.ndarray]:
         """Returns `count` consecutive examples, padded with zeros to `length` rows."""
-        padded = {}
-        for name, reader in self.readers.items():
+        padded = []
+        for reader in self.readers:
             rows = reader.read(begin, count)
-            padded[name] = np.zeros((length, *rows.shape[1:]), rows.dtype)
-            padded[name][: len(rows)] = rows
+            padded.append(np.zeros((length, *rows.shape[1:]), rows.dtype))
+            padded[-1][: len(rows)] = rows
         return padded
 
 
@@ -379,15 +380,15 @@ class HostRagged(Ragged):
     def _read(self, begin: Index, count: Index, length: int) -> dict[str, Array]:
         """Reads `count` examples from place `begin` on, padded to `length` rows."""
 
-        def read(number: Any, begin: Any, count: Any) -> dict[str, np.ndarray]:
+        def read(number: Any, begin: Any, count: Any) -> list[np.ndarray]:
             return _SETS[int(number)].read(int(begin), int(count), length)
 
-        shapes = {
-            name: jax.ShapeDtypeStruct((length, *values.shape[1:]), values.dtype)
-            for name, values in self.arrays.items()
-        }
-        begin = jnp.asarray(begin, jnp.int32)
-        return jax.pure_callback(read, shapes, self.number, begin, count, vmap_method="sequential")
+        shapes = [
+            jax.ShapeDtypeStruct((length, *values.shape[1:]), values.dtype)
+            for values in self.arrays.values()
+        ]
+        values = call_host(read, shapes, self.number, jnp.asarray(begin, jnp.int32), count)
+        return dict(zip(self.arrays, values, strict=True))
 
 
 def keep_on_host(task: Task) -> tuple[Task, list[HostExamples]]:

@@ -73,11 +73,12 @@ class SweepAxes(NamedTuple):
                 lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf,
                 self.to_host(stacked),
             )
+        if self.devices > 1:
+            # one transfer, not one for each run; of a single run a copy, as later rounds take its
+            # buffers over
+            stacked = jax.device_put(stacked, jax.local_devices()[0], may_alias=False)
         if self.is_single:
             return [stacked]
-        if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(stacked)):
-            # one transfer, not one for each run
-            stacked = jax.device_put(stacked, jax.local_devices()[0])
         indices = [(i, k) for k in range(self.settings) for i in range(self.seeds)]
         return [jax.tree.map(lambda leaf, index=index: leaf[index], stacked) for index in indices]
 
