@@ -43,6 +43,12 @@ def test_learning_rates_are_one_program(maker, programs):
         alone = fedax.run(fedax.FedProx(mu=0.1), regression(), seed=seed, solver=solver, **COMMON)
         np.testing.assert_allclose(vector(one), vector(alone), rtol=1e-10)
         assert one.details.settings == alone.details.settings
+    with pytest.raises(fedax.InvalidInput, match="2 algorithms, 3 solvers"):
+        fedax.run_grid([fedax.FedAvg()] * 2, regression(), solver=solvers)
+    # equal ones are one, so that every engine takes them
+    fedax.run_grid(
+        [fedax.FedAvg()], regression(), solver=[maker(), maker()], engine=fedax.Eager(), rounds=0
+    )
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])

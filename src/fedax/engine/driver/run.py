@@ -157,7 +157,8 @@ def run(
             rounding.
         resume: a history whose run is continued up to `rounds`, at least those that it has, with
             the same arguments otherwise. Others are refused, with privacy only data of other sizes.
-            A run that a budget ended goes on with a larger one; any other end by itself is final.
+            What functions compute is not compared: a loss, a decay, a device of a clock. A run that
+            a budget ended goes on with a larger one; any other end by itself is final.
         throw: raises `RunFailed` if the outcome is not ok.
         options: by keyword, see below; None stands for the default.
 
@@ -193,8 +194,9 @@ def run(
             will do. True shows a bar, `"plot"` in a notebook the curve of the training loss.
         checkpoint (path): a folder for checkpoints of this run. If it holds some, the run continues
             from the newest one, to the same bits as without a break (on the same engine, devices
-            and versions); a damaged one, and those of another run, are refused. Another budget is
-            the same run. With `resume`, a folder without checkpoints.
+            and versions); a damaged one, and those of another run, are refused. What functions
+            compute counts, but for those of a clock. Another budget is the same run. With `resume`,
+            a folder without checkpoints.
         checkpoint_every (int): rounds between checkpoints, at least 1, 10 by default; the last
             round is kept too. With `Flower` a checkpoint follows every round.
         personal (bool): whether the history also has the clients' own models, which take clients x
@@ -247,7 +249,8 @@ def run_grid(
         task: what is learned.
         seed: of every member, or several for each.
         resume: the histories of all members, which are continued. They have equally many rounds,
-            unless they ended by themselves.
+            unless they ended by themselves. Those that a budget ended after different rounds are
+            continued with a larger one by `run(resume=history)`, each by itself.
         options: those of `run`: `engine`, `channel`, `clock`, `params`, `rounds`, `observe`,
             `observe_every`, `stop`, `keep_best`, `progress`, `checkpoint`,
             `checkpoint_every`, `personal`, `on_bad_client`, `solver` and `schedule`. The last two
@@ -280,9 +283,6 @@ def run_grid(
         InvalidInput: as `run`; also members that need several programs, no algorithm or no seed.
     """
     seeds = list(seed) if isinstance(seed, Sequence | np.ndarray) else [cast(int, seed)]
-    if not (seeds and len(algorithms)):
-        got = f"{len(algorithms)} algorithms and {len(seeds)} seeds"
-        raise InvalidInput.found("run_grid", got, "at least one of each")
     columns: dict[str, list[Any]] = {}
     for name in ("solver", "schedule"):
         given: Any = options.get(name)
@@ -298,7 +298,12 @@ def run_grid(
         ]
     first = RunOptions.of({**options, **{name: values[0] for name, values in columns.items()}})
     lists = [[*algorithms], *columns.values()]
-    count = max(map(len, lists))
+    lengths = [*map(len, lists)]
+    count = max(lengths)
+    if not seeds or {*lengths} - {1, count}:
+        got = "{} algorithms, {} solvers, {} schedules and {} seeds"
+        allowed = "one or equally many of the first three, and at least one seed"
+        raise InvalidInput.found("run_grid", got.format(*lengths, len(seeds)), allowed)
     methods, solvers, schedules = (values * (count // len(values)) for values in lists)
     return run_rounds(
         methods, task, seeds, first, resume or (), solvers=solvers, schedules=schedules
