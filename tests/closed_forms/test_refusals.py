@@ -95,7 +95,7 @@ RUNS += [
     ("attack", method, {"channel": fedax.Channel(attack=attack, **channel), **options})
     for method, attack, channel, options in [
         (fedax.FedAvg(), attacks.ALIE(), {"up": fedax.codecs.TopK(0.5)}, {}),
-        (fedax.FedAvg(), attacks.ALIE(), {"down": fedax.codecs.TopK(0.5)}, {}),
+        (fedax.FedAvg(), attacks.ALIE(), {"down": fedax.codecs.Quantizer(b=8)}, {}),
         (fedax.FedAvg(), attacks.ALIE(), {"privacy": fedax.Privacy(clip=1.0, noise=1.0)}, {}),
         (fedax.DSGD(), attacks.ALIE(), {}, {}),
         (fedax.FedAvg(), attacks.ALIE(), {}, LATE),
@@ -121,6 +121,7 @@ class Misspelt(attacks.Attack):
     [
         ("server", lambda: fedax.FedAdam(server=optax.sgd(0.5))),
         ("attack", lambda: fedax.Channel(attack="noise")),
+        ("down", lambda: fedax.Channel(down=fedax.codecs.TopK(0.5))),
         ("knows", lambda: attacks.ALIE(knows="all")),
         ("Misspelt", Misspelt),
         ("'b'|b=", lambda: fedax.QuantizedDFedAvgM(b=1)),

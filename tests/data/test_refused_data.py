@@ -310,8 +310,6 @@ LABELS = np.arange(40) % 4
     ("field", "make"),
     [
         ("clients=", lambda: data.iid(3, 4)),
-        ("clients=", lambda: data.label_shards(LABELS, 21, 2)),
-        ("clients=", lambda: data.dirichlet(LABELS, 5, minimum=9)),
         ("users=", lambda: data.by_user([])),
         ("classes_per_client=", lambda: data.power_law(LABELS, 5, 5)),
         ("ratio=", lambda: data.power_law(LABELS, 5, 2, 2.0)),

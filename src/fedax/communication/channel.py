@@ -198,8 +198,8 @@ class Channel(eqx.Module):
             if part is not None and not isinstance(part, kind):
                 allowed = f"an instance of {kind.__name__}, or None"
                 raise InvalidInput.of(f"Channel({name}=...)", part, allowed)
-        if self.down is not None and self.down.shares_memory:
-            allowed = "a codec without memory: the server's message is the same for all clients"
+        if self.down is not None and self.down.has_memory:
+            allowed = "a codec with no memory, feedback=False: all clients get the same message"
             raise InvalidInput.of("Channel(down=...)", self.down, allowed)
 
     @property
