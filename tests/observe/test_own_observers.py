@@ -33,6 +33,11 @@ class Unnamed(observe.Observer):
         return {1: view.w.sum()}
 
 
+class Column(observe.Observer):
+    def __call__(self, view):
+        return {"lost": 1.0}
+
+
 class Converts(observe.Observer):
     def __call__(self, view):
         return {"norm": float(view.w[0])}
@@ -53,6 +58,10 @@ class Late(observe.Observer):
         (Scalar, r'^Scalar\.__call__, its result: got 1\.5; .* Write return \{"name": value\}\.'),
         (Nothing, r"^Nothing\.__call__, its result: got None; allowed: a dict of metrics by name"),
         (Unnamed, r"^Unnamed\.__call__, its result: got \{1: f64\[\]\}; allowed: a dict"),
+        (
+            Column,
+            r"^run\(observe=...\): got 'lost'; allowed: names that no other metric has, nor a",
+        ),
         (Late, r"^Late\.on_host, its result: got .*; allowed: a dict of metrics by name"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

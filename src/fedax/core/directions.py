@@ -65,6 +65,22 @@ def worst_of(values: ArrayLike, mode: Mode) -> float:
     return float(finite.min() if mode == "max" else finite.max())
 
 
+RUN_COLUMNS = (
+    "task",
+    "method",
+    "seed",
+    "draw",
+    "run",
+    "lost",
+    "round",
+    "seconds",
+    "bits",
+    "hours",
+    "joules",
+    "gradients",
+)
+"""Columns of data frames of runs, whose names no metric has."""
+
 _PERCENT = "accuracy(_(mean|pooled|worst_tenth|smallest|largest|gap|min|max|adapted))?$"
 """Accuracies, and the numbers that observers make of the accuracies of several clients."""
 

@@ -250,8 +250,11 @@ class History:
         """
         import fedax  # core is below the rooms that write and show a history
 
-        facts = {"algorithm": self.algorithm, "rounds": len(self.bits.up)}
-        about = facts | {"outcome": str(self.outcome)}
+        about = {
+            "algorithm": self.algorithm,
+            "rounds": len(self.bits.up),
+            "outcome": str(self.outcome),
+        }
         fedax.save_params(self.params, path, about=about, state=self.final_state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -365,8 +368,9 @@ class History:
                 client.
         """
         clients = self.details.clients
-        metrics = self.metrics.items()
-        known = [name for name, values in metrics if is_by_client(name, values, clients)]
+        known = [
+            name for name, values in self.metrics.items() if is_by_client(name, values, clients)
+        ]
         if metric not in known:
             raise UnknownName.among("History.by_client(metric)", metric, known)
         values = self.metrics[metric]

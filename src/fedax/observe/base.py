@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 
 from fedax.core.algorithm import Algorithm
 from fedax.core.client import Solver
-from fedax.core.directions import Mode
+from fedax.core.directions import RUN_COLUMNS, Mode
 from fedax.core.federation import Cohort
 from fedax.core.hyper import check_declared
 from fedax.core.scheduling.schedule import Schedule
@@ -276,27 +276,27 @@ def on_host(
     Raises:
         InvalidInput: two metrics of one name.
     """
-    metrics: list[Mapping[str, Any]] = [
-        {name: value for name, value in seen.items() if not name.startswith(RAW)}
+    compiled = {name: value for name, value in seen.items() if not name.startswith(RAW)}
+    made = [
+        _check_metrics(observer.on_host, observer.on_host(seen, task)) for observer in observers
     ]
-    for observer in observers:
-        metrics.append(_check_metrics(observer.on_host, observer.on_host(seen, task)))
-    return {name: np.asarray(value) for name, value in merge_metrics(metrics).items()}
+    return {name: np.asarray(value) for name, value in merge_metrics([compiled, *made]).items()}
 
 
 def merge_metrics(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the metrics of several observers as one mapping.
 
     Raises:
-        InvalidInput: two metrics of one name, of which one would replace the other.
+        InvalidInput: two metrics of one name, of which one would replace the other, or one with the
+            name of a column of runs.
     """
     merged: dict[str, Any] = {}
     for mapping in metrics:
         for name in mapping:
             # two observers of predictions may ask for the same raw array
-            if name in merged and not name.startswith(RAW):
-                allowed = "one metric of each name, and two observers give this one"
-                hint = "Rename one of them, or watch the second in another run."
+            if name in RUN_COLUMNS or (name in merged and not name.startswith(RAW)):
+                allowed = f"names that no other metric has, nor a column: {', '.join(RUN_COLUMNS)}"
+                hint = "Rename it. The metrics of two equal observers need two runs."
                 raise InvalidInput.of("run(observe=...)", name, allowed, hint)
         merged |= mapping
     return merged

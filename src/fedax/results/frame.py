@@ -8,14 +8,11 @@ import numpy as np
 import pandas as pd
 
 from fedax.core import InvalidInput
-from fedax.core.directions import Mode, column_name, worst_of
+from fedax.core.directions import RUN_COLUMNS, Mode, column_name, worst_of
 from fedax.observe.modes import is_higher_better, mode_of
 from fedax.results.record import Record, by_task
 from fedax.results.tables.reductions import is_value_reduction, read_curve
 from fedax.results.tables.summary import scale_of
-
-_ABOUT = ("task", "method", "seed", "draw", "run", "lost", "round", "seconds", "bits")
-_SPENT = ("hours", "joules", "gradients")
 
 
 def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None) -> pd.DataFrame:
@@ -43,12 +40,15 @@ def curves_frame(records: Sequence[Record], metrics: Sequence[str] | None = None
             "seconds": run.seconds,
             "bits": run.bits,
         }
-        spent = spent_of(run)
-        known = {name: spent[name] for name in _SPENT if spent[name] is not None}
+        known = {
+            name: values
+            for name, values in spent_of(run).items()
+            if name in RUN_COLUMNS and values is not None
+        }
         parts.append(pd.DataFrame(columns | known | run.scalars))
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_ABOUT)
-    spent = [name for name in _SPENT if name in frame]
-    names = list(dict.fromkeys([*_ABOUT, *spent, *(metrics or frame)]))
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=RUN_COLUMNS)
+    about = [name for name in RUN_COLUMNS if name in frame]
+    names = list(dict.fromkeys([*about, *(metrics or frame)]))
     frame = frame.reindex(columns=names).astype(dict.fromkeys(names[7:], float))
     frame.attrs["modes"] = {
         name: mode for run in records for name, mode in (run.modes or {}).items()
