@@ -315,7 +315,8 @@ def _melt(
             part["worst"] = tasks.transform(lambda task, mode=mode: worst_of(task.to_numpy(), mode))
         parts.append(part.dropna(subset="x"))
     if not sum(map(len, parts)):
-        raise InvalidInput.found("figure", f"no values of {[*modes]}", "metrics that have some")
+        names = ", ".join(modes) or "any metric"
+        raise InvalidInput.found("figure", f"no values of {names}", "metrics that have some")
     return pd.concat(parts, ignore_index=True)
 
 
