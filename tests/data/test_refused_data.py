@@ -334,7 +334,6 @@ DIGITS = functools.partial(fedax.task, "digits")
         (UnknownName, "clients", lambda: DIGITS(client=3)),
         (UnknownName, "alpha", lambda: DIGITS(alpha=0.1)),  # the default partition has none
         (UnknownName, "softmax", lambda: DIGITS(model="sofmax")),
-        (UnknownName, "shards", lambda: data.digits("shard")),
         (InvalidInput, "model", lambda: DIGITS(model=3)),
         # ranges are read before any file
         (InvalidInput, "merged=", lambda: fedax.task("mnist", folder="/none", merged=1)),
