@@ -1,1 +1,3 @@
-"""Small helpers that every room may use: argument checks, files, locks, random streams."""
+"""Small helpers that every room may use: argument checks, files, locks,
+random streams.
+"""

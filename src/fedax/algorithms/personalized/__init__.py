@@ -1,1 +1,3 @@
-"""Methods with a server in which every client ends with a model of its own."""
+"""Methods with a server in which every client ends with a model of its
+own.
+"""

@@ -1,1 +1,3 @@
-"""Backends that carry client work out: compiled simulation, reference, MPI."""
+"""Backends that carry client work out: compiled simulation, reference,
+MPI.
+"""

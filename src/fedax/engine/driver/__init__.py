@@ -1,1 +1,3 @@
-"""Between rounds: the run loop, sessions, options, checkpoints, early stopping."""
+"""Between rounds: the run loop, sessions, options, checkpoints, early
+stopping.
+"""
