@@ -37,8 +37,7 @@ hang.
 """
 SEEDS = {"specifications": 1, "data": 2, "bits": 3}
 FULL = (
-    TINY
-    + "[stop]\nrise = 1.0\nwindow = 5\n[audit]\nevery = 5\n[channel]\nup = "
+    TINY + "[stop]\nrise = 1.0\nwindow = 5\n[channel]\nup = "
     '{ name = "topk", fraction = 0.5 }\n'
     + "[grid]\nselect = 'train_loss'\nseeds = [7, 8]\n[grid.fedprox]\nmu = [0.1, "
     "1.0]\n[grid.schedule]\nsteps = [1, 2]\n"
